@@ -34,19 +34,19 @@ class SignedActions:
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
-        self._members = Members(session)
+        self.members = Members(session)
         self._check = LeaderboardCheck(session)
         self._clock = SwarmClock(session, LeaderboardFollower(session, self._check.compare).reach)
         stages = self._stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
-            Register: self._members.register,
+            Register: self.members.register,
             ReadClock: self._clock.read,
             Announce: self._clock.announce,
             Gather: lambda command: gather(session, command),
             PublishReport: self._publish_report,
             CollectReports: stages.collect,
             PublishLeaderboard: stages.publish_leaderboard,
-            AdmitPeers: self._members.admit,
+            AdmitPeers: self.members.admit,
             NoteEvidence: session.exchange.note,
         }
 
@@ -56,9 +56,9 @@ class SignedActions:
 
     def begin(self) -> None:
         """Follow the clock and look for a twin from now on."""
-        self._session.start(self._members.watch_for_twin)
+        self._session.start(self.members.watch_for_twin)
         self._clock.follow()
 
     async def leave(self) -> None:
         """Announce the leaving."""
-        await self._members.leave()
+        await self.members.leave()

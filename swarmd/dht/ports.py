@@ -182,10 +182,15 @@ class Bodies(Protocol):
     async def put(self, body: bytes) -> str:
         """Keep a body; returns its digest."""
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float, patience_s: float) -> bytes:
         """Fetch a body from its owner.
 
+        Args:
+            timeout_s: there is time for it.
+            patience_s: a peer that needs longer than this is too slow for anybody.
+
         Raises:
+            TimeoutError: it needed longer.
             NetworkDown: the peer is not there, has no such body, or is too slow.
             RecordRejected: what it sends is another body, or stops coming.
         """
@@ -245,3 +250,23 @@ class Network(Protocol):
 
     def sign(self, content: Payload, expiration: float) -> Record:
         """An own record, which lives until then. Raises RecordRejected("oversized")."""
+
+
+class RecordJudge(Protocol):
+    """Checks single records."""
+
+    def judge(self, name: str, record: Record) -> Record:
+        """A record that came by gossip, if it counts under a key. Raises RecordRejected."""
+
+
+class Topic(Protocol):
+    """A gossip topic."""
+
+    def listen(self, take: Callable[[str, bytes], None]) -> None:
+        """Have each message of others taken, with its sender, who is authenticated; own ones may come back too."""
+
+    def publish(self, message: bytes) -> None:
+        """Send a message in the background; one that is lost costs time, nothing else."""
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, if the network is up."""

@@ -159,6 +159,8 @@ class Session(NetworkSession):
             clock,
             lambda record: self.heard_clock(record),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.runtime,
+            self.random,
         )
         self._compare_records()
         shelf, network = OwnRecordStore(ShelfFile(paths.records), self.swarm), HiveNetwork(self.node, self.identity)
@@ -170,8 +172,9 @@ class Session(NetworkSession):
         """Whoever says one thing here and another there is found out; see `swarmd.dht.wire.evidence`."""
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
-        self.exchange = EvidenceGossip(topic, self.policy, self.validator, self.is_credited, self.rejections, self.emit)
-        self.compared = RecordComparison(self.coordinator, self.is_credited, self.exchange.found)
+        told = (self.rejections, self.emit)
+        exchange = EvidenceGossip(topic, self.policy, self, self.is_credited, *told, self.runtime, self.random)
+        self.exchange, self.compared = exchange, RecordComparison(self.coordinator, self.is_credited, exchange.found)
         self.validator.verified = self.compared.see
 
     def keep_withdrawn(self) -> None:

@@ -178,6 +178,7 @@ class Faults:
         """A follower is brought back from a backup. On a chain others decide: see tests/chain."""
         if node.index and len(node.disk.log.commits) > 1:
             node.restore(self.random.randrange(1, len(node.disk.log.commits)))
+            self.world.dht.forget_disk(node)
 
     def _set_space(self, node: SimNode, free_bytes: int) -> None:
         """The node notices it when it looks the next time, whichever life it is in then."""

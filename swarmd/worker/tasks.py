@@ -71,7 +71,8 @@ async def within(runtime: Runtime, limit_s: float, run: Callable[..., Coroutine[
     Raises:
         TimeoutError: it took longer. Whatever it raises itself is raised too.
     """
-    ended, outcome = runtime.signal(), _Outcome[T]()
+    ended = runtime.signal()
+    outcome: _Outcome[T] = _Outcome()
 
     async def note() -> None:
         try:

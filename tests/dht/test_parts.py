@@ -59,7 +59,7 @@ def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) ->
     again = OwnRecordStore(ShelfFile(path), SWARM)
     rounds = [content.round for content in again.contents() if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
-    assert (again.floor(CLOCK.key), again.floor(MEMBERSHIP.key)) == (8.0, 0.0)
+    assert (again.floors(CLOCK.key)[0], again.floors(MEMBERSHIP.key)[0]) == (8.0, 0.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert OwnRecordStore(ShelfFile(path), "another").contents() == []
 
@@ -76,7 +76,7 @@ def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
     shelf = OwnRecordStore(ShelfFile(tmp_path / "absent" / "records.bin"), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
-    assert shelf.floor(CLOCK.key) == 7.0
+    assert shelf.floors(CLOCK.key)[0] == 7.0
 
 
 # --- quota and rejections ---

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from swarmd.core.events import ReportSeen
 from swarmd.core.peers.conduct import verdict_of
+from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.wire.records import ReportRecord
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.ports.network import NetworkWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World, run
 
@@ -43,13 +43,12 @@ def test_one_that_is_killed_all_the_time_is_slow_at_most() -> None:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The coordinator's network worker does not tell of one peer's reports."""
-    tell = NetworkWorker._tell_report
+    is_news = Stages._admit
 
-    def without(self: NetworkWorker, seen: ReportSeen) -> None:
-        if seen.peer != "peer-002":
-            tell(self, seen)
+    def without(self: Stages, peer: str, content: ReportRecord) -> bool:
+        return peer != "peer-002" and is_news(self, peer, content)
 
-    monkeypatch.setattr(NetworkWorker, "_tell_report", without)
+    monkeypatch.setattr(Stages, "_admit", without)
     yield
 
 

@@ -29,13 +29,16 @@ log = logging.getLogger(__name__)
 class Members:
     """Membership of this node and of the others.
 
+    Attributes:
+        presences: who is known to be here, or to have left.
+
     Args:
         session: where all this happens.
     """
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
-        self._presences = Presences(session.runtime.now)
+        self.presences = Presences(session.runtime.now)
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
@@ -152,25 +155,25 @@ class Members:
                 self._session.remember_addresses(peer, content.addresses, self._session.is_credited(peer))
             self._note(peer, content, record)
             heard |= self._hear_withdrawn(peer, content, record.expiration)
-        gone = self._presences.forget_gone(self._session.policy.now())
-        for peer in (*gone, *(self._presences.forget(self._void()) if heard else ())):
+        gone = self.presences.forget_gone(self._session.policy.now())
+        for peer in (*gone, *(self.presences.forget(self._void()) if heard else ())):
             self._session.emit(MemberLeft(peer))
-        known = self._presences.known
+        known = self.presences.known
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
-        self._session.members = max(1, self._presences.here)
+        self._session.members = max(1, self.presences.here)
 
     def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""
-        known = self._presences.known
+        known = self.presences.known
         fresh = {peer: record for peer, record in records.items() if peer not in known}
         ranks = self._session.seniority.ranks_of(fresh, _key(self._session))
-        return [*(peer for peer in records if peer in known), *self._presences.choose(ranks)]
+        return [*(peer for peer in records if peer in known), *self.presences.choose(ranks)]
 
     def _note(self, peer: str, content: Membership, record: Record) -> None:
         """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
-        session, here, known = self._session, not content.leaving, peer in self._presences.known
+        session, here, known = self._session, not content.leaving, peer in self.presences.known
         rank = partial(session.seniority.rank_of, record, _key(session))
-        told = self._presences.note(peer, here, record.expiration, rank)
+        told = self.presences.note(peer, here, record.expiration, rank)
         if peer == session.peer_id and not here and known:
             self._left.set()
         if told is not None:
@@ -193,7 +196,7 @@ class Members:
 
     def _void(self) -> list[str]:
         """Members whose invitation does not hold any more: their records are refused from now on."""
-        session, known = self._session, self._presences.known
+        session, known = self._session, self.presences.known
         invited = {peer: own for peer, own in self._invitations.items() if not session.policy.lists(peer)}
         void = [peer for peer, own in invited.items() if any(map(session.withdrawals.has, chain_of(own)))]
         return [peer for peer in void if peer in known]

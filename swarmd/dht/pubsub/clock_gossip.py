@@ -5,18 +5,14 @@ It is worth as much from a stranger as from the coordinator, for it is signed: w
 
 from __future__ import annotations
 
-import random
-import time
 from collections import deque
+from random import Random
 
-import anyio
-
-from swarmd.dht.background import spawn
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.ports import Record, RecordSink, RejectionSink
-from swarmd.dht.pubsub.topic import Topic
+from swarmd.dht.ports import Record, RecordSink, RejectionSink, Topic
 from swarmd.dht.wire.records import decode_signed
 from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import Runtime
 
 MESSAGE_BYTES_MAX = 2048
 MESSAGES_BURST, MESSAGES_PER_S = 20.0, 2.0  # one sender's
@@ -26,12 +22,14 @@ HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others 
 
 
 class ClockGossip:
-    """Sends and receives the clock record on a topic of its own.
+    """Sends and receives the clock record on a topic of its own. No hivemind in it.
 
     Args:
         topic: of its own.
         heard: called with a record that may be the clock's; raises RecordRejected where it does not count.
         refused: called with sender and error.
+        runtime: the clock.
+        random: chance.
     """
 
     def __init__(
@@ -39,14 +37,18 @@ class ClockGossip:
         topic: Topic,
         heard: RecordSink,
         refused: RejectionSink,
+        runtime: Runtime,
+        random: Random,
     ) -> None:
         self._topic = topic
         self._heard = heard
         self._refused = refused
+        self._runtime = runtime
+        self._random = random
         self._latest = 0.0  # expiration of the latest record that was on the topic
         self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
-        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
-        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, time.monotonic)
+        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, runtime.now)
+        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, runtime.now)
         topic.listen(self._on_message)
 
     def _on_message(self, sender: str, message: bytes) -> None:
@@ -71,10 +73,10 @@ class ClockGossip:
     def pass_on(self, record: Record) -> None:
         """Gossip a record that was heard otherwise, if nobody else has done so in a moment."""
         if record.expiration > self._latest:
-            spawn(self._send_unless_heard(record))
+            self._runtime.start(self._send_unless_heard(record))
 
     async def _send_unless_heard(self, record: Record) -> None:
-        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
         if record.expiration > self._latest:
             self._latest = record.expiration
             await self._topic.send(record.encode())

@@ -8,30 +8,25 @@ others, told again now and then while it counts, and bounded for each signer, so
 from __future__ import annotations
 
 import logging
-import random
-import time
+from random import Random
+from typing import Protocol
 
-import anyio
 import msgspec
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.background import spawn
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
-from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.store.validator import Validator
-from swarmd.dht.wire import names
+from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, RecordJudge, Topic, as_signed
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, Round, SignedRecord, check_payload
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from swarmd.worker.ports import EventSink
+from swarmd.worker.runtime import Runtime
 
 MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
 MESSAGES_BURST, MESSAGES_PER_S = 16.0, 0.5  # one sender's
@@ -78,45 +73,59 @@ def decode_message(encoded: bytes) -> Message:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
 
+class EvidenceCheck(Protocol):
+    """Checks two records against each other, see `swarmd.dht.wire.evidence.check_evidence`."""
+
+    def __call__(self, policy: RecordPolicy, evidence: Evidence) -> Charge:
+        """What a pair shows. Raises RecordRejected where it shows nothing."""
+
+
 class EvidenceGossip:
-    """Tells, takes and keeps evidence.
+    """Tells, takes and keeps evidence. No hivemind in it.
 
     Args:
         topic: where evidence is told.
         policy: the swarm, whose peers count.
-        validator: checks single records.
+        judge: checks single records.
         known: has the swarm credited this peer?
         rejections: where refusals are counted.
         emit: takes `Equivocated`.
-        contradicted: called with evidence when it is new here.
+        runtime: the clock.
+        random: chance.
+        check: checks pairs of records.
     """
 
     def __init__(
         self,
         topic: Topic,
         policy: RecordPolicy,
-        validator: Validator,
+        judge: RecordJudge,
         known: PeerCheck,
         rejections: Rejections,
         emit: EventSink,
-        contradicted: EvidenceSink = lambda evidence: None,
+        runtime: Runtime,
+        random: Random,
+        check: EvidenceCheck = check_evidence,
     ) -> None:
         self._topic = topic
         self._policy = policy
-        self._validator = validator
+        self._judge = judge
         self._is_known = known
         self._rejections = rejections
         self._emit = emit
-        self.contradicted = contradicted
+        self._runtime = runtime
+        self._random = random
+        self._check = check
+        self.contradicted: EvidenceSink = lambda evidence: None  # called with what is new here
         self._noted: tuple[KnownEvidence, ...] = ()
         self._pairs: dict[Evidence, float] = {}  # held → when it was told last, by whomever
         self._board: SignedRecord | None = None  # the leaderboard that this node read last
         self._board_told: set[tuple[int, str]] = set()  # (round, digest) that somebody has told of
         self._board_shown = -1  # round whose leaderboard somebody with ours has shown
-        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, time.monotonic)
-        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, time.monotonic)
-        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, time.monotonic)
-        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, time.monotonic)
+        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, runtime.now)
+        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, runtime.now)
+        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now)
+        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
         topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
@@ -135,12 +144,12 @@ class EvidenceGossip:
     def found(self, evidence: Evidence) -> None:
         """Two records that this node saw contradict each other; their signatures have been checked."""
         try:
-            charge = check_evidence(self._policy, evidence)
+            charge = self._check(self._policy, evidence)
         except RecordRejected as error:
             log.debug("no evidence: %s", error)
             return
         if self._keep(evidence, charge):
-            spawn(self._tell_evidence(evidence))
+            self._runtime.start(self._tell_evidence(evidence))
 
     def _keep(self, evidence: Evidence, charge: Charge) -> bool:
         """Keep evidence and tell the daemon. False for what is known, or too much."""
@@ -167,12 +176,12 @@ class EvidenceGossip:
     def read_board(self, record: Record) -> None:
         """This node has read a leaderboard: tell which, if nobody else has told of the same."""
         self._board = as_signed(record)
-        spawn(self._tell_board(self._board))
+        self._runtime.start(self._tell_board(self._board))
 
     async def _tell_board(self, signed: SignedRecord) -> None:
         content = signed.content
         assert isinstance(content, LeaderboardRecord)
-        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
         if (content.round, content.digest) not in self._board_told:
             self._note_board(content.round, content.digest)
             await self._send(BoardRead(content.round, content.digest))
@@ -184,7 +193,7 @@ class EvidenceGossip:
             self._board_told.add((round, digest))
 
     async def _show_board(self, signed: SignedRecord, round: int) -> None:
-        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
+        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
         if self._board_shown < round:
             self._board_shown = round
             await self._send(BoardShown(signed))
@@ -197,15 +206,14 @@ class EvidenceGossip:
         if len(told.digest) <= DIGEST_LENGTH:
             self._note_board(told.round, told.digest)
         if told.digest != content.digest:
-            spawn(self._show_board(board, content.round))
+            self._runtime.start(self._show_board(board, content.round))
 
     def _see_board(self, signed: SignedRecord) -> None:
-        """Somebody shows a leaderboard; the validator compares it. Raises RecordRejected."""
+        """Somebody shows a leaderboard; it is compared like any record that is seen first. Raises RecordRejected."""
         content = check_payload(signed.payload)
         if not isinstance(content, LeaderboardRecord):
             raise RecordRejected("malformed", "no leaderboard")
-        key, owner = names.key_id(content.key), MSGPackSerializer.dumps(signed.owner)
-        self._validator.judge(key, owner, signed.value, signed.expiration)
+        self._judge.judge(content.key, signed)
         if self._board is not None and signed == self._board:
             self._board_shown = content.round
 
@@ -230,11 +238,11 @@ class EvidenceGossip:
         elif isinstance(told, BoardShown):
             self._see_board(told.record)
         elif told.pair in self._pairs:
-            self._pairs[told.pair] = time.monotonic()
+            self._pairs[told.pair] = self._runtime.now()
         else:
-            charge = check_evidence(self._policy, told.pair)
+            charge = self._check(self._policy, told.pair)
             if self._counts(charge) and self._keep(told.pair, charge):
-                self._pairs[told.pair] = time.monotonic()
+                self._pairs[told.pair] = self._runtime.now()
 
     def _counts(self, charge: Charge) -> bool:
         """Whether evidence is about rounds that still matter: nobody is reminded of what is over."""
@@ -244,14 +252,14 @@ class EvidenceGossip:
     async def run(self) -> None:
         """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
         while True:
-            await anyio.sleep(RETELL_S * random.uniform(0.5, 1.0))
+            await self._runtime.sleep(RETELL_S * self._random.uniform(0.5, 1.0))
             for evidence in list(self._pairs):
                 await self._tell_evidence(evidence)
 
     async def _tell_evidence(self, evidence: Evidence) -> None:
-        await anyio.sleep(random.uniform(0, HEARD_ELSEWHERE_S))
-        if evidence in self._pairs and time.monotonic() >= self._pairs[evidence] + RETELL_S / 2:
-            self._pairs[evidence] = time.monotonic()
+        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
+        if evidence in self._pairs and self._runtime.now() >= self._pairs[evidence] + RETELL_S / 2:
+            self._pairs[evidence] = self._runtime.now()
             await self._send(EvidenceTold(evidence))
 
     async def _send(self, message: Message) -> None:

@@ -56,6 +56,7 @@ class Gathering:
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
         self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
+        self._ranked: dict[str, tuple[Record, Rank]] = {}  # of all reports that were looked at
         self._awaited: set[str] = set()  # of them, those that gathering waits for
         self._limiter = Limiter(session.runtime, FETCHES_AT_ONCE)
         self._others_limiter = Limiter(session.runtime, OTHERS_AT_ONCE)
@@ -143,11 +144,20 @@ class Gathering:
         own = self._session.peer_id
         self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
         announced = {peer: found.records[peer] for peer in self._reports}
-        ranks = self._session.seniority.ranks_of(announced, names.key_id(name))
-        self._ranks = {peer: ranks[peer] for peer in choose_expected(ranks)}
+        ranks = self._rank(announced, names.key_id(name))
+        expected = choose_expected(ranks)
+        self._ranks = {peer: ranks[peer] for peer in ranks if peer in expected}
         awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
         self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
-        return set(self._ranks)
+        return expected
+
+    def _rank(self, announced: dict[str, Record], key: bytes) -> dict[str, Rank]:
+        """Where the reports stand; one that was looked at before keeps its rank."""
+        known = self._ranked
+        fresh = {peer: record for peer, record in announced.items() if peer not in known or known[peer][0] != record}
+        for peer, rank in self._session.seniority.ranks_of(fresh, key).items():
+            known[peer] = (announced[peer], rank)
+        return {peer: known[peer][1] for peer in announced}
 
     async def _begin_fetches(self, records: Mapping[str, Record]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
@@ -231,9 +241,8 @@ class Gathering:
         timeout_s = self._remaining_s()
         if timeout_s < LAST_FETCH_S:
             raise NetworkDown("no time is left to fetch them")
-        wanted = (peer, content.digest, content.size_bytes, timeout_s)
         try:
-            return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
+            return await bodies.fetch(peer, content.digest, content.size_bytes, timeout_s, FETCH_S)
         except TimeoutError:
             raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
 

@@ -30,7 +30,7 @@ class LeaderboardCheck:
 
     def published(self, command: PublishReport) -> None:
         """This node's report of a stage is out: look who else has reported."""
-        if not self._session.coordinating and self._session.coordinator:
+        if self._session.follows_leaderboards:
             self._session.start(self._look, command.round, command.stage)
 
     async def _look(self, round: int, stage: int) -> None:

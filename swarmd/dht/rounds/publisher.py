@@ -87,10 +87,10 @@ class Publisher:
         raise NetworkDown(f"{content.key} keeps being overwritten under this node's own identity")
 
     def _expiration(self, key: str) -> float:
-        """Later than all before under this key, but for those that nobody takes: of a clock that was ahead."""
+        """Later than all before under this key, but for those that nobody takes yet: of a clock that was ahead."""
         now = self._runtime.time()
-        floor = max(self._floors.get(key, 0.0), self._shelf.floor(key)) + STEP_S
-        return now + self._ttl_s if is_far(floor, now) else max(now + self._ttl_s, floor)
+        before = (self._floors.get(key, 0.0), *self._shelf.floors(key))
+        return max(now + self._ttl_s, *(floor + STEP_S for floor in before if not is_far(floor + STEP_S, now)))
 
     async def _remember(self, content: Payload, record: Record) -> None:
         """From now on this is what is renewed, after a restart too, and nothing older under its key."""

@@ -13,6 +13,7 @@ from swarmd.dht.wire.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
 
 FETCH_S = 10.0  # for a leaderboard's body
+PATIENCE_S = 60.0  # nobody is blamed for being slow
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class LeaderboardFollower:
         """
         session = self._session
         name = names.leaderboard(session.swarm, round - 1)
-        if round < 1 or name == self._name or session.coordinating or not session.coordinator:
+        if round < 1 or name == self._name or not session.follows_leaderboards:
             return
         session.unwatch(self._name)
         self._name = name
@@ -64,7 +65,9 @@ class LeaderboardFollower:
         if record.body:
             body = await session.bodies.inflate(record.body, record.size_bytes)
         else:
-            body = await session.bodies.fetch(session.coordinator, record.digest, record.size_bytes, FETCH_S)
+            body = await session.bodies.fetch(
+                session.coordinator, record.digest, record.size_bytes, FETCH_S, PATIENCE_S
+            )
         await session.bodies.check(body, record.digest, record.size_bytes)
         board = decode_board(body)
         if board.round != record.round:

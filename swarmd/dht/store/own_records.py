@@ -28,17 +28,24 @@ log = logging.getLogger(__name__)
 
 
 class OwnRecord(msgspec.Struct, array_like=True):
-    """One own record in the file: its payload and the latest expiration it was published with."""
+    """One own record in the file: its payload, the expiration it was published with last, and the latest before."""
 
     payload: bytes
     expiration: float
+    before: float = 0.0
 
 
 class Kept(NamedTuple):
-    """One own record."""
+    """One own record.
+
+    Attributes:
+        expiration: that it was published with last, POSIX seconds.
+        before: the latest that was used under its key before, which may lie further ahead: a clock was ahead then.
+    """
 
     content: Payload
     expiration: float
+    before: float = 0.0
 
 
 class ShelfStore(Protocol):
@@ -67,10 +74,10 @@ class OwnRecordStore:
         """Is there a record under a key?"""
         return key in self._kept
 
-    def floor(self, key: str) -> float:
-        """The latest expiration used under a key so far, 0 for none."""
+    def floors(self, key: str) -> tuple[float, float]:
+        """Expirations used under a key so far, 0 for none: the last, and the latest of those before."""
         kept = self._kept.get(key)
-        return kept.expiration if kept else 0.0
+        return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
     def contents(self) -> list[Payload]:
         """All records on the shelf, oldest first."""
@@ -78,8 +85,9 @@ class OwnRecordStore:
 
     def keep(self, content: Payload, expiration: float) -> None:
         """Put a record on the shelf, in place of the one under the same key; `save` makes it durable."""
+        before = max(self.floors(content.key))
         self._kept.pop(content.key, None)
-        self._kept[content.key] = Kept(content, expiration)
+        self._kept[content.key] = Kept(content, expiration, before)
         self._drop_oldest(type(content))
 
     def _drop_oldest(self, kind: type[Payload]) -> None:
@@ -106,7 +114,7 @@ class ShelfFile:
     def load(self) -> list[Kept]:
         try:
             entries = msgspec.msgpack.decode(self._path.read_bytes(), type=list[OwnRecord])
-            return [Kept(check_payload(entry.payload), entry.expiration) for entry in entries]
+            return [Kept(check_payload(entry.payload), entry.expiration, entry.before) for entry in entries]
         except FileNotFoundError:
             return []
         except (OSError, *DECODE_ERRORS, RecordRejected) as error:
@@ -116,7 +124,7 @@ class ShelfFile:
 
     async def save(self, kept: list[Kept]) -> None:
         """Write the file. A full disk costs the records' survival of a restart, not the network."""
-        entries = [OwnRecord(msgspec.msgpack.encode(content), expiration) for content, expiration in kept]
+        entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in kept]
         async with self._saving:
             try:
                 await anyio.to_thread.run_sync(_write, self._path, msgspec.msgpack.encode(entries))

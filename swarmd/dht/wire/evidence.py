@@ -6,7 +6,8 @@ written first. What a restart, another expiration or another invitation changes 
     report       one claim for (owner, round, stage): reward, digest, size and groups
     leaderboard  one body for a round
     clock        one deadline for each numbered announcement, one content for an expiration, and never back to an
-                 earlier place: each announcement and each renewal expires later than all before it
+                 earlier place: each announcement and each renewal expires later than all before it, but for those that
+                 were signed while the machine's clock was so far ahead that nobody takes them
 
 Memberships are no evidence: two hosts with one identity by mistake are told by their nonces. Rollouts need none: a
 report names their digest.
@@ -14,13 +15,15 @@ report names their digest.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from swarmd.core.values import EvidenceKind
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
+    PAST_S,
+    TTL_MAX_S,
     ClockRecord,
     LeaderboardRecord,
     Payload,
@@ -36,6 +39,7 @@ from swarmd.dht.wire.records import (
 from swarmd.errors import RecordRejected
 
 NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
+CLOCK_SET_S = TTL_MAX_S + PAST_S - 960.0  # announcements so far apart lie on both sides of a clock that was set back
 
 
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -77,7 +81,7 @@ def contradiction(one: Payload, other: Payload, one_expires: float, other_expire
     if isinstance(one, LeaderboardRecord) and isinstance(other, LeaderboardRecord):
         return "leaderboard" if one.round == other.round and _body(one) != _body(other) else None
     if isinstance(one, ClockRecord) and isinstance(other, ClockRecord):
-        return "clock" if _clocks_differ(one, other, one_expires == other_expires) else None
+        return "clock" if _clocks_differ(one, other, other_expires - one_expires) else None
     return None
 
 
@@ -90,11 +94,16 @@ def _body(board: LeaderboardRecord) -> tuple[str, int]:
     return (board.digest, board.size_bytes)
 
 
-def _clocks_differ(one: ClockRecord, other: ClockRecord, at_once: bool) -> bool:
-    """Whether nobody who follows its log signs both, the other later or, `at_once`, with the same expiration."""
+def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool:
+    """Whether nobody who follows its log signs both, the other so much later by their expirations.
+
+    An earlier place that expires much later was signed before, by a clock that was ahead: its owner, whose records live
+    for a quarter of an hour, may not sign a later expiration for now. Nobody takes such a record at first, but whoever
+    has kept it can show it when its time has come.
+    """
     if one == other:
         return False
-    if at_once or _place(other) < _place(one):
+    if apart_s == 0.0 or (_place(other) < _place(one) and apart_s < CLOCK_SET_S):
         return True
     numbered = one.opening == other.opening > 0 and not one.final
     return numbered and _place(one) == _place(other)
@@ -104,7 +113,14 @@ def _place(clock: ClockRecord) -> tuple[int, int, bool]:
     return (clock.round, clock.stage, not clock.final)
 
 
-def charge_of(evidence: Evidence) -> Charge:
+class SignatureCheck(Protocol):
+    """Checks a signature, see `swarmd.dht.wire.records.verifies`."""
+
+    def __call__(self, signed: SignedRecord, key: bytes) -> bool:
+        """True when the owner signed exactly this."""
+
+
+def charge_of(evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
     """What a pair shows, its signatures checked; by nothing but the records themselves.
 
     Raises:
@@ -118,7 +134,7 @@ def charge_of(evidence: Evidence) -> Charge:
     if kind is None:
         raise RecordRejected(NO_EVIDENCE, "an honest node may have signed both")
     for signed, content in ((first, one), (second, other)):
-        if not verifies(signed, names.key_id(content.key)):
+        if not check_signature(signed, names.key_id(content.key)):
             raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return Charge(kind, first.owner, *max(_where(one), _where(other)))
 
@@ -134,7 +150,7 @@ def open_evidence(first: bytes, second: bytes) -> tuple[Evidence, Charge]:
     return evidence, charge_of(evidence)
 
 
-def check_evidence(policy: RecordPolicy, evidence: Evidence) -> Charge:
+def check_evidence(policy: RecordPolicy, evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:
     """What a pair shows in this swarm, now.
 
     Raises:
@@ -143,7 +159,7 @@ def check_evidence(policy: RecordPolicy, evidence: Evidence) -> Charge:
     check_admitted(policy, evidence.first.owner)
     if is_far(evidence.second.expiration, policy.now()):
         raise RecordRejected("far-expiration", "it was signed while a clock was wrong, or is to last too long")
-    charge = charge_of(evidence)
+    charge = charge_of(evidence, check_signature)
     if check_payload(evidence.first.payload).swarm != policy.swarm:
         raise RecordRejected("wrong-swarm", "it is about another swarm")
     if charge.kind != "report" and charge.peer != policy.coordinator:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command
-from swarmd.core.peers.conduct import left_out, verdict_of, words_of
+from swarmd.core.peers.conduct import FAULTS_MIN, left_out, verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.invariants.accounts import Accounts
 from swarmd.sim.invariants.claims import SubmissionChecks
 from swarmd.sim.invariants.coordinator_model import CoordinatorModel
 from swarmd.sim.invariants.honest import Honest
+from swarmd.sim.invariants.network import NetworkChecks
 from swarmd.sim.invariants.orders import CommandChecks
 from swarmd.sim.invariants.progress import ProgressChecks
 from swarmd.sim.invariants.recovery import Recovery
@@ -87,11 +88,14 @@ class NodeChecks:
     def _look_at_conduct(self, state: State) -> None:
         """All coordinators are honest here, whatever becomes of their machines.
 
-        Until a node hears the evidence for which the coordinator leaves peers out, it can but wonder.
+        Until a node hears the evidence for which the coordinator leaves peers out, it can but wonder. Where a machine's
+        clock is set again and again, so are its deadlines.
         """
-        verdict, coordination = verdict_of(state), self.world.nodes[0].state.coordination
-        barred = () if coordination is None else coordination.barred
-        if verdict == "leaves-out" and set(left_out(state)) <= set(barred):
+        verdict, coordinator = verdict_of(state), self.world.nodes[0]
+        barred = {each.peer for each in coordinator.state.equivocations}
+        if verdict == "leaves-out" and set(left_out(state)) <= barred:
+            return
+        if verdict == "hasty" and coordinator.jumps + self.node.jumps >= FAULTS_MIN:
             return
         if verdict not in ("", "slow"):
             self.world.fail(self.node, f"{words_of(state)}; it is honest. {state.conduct}")
@@ -108,6 +112,7 @@ class Checks:
         self.recovery = Recovery(world)
         self.honest = Honest(world)
         self.signed = SignedRecords(world)
+        self.network = NetworkChecks(world)
         self.reports: dict[tuple[str, int, int], SimReport] = {}
 
     def forget(self, node: SimNode) -> None:
@@ -139,9 +144,11 @@ class Checks:
     def expect_recovery(self) -> None:
         """Expect every node to recover from now on: no more faults are injected."""
         self.recovery.expect()
+        self.network.expect()
         self.honest.expect()
 
     def at_end(self) -> None:
         """Make the checks that belong to the end of a run."""
         self.recovery.check()
+        self.network.check()
         self.honest.check()

@@ -28,6 +28,7 @@ Place = tuple[int, int]
 NOTICE_S = POLL_S + 10.0  # what has been there for so long is known to everybody who is well
 NEWCOMER_ROUNDS = 3  # within so many rounds a newcomer's reports count
 SETTLED_S = 60.0  # after the faults no honest node ends any more
+CLOCK_SET_TIMES = 3  # a coordinator's clock, from which on its announcements may contradict each other
 REASONS = 16  # of refusals, each told once a minute under no name
 
 
@@ -61,9 +62,9 @@ class Honest:
         """A record was not kept although somebody honest could be reached: then it had no room."""
         self.world.fail(node, f"strangers leave no room for its {what}")
 
-    def on_stored(self, seen: ReportSeen) -> None:
+    def on_stored(self, peer: str, place: Place) -> None:
         """An honest report is kept."""
-        self._stored.setdefault((seen.peer, (seen.round, seen.stage)), self.world.now)
+        self._stored.setdefault((peer, place), self.world.now)
 
     def look_at(self, node: SimNode, applied: Applied) -> None:
         """Count what strangers make a node write down; nobody honest ends because of them."""
@@ -77,7 +78,7 @@ class Honest:
             self._count(node, event)
         elif isinstance(event, Equivocated):
             self.told[node.index]["Equivocated"] += 1
-            if not is_hostile(event.peer):
+            if not is_hostile(event.peer) and not self._may_contradict_itself(event):
                 self.world.fail(node, f"{event.peer}, which is honest, is accused: {event}")
         elif isinstance(event, RecordsRejected):
             self.told[node.index]["RecordsRejected"] += 1
@@ -86,6 +87,10 @@ class Honest:
             self._joined.setdefault(node.peer, coordination.round if coordination is not None else -1)
         elif isinstance(event, NodeStopped) and self._is_unasked(event):
             self.world.fail(node, f"it ends with {event.code} ({event.reason}) although nothing goes wrong by itself")
+
+    def _may_contradict_itself(self, event: Equivocated) -> bool:
+        """Whether a clock was set ahead, right and back: nothing that peers take then expires after all before."""
+        return event.kind == "clock" and self.world.nodes[0].jumps >= CLOCK_SET_TIMES
 
     def _is_unasked(self, event: NodeStopped) -> bool:
         """Whether a node ends for what is no fault of its world; an operator's stop may take a frozen node a while."""
@@ -184,6 +189,6 @@ class Honest:
     def _check_sizes(self, node: SimNode) -> None:
         worker = node.supervisor.running["network"]
         if isinstance(worker, GuardedNetworkWorker):
-            sizes = (len(worker.presences.known), len(worker.rejections.waiting))
+            sizes = (len(worker.presences), len(worker.session.rejections.waiting))
             if sizes[0] > MEMBERS_MAX or sizes[1] > COUNTERS_MAX + REASONS:
                 self.world.fail(node, f"it keeps {sizes[0]} members and {sizes[1]} refusals in mind")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced
 DEADLINES_MAX = PENDING_MAX + 16
-DEADLINE_S_MAX = 4800.0  # further away nothing in the simulated settings can lie, another's clock being wrong
+DEADLINE_S_MAX = 8400.0  # further away nothing in the simulated settings can lie, two clocks being wrong
 FAR = (-1, -1)
 
 

@@ -82,7 +82,7 @@ class Recovery:
         if chain is not None and (chain.round, chain.stage) < self.last:
             where = (chain.round, chain.stage)
             self.world.fail(node, f"it has the contract at {where}, it was at {self.last} long before")
-        if self._is_waited_for(node):
+        if self._is_waited_for(node) and not self._is_sitting_out(state):
             if state.done < self.settled:
                 what = f"it trained {state.done} last, the swarm was at {self.settled} long before the end"
                 self.world.fail(node, what)
@@ -100,6 +100,11 @@ class Recovery:
         settings = node.settings
         quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
         return quick and self.world.profile.quorum == 1.0
+
+    def _is_sitting_out(self, state: State) -> bool:
+        """Whether a node that was brought back from a backup may not sign anything of the settled round yet."""
+        assert self.settled is not None, "the marks are set before"
+        return not state.restored and self.settled[0] < state.floor
 
     def _check_credit(self, node: SimNode, coordination: Coordination) -> None:
         assert self.settled is not None, "the marks are set before"

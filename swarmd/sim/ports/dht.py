@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from swarmd.core.commands import Announce, PublishLeaderboard, PublishReport
-from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen, RoundAnnounced
-from swarmd.core.values import RolloutsRef
+from swarmd.core.commands import PublishReport
+from swarmd.core.events import ReportSeen
+from swarmd.core.values import RolloutsRef, Standing
+from swarmd.dht.store.own_records import Kept
+from swarmd.dht.wire import names
+from swarmd.dht.wire.leaderboard import KeptStandings
+from swarmd.dht.wire.records import (
+    PAST_S,
+    TTL_MAX_S,
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    Payload,
+    ReportRecord,
+    RolloutsRecord,
+    SignedRecord,
+)
 
 if TYPE_CHECKING:
+    from swarmd.sim.node import SimNode
     from swarmd.sim.ports.network import NetworkWorker
     from swarmd.sim.world import World
 
-ROUNDS_KEPT = 3  # records of earlier rounds have expired
+SWARM = "sim"
+CLOCK, MEMBERS = names.clock(SWARM), names.members(SWARM)
+SWEEP_S = 120.0  # between two looks for keys whose records have all expired
+MEMBER_BYTES = 400
+CLOCK_BYTES = 250
+REPORT_BYTES = 450
+ROLLOUTS_BYTES = 4600  # with their body
+BARE_BYTES = 450  # without
+
+Place = tuple[int, int]  # round, stage
+FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
 
 
 class SimReport(msgspec.Struct, frozen=True):
@@ -24,136 +50,222 @@ class SimReport(msgspec.Struct, frozen=True):
     rollouts: RolloutsRef
 
 
-Reports = dict[tuple[int, int], dict[str, SimReport]]
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A record, see `swarmd.dht.ports.Record`; nobody forges one here, so none is signed."""
+
+    owner: str
+    content: Payload
+    expiration: float
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        """What anyone needs of a report to add up the leaderboard; of another record all, as it travels in gossip."""
+        content = self.content
+        if isinstance(content, ReportRecord):
+            return encode_report(self.owner, content.round, content.stage, content.reward)
+        return SignedRecord(self.owner, msgspec.msgpack.encode(content), self.expiration, b"").encode()
+
+
+def encode_report(peer: str, round: int, stage: int, reward: float) -> bytes:
+    """A report as leaderboards quote it."""
+    return msgspec.msgpack.encode((peer, round, stage, reward))
+
+
+def size_of(content: Payload) -> int:
+    """Bytes that an honest record has, about."""
+    match content:
+        case Membership():
+            return MEMBER_BYTES
+        case ClockRecord():
+            return CLOCK_BYTES
+        case ReportRecord():
+            return REPORT_BYTES
+        case RolloutsRecord():
+            return ROLLOUTS_BYTES if content.body else BARE_BYTES
+        case LeaderboardRecord():
+            return BARE_BYTES + len(content.body)
 
 
 class Store:
-    """What the nodes of one side of a partition hold together."""
+    """What the nodes of one side of a partition hold together.
+
+    Attributes:
+        keys: name → owner → record.
+        before: owner → the record of the clock that was replaced last.
+    """
 
     def __init__(self, dht: SimDht) -> None:
         self.dht = dht
-        self.clock: RoundAnnounced | None = None
-        self.clock_before: RoundAnnounced | None = None
-        self.members: dict[str, Event] = {}
-        self.reports: Reports = {}
-        self.board: PublishLeaderboard | None = None  # the newest leaderboard
+        self.keys: dict[str, dict[str, Written]] = {}
+        self.before: dict[str, Written] = {}
+        self._swept_at = dht.world.now
 
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
-        twin = Store(self.dht)
-        twin.clock, twin.clock_before = self.clock, self.clock_before
-        twin.members = dict(self.members)
-        twin.board = self.board
-        twin.reports = {place: dict(reports) for place, reports in self.reports.items()}
+        twin = self.dht.make_store()
+        twin.keys = {name: dict(records) for name, records in self.keys.items()}
+        twin.before = dict(self.before)
         return twin
 
     def merge(self, other: Store) -> None:
-        """Come together again: the newer record of each owner stays."""
-        if other.clock is not None and (self.clock is None or is_newer(other.clock, self.clock)):
-            self.clock, self.clock_before = other.clock, self.clock
-        self.members = {**self.members, **other.members}
-        boards = [board for board in (self.board, other.board) if board is not None]
-        self.board = max(boards, key=lambda board: board.round, default=None)
-        for place, reports in other.reports.items():
-            self.reports.setdefault(place, {}).update(reports)
+        """Come together again: the later record of each owner stays."""
+        for name, records in other.keys.items():
+            for record in records.values():
+                self.put(name, record)
 
-    def put_clock(self, clock: RoundAnnounced) -> None:
-        if self.clock is None or is_newer(clock, self.clock):
-            self.clock, self.clock_before = clock, self.clock
-            self.dht.version += 1
-            for place in [place for place in self.reports if place[0] < clock.round - ROUNDS_KEPT]:
-                self._forget_place(place)
-
-    def _forget_place(self, place: tuple[int, int]) -> None:
-        del self.reports[place]
-
-    def put_report(self, report: SimReport) -> bool:
-        """Keep a report. False where it finds no room, which it always does among friends."""
-        seen = report.seen
-        reports = self.reports.setdefault((seen.round, seen.stage), {})
-        if reports.get(seen.peer) is not report:
-            reports[seen.peer] = report
-            self.dht.version += 1
+    def put(self, name: str, record: Written) -> bool:
+        """Keep a record. False where it is not taken: it has no room, a later one stands, or it does not live now."""
+        now = self.dht.world.now
+        if not is_alive(record, now):
+            return False
+        if now > self._swept_at + SWEEP_S:
+            self._sweep(now)
+        held = self.keys.setdefault(name, {}).get(record.owner)
+        if held is not None and held.expiration >= record.expiration:
+            return held == record
+        if not self._has_room(name, record):
+            return False
+        if held is not None and name == CLOCK:
+            self.before[record.owner] = held
+        self.keys[name][record.owner] = record
         return True
 
-    def put_member(self, peer: str, fact: Event) -> bool:
-        """Keep a membership, likewise."""
-        if self.members.get(peer) is not fact:
-            self.members[peer] = fact
-            self.dht.version += 1
+    def _has_room(self, name: str, record: Written) -> bool:
+        """Whether a record finds room, which it always does among friends."""
         return True
 
-    def forget(self, what: int) -> None:
-        """Lose some of the records: 0 the clock, 1 the memberships, 2 the reports."""
-        if what == 0:
-            self.clock = None
-        elif what == 1:
-            self.members = {}
-        else:
-            self.reports = {}
+    def find(self, name: str, now: float) -> dict[str, Written]:
+        """owner → record that lives, also for a reader whose clock shows `now`."""
+        held = self.keys.get(name)
+        if held is None:
+            return {}
+        since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
+        return {owner: record for owner, record in held.items() if since <= record.expiration <= until}
+
+    def _sweep(self, now: float) -> None:
+        self._swept_at = now
+        for name, records in list(self.keys.items()):
+            for owner in [owner for owner, record in records.items() if record.expiration < now]:
+                self._drop(name, owner)
+            if not records:
+                del self.keys[name]
+
+    def _drop(self, name: str, owner: str) -> None:
+        del self.keys[name][owner]
+
+    def forget(self, kinds: tuple[str, ...]) -> None:
+        """Lose all records under keys of these kinds."""
+        for name in [name for name in self.keys if name.split("/")[2] in kinds]:
+            for owner in list(self.keys[name]):
+                self._drop(name, owner)
+
+    @property
+    def clock(self) -> ClockRecord | None:
+        """Where the swarm is, as the coordinator told last."""
+        record = self.find(CLOCK, self.dht.world.now).get("peer-000")
+        return record.content if record is not None and isinstance(record.content, ClockRecord) else None
+
+    def has_report(self, place: Place, peer: str) -> bool:
+        """Whether there is a report of a stage by this peer."""
+        return peer in self.keys.get(names.reports(SWARM, *place), {})
+
+    def rollouts_at(self, place: Place) -> list[RolloutsRef]:
+        """All rollouts of a stage."""
+        found = self.find(names.rollouts(SWARM, *place), self.dht.world.now)
+        return [ref_of(record) for record in found.values()]
 
 
-def is_newer(clock: RoundAnnounced, than: RoundAnnounced) -> bool:
-    """Whether an announcement was made later than another: the owner's records expire in the order it made them."""
-    return (clock.round, clock.stage, not clock.final, clock.deadline_at) > (
-        than.round,
-        than.stage,
-        not than.final,
-        than.deadline_at,
-    )
+def ref_of(record: Written) -> RolloutsRef:
+    """The rollouts that a record names."""
+    content = record.content
+    assert isinstance(content, RolloutsRecord), "it is another kind of record"
+    place = (content.round, content.stage)
+    return RolloutsRef(record.owner, *place, content.digest, content.size_bytes, content.groups)
 
 
-def announcement_of(command: Announce) -> RoundAnnounced:
-    """The clock record as others read it."""
-    return RoundAnnounced(command.round, command.stage, command.opened_at, command.deadline_at, command.final)
+def is_alive(record: Written, now: float) -> bool:
+    """Whether a record lives for somebody whose clock shows `now`."""
+    return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
 
 
 def report_of(peer: str, command: PublishReport) -> SimReport:
-    """The signed report as others read it; its record says what it says, so that anyone can add up the leaderboard."""
-    rollouts = command.rollouts
-    record = msgspec.msgpack.encode((peer, command.round, command.stage, command.reward))
-    return SimReport(
-        ReportSeen(peer, command.round, command.stage, command.reward, rollouts.digest, record=record), rollouts
-    )
-
-
-def reporters_of(board: PublishLeaderboard) -> dict[int, set[str]]:
-    """Whose reports a leaderboard is made of, by stage."""
-    reporters: dict[int, set[str]] = {}
-    for record in board.reports:
-        peer, _, stage, _ = msgspec.msgpack.decode(record)
-        reporters.setdefault(stage, set()).add(peer)
-    return reporters
+    """What a node is told to publish."""
+    rollouts, place = command.rollouts, (command.round, command.stage)
+    record = encode_report(peer, *place, command.reward)
+    return SimReport(ReportSeen(peer, *place, command.reward, rollouts.digest, record=record), rollouts)
 
 
 class SimDht:
-    """The network between the nodes. Side 0 is all of it while it is whole."""
+    """The network between the nodes. Side 0 is all of it while it is whole.
+
+    Attributes:
+        shelves: index of a node → the own records that its disk keeps.
+        standings: index of a node → the newest leaderboard that its disk keeps.
+        blobs: index of a node → digests of bodies on its disk.
+        lossy_at: when records that were stored may have been lost last.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.version = 0  # changes so far, of records and of who is there
         self.stores = [self.make_store(), self.make_store()]
         self.workers: list[NetworkWorker] = []
+        self._by_peer: dict[Hashable, NetworkWorker] = {}
+        self.watching: dict[str, dict[NetworkWorker, None]] = {}  # name → those that want to hear of its records
         self.split = False
+        self.shelves: dict[int, list[Kept]] = {}
+        self.standings: dict[int, KeptStandings] = {}
+        self.blobs: dict[int, dict[str, bytes]] = {}
+        self.lossy_at = 0.0
 
     def make_store(self) -> Store:
         """An empty one."""
         return Store(self)
 
+    def forget_disk(self, node: SimNode) -> None:
+        """A machine is lost, and what no backup has with it."""
+        self.shelves.pop(node.index, None)
+        self.standings.pop(node.index, None)
+        self.blobs.pop(node.index, None)
+        self.world.checks.network.forget(node)
+
+    def learn(self, standings: tuple[Standing, ...]) -> None:
+        """A leaderboard is out. Friends need not be told apart."""
+
     def join(self, worker: NetworkWorker) -> None:
         """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
         if not self.at_side(worker.node.side):
             self.stores[worker.node.side] = self.make_store()
+            self.lossy_at = self.world.now
         self.workers.append(worker)
-        self.version += 1
+        self._by_peer[worker.node.peer] = worker
 
     def leave(self, worker: NetworkWorker) -> None:
         if worker in self.workers:
             self.workers.remove(worker)
-            self.version += 1
+            if self._by_peer[worker.node.peer] is worker:
+                del self._by_peer[worker.node.peer]
+            for name in worker.session.watches:
+                self.unwatch(worker, name)
+
+    def watch(self, worker: NetworkWorker, name: str) -> None:
+        """A worker wants to hear of a key's records."""
+        self.watching.setdefault(name, {})[worker] = None
+
+    def unwatch(self, worker: NetworkWorker, name: str) -> None:
+        """It does not any more."""
+        if name in self.watching:
+            self.watching[name].pop(worker, None)
+            if not self.watching[name]:
+                del self.watching[name]
+
+    def worker_of(self, peer: Hashable) -> NetworkWorker | None:
+        """The worker of an honest node, if it takes part."""
+        return self._by_peer.get(peer)
 
     def at_side(self, side: int) -> int:
         """How many workers there are on a side."""
+        if not self.split:
+            return len(self.workers) if side == 0 else 0
         return sum(worker.node.side == side for worker in self.workers)
 
     def store_of(self, worker: NetworkWorker) -> Store:
@@ -167,8 +279,7 @@ class SimDht:
 
     def part(self) -> None:
         """Split the network in two."""
-        self.split = True
-        self.version += 1
+        self.split, self.lossy_at = True, self.world.now
         for node in self.world.nodes:
             node.side = int(self.world.random.random() < 0.4)
         self.stores[1] = self.stores[0].copy()
@@ -177,18 +288,12 @@ class SimDht:
         """Make it whole again."""
         if not self.split:
             return
-        self.split = False
-        self.version += 1
+        self.split, self.lossy_at = False, self.world.now
         for node in self.world.nodes:
             node.side = 0
         self.stores[0].merge(self.stores[1])
 
     def forget(self) -> None:
-        """Some record is lost with the nodes that held it; its owner publishes it again after a while."""
-        self.version += 1
-        self.stores[0].forget(self.world.random.randrange(3))
-
-
-def member_fact(peer: str, name: str, left: bool) -> Event:
-    """A membership record as others read it."""
-    return MemberLeft(peer) if left else MemberSeen(peer, name)
+        """Some records are lost with the nodes that held them; their owners publish them again after a while."""
+        self.lossy_at = self.world.now
+        self.stores[0].forget(FORGOTTEN[self.world.random.randrange(3)])

@@ -1,60 +1,187 @@
-"""The simulated network worker: joins the DHT, publishes, reads, hints and polls, with what goes wrong there."""
+"""The network worker of a simulated node: the shipped decisions over a simulated network.
+
+Simulated are the link, the DHT's storage and look-ups, bodies, gossip and time; the process dies and freezes, and its
+facts come twice now and then. What is gathered, published, watched and told is decided by `swarmd.dht`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-from swarmd.core.commands import (
-    AdmitPeers,
-    Announce,
-    CollectReports,
-    Command,
-    Gather,
-    NoteEvidence,
-    PublishLeaderboard,
-    PublishReport,
-    ReadClock,
-    Register,
+import msgspec
+
+from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
+from swarmd.core.commands import Command, Gather, PublishReport
+from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp, ReportSeen, RolloutsGathered, RoundAnnounced
+from swarmd.dht.actions import SignedActions
+from swarmd.dht.agent import NetworkAgent
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.members.withdrawal import Withdrawals
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.pubsub.clock_gossip import ClockGossip
+from swarmd.dht.rounds.key_watch import KeyWatch
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.store.own_records import OwnRecordStore
+from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.wire import names
+from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.records import RecordPolicy, check_expiration
+from swarmd.errors import IdentityInUse, NetworkDown
+from swarmd.sim.coroutines import Answer, VirtualRuntime
+from swarmd.sim.ports.dht import CLOCK, SWARM, Store, Written, is_alive, report_of
+from swarmd.sim.ports.gossip import RecordsSeen, SimEvidenceGossip, SimTopic, check_unsigned, written_of
+from swarmd.sim.ports.network_ports import (
+    CALL_S,
+    RECORD_S,
+    Condition,
+    SimBodies,
+    SimHintGossip,
+    SimNetwork,
+    SimOwnRecords,
+    SimRecords,
+    body_of,
 )
-from swarmd.core.events import (
-    CommandFailed,
-    Event,
-    LeaderboardPublished,
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    NoRoundYet,
-    Registered,
-    ReportPublished,
-    ReportSeen,
-    RolloutsGathered,
-    RoundAnnounced,
-    RoundPublished,
-)
-from swarmd.dht.rounds.credit_check import CreditCheck
-from swarmd.dht.wire.records import PAST_S, TTL_MAX_S
-from swarmd.sim.ports.dht import SimReport, announcement_of, is_newer, member_fact, report_of, reporters_of
 from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
 
-CALL_S = 5.0  # a network command that gets no answer fails after this
-RECORD_S = 900.0  # how long records live
+
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
-REPUBLISH_CHANCE = 0.4  # of publishing one's own records again at a poll
+PIPE_S = 0.001  # from the daemon to the worker
 JOIN_S = (0.2, 3.0)
-AHEAD_S_MAX = TTL_MAX_S + PAST_S - RECORD_S  # records of a clock further ahead end too late for anybody
-BEHIND_S_MAX = RECORD_S + PAST_S  # those of one further behind have ended
+CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
+
+
+class SimSeniority(Seniority):
+    """What a node knows of who has been in the swarm for how long; nobody finds work here, it is written down.
+
+    Args:
+        works: bits of work of those that have not done what every node does.
+    """
+
+    def __init__(self, always: Callable[[str], bool], secret: bytes, works: Mapping[str, int]) -> None:
+        super().__init__(always, secret)
+        self._works = works
+
+    def rank_of(self, record: Record, key: bytes) -> Rank:
+        return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
+
+
+class SimSession(NetworkSession):
+    """What a simulated worker decides by."""
+
+    def __init__(self, worker: NetworkWorker, random: Random) -> None:
+        node = worker.node
+        super().__init__(
+            config_of(node), node.peer, f"{node.life}/{worker.pid}", worker.runtime, random, worker.observe
+        )
+        self._worker = worker
+        self._dht = worker.dht
+        known = (self.coordinator, node.peer)
+        secret = f"{node.peer}/{worker.pid}".encode()
+        self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
+        self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works)
+        self.withdrawals = Withdrawals(self.coordinator)
+        kept = self.read_standings()
+        if kept is not None:
+            self.seniority.learn(kept.standings)
+        self.records, self.bodies = SimRecords(worker), SimBodies(worker)
+        self.gossip = SimHintGossip(worker)
+        told = (self.rejections, self.emit, self.runtime, self.random)
+        topic = SimTopic(worker, names.evidence_topic(SWARM))
+        self.exchange = SimEvidenceGossip(topic, self.policy, self, self.is_credited, *told, check=check_unsigned)
+        self.compared = RecordsSeen(RecordComparison(self.coordinator, self.is_credited, self.exchange.found))
+        self.herald = ClockGossip(
+            SimTopic(worker, names.clock_topic(SWARM)),
+            lambda record: self.heard_clock(record),
+            lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.runtime,
+            self.random,
+        )
+        shelf, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
+        self.publisher = Publisher(network, shelf, self.runtime, RECORD_S, self.coordinating, self.told)
+
+    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> KeyWatch:
+        self._dht.watch(self._worker, name)
+        return super().watch(name, seen, polls)
+
+    def unwatch(self, name: str) -> None:
+        self._dht.unwatch(self._worker, name)
+        super().unwatch(name)
+
+    def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        self.runtime.start(self._worker.guarded(task, args))
+
+    def judge(self, name: str, record: Record) -> Record:
+        check_expiration(record.expiration, self.policy.now())
+        record = written_of(record)
+        self.compared.see(record)
+        return record
+
+    def knows(self, peer: str) -> bool:
+        return self.is_credited(peer)
+
+    def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
+        """Nobody has to be found here."""
+
+    async def addresses(self) -> tuple[str, ...]:
+        return ()
+
+    async def work(self) -> int:
+        return 0
+
+    async def withdrawn(self) -> bytes:
+        return b""
+
+    def keep_withdrawn(self) -> None:
+        """Nobody needs an invitation here."""
+
+    def read_standings(self) -> KeptStandings | None:
+        return self._dht.standings.get(self._worker.node.index)
+
+    def learn(self, board: LeaderboardBody) -> None:
+        super().learn(board)
+        if self.coordinating:
+            self._dht.learn(board.standings)
+
+    async def keep_standings(self, board: LeaderboardBody) -> None:
+        self._dht.standings[self._worker.node.index] = KeptStandings(SWARM, board.round, board.standings)
+
+    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
+        reporters: dict[int, set[str]] = {}
+        for record in board.reports:
+            peer, _, stage, _ = msgspec.msgpack.decode(record)
+            reporters.setdefault(stage, set()).add(peer)
+        return reporters, True
+
+
+def config_of(node: SimNode) -> Config:
+    """What a node's configuration says of the network."""
+    settings = node.settings
+    coordinator = "" if node.coordinates else settings.coordinator
+    return Config(
+        swarm=SwarmConfig(SWARM, coordinator, stages=settings.stages),
+        name=node.name,
+        role=settings.role,
+        dht=DhtConfig(poll_s=POLL_S, record_s=RECORD_S),
+        chain=CONTRACT if settings.chain is not None else None,
+    )
 
 
 class NetworkWorker(SimWorker):
     """A node's place in the DHT.
 
     Attributes:
+        joined: whether p2pd runs.
         linked: whether it reaches the swarm.
         epoch: counts losses of the link; what was under way before one is not answered after it.
+        own: the node's own records, as it keeps them itself.
+        listeners: gossip topic → what takes its messages.
     """
 
     kind = "network"
@@ -66,32 +193,46 @@ class NetworkWorker(SimWorker):
         self.joined = False
         self.peers_told = 0
         self.epoch = 0
-        self.clock_told: RoundAnnounced | None = None
-        self.collecting: tuple[int, int] | None = None
-        self.told_reports: set[str] = set()  # peers, of the stage that is collected
-        self.told_members: dict[str, Event] = {}
-        self.seen_version = -1  # of the DHT, at the last poll
-        self.own_clock: RoundAnnounced | None = None
-        self.own_report: SimReport | None = None
-        self.own_member: Event | None = None
-        self.credit = CreditCheck(node.peer, node.settings.stages)
+        self.own: dict[str, Written] = {}
+        self.listeners: dict[str, Callable[[str, bytes], None]] = {}
+        self.runtime = VirtualRuntime(self.later, self._now, node.clock)
+        self.disturbance = self.runtime.signal()
+        self.session = SimSession(self, self.make_chance())
+        self.actions = SignedActions(self.session)
+        self._agent = NetworkAgent(self.session, self.actions)
+        self._up = Condition()
+        self._deaf = False
+        self._hurries = False  # it is about to end, and says so without waiting for anybody
+        self._gathers: dict[str, Gather] = {}
+
+    def _now(self) -> float:
+        return self.world.now
+
+    def make_chance(self) -> Random:
+        """What the shipped decisions draw from."""
+        return self.random
 
     @property
-    def estranged(self) -> bool:
-        """Whether this node's clock is so wrong that nobody takes its records, and it takes nobody's."""
-        return not -BEHIND_S_MAX < self.node.skew_s < AHEAD_S_MAX
+    def presences(self) -> Mapping[str, object]:
+        """The members that it knows."""
+        return self.actions.members.presences.known
 
     # --- the link ---
 
     def begin(self) -> None:
-        if self.random.random() < self.world.chance("slow_start"):
+        self._deaf = self.random.random() < self.world.chance("slow_start")
+        if self._deaf:
             return
         self.dht.join(self)
+        self.session.start(self.session.publisher.run)
+        self.session.start(self.session.exchange.run)
+        self._agent.begin()
         self.later(self.random.uniform(*JOIN_S), self._join)
         self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
 
     def _join(self) -> None:
         self.joined = True
+        self._up.happen()
         self._look_around()
 
     def _look_around(self) -> None:
@@ -106,6 +247,7 @@ class NetworkWorker(SimWorker):
             self.tell(LinkDegraded("no peer answers"))
         elif not reaches and self.random.random() < 0.2:
             self.tell(LinkDegraded("no peer answers"))
+        self.disturbance.set()
 
     def _is_news(self, others: int) -> bool:
         """The last peer is gone, or there is one again; which matters to a coordinator that holds the swarm then."""
@@ -119,226 +261,162 @@ class NetworkWorker(SimWorker):
             return
         self.epoch += 1
         self.linked = self.joined = False
+        self.disturbance.set()
         self.tell(LinkDown("p2pd ended"))
         self.later(self.random.uniform(0.3, 4.0), self._join)
 
+    def _poll(self) -> None:
+        self.later(POLL_S, self._poll)
+        if self.joined:
+            self._look_around()
+        for event in self.session.rejections.due():
+            self.tell(event)
+
+    def say_goodbye(self) -> None:
+        """An orderly stop: the membership record says so."""
+        if self.joined and not self._deaf:
+            self._hurries = True
+            self.runtime.start(self._agent.leave())
+
     def end(self) -> None:
         super().end()
+        self.runtime.stop()
         self.dht.leave(self)
 
-    # --- commands ---
+    # --- what the shipped code is given and gives ---
 
     def perform(self, command: Command) -> None:
-        delay_s = self.random.expovariate(1.0 / self.world.profile.latency_s)
-        if self.random.random() < self.world.chance("failure"):
-            self.later(CALL_S, self._refuse, command, self.epoch)
-        else:
-            self.later(min(delay_s, CALL_S), self._perform, command, self.epoch)
-
-    def _refuse(self, command: Command, epoch: int) -> None:
-        if epoch == self.epoch or self.random.random() < 0.5:
-            self.tell(CommandFailed(command.id, "no answer"))
-
-    def _perform(self, command: Command, epoch: int) -> None:
-        unheard = self.estranged and type(command) in _WRITES
-        if epoch != self.epoch or not self.linked or unheard:
-            self._refuse(command, epoch)
-        else:
-            getattr(self, _PERFORM[type(command)])(command)
-
-    def _register(self, command: Register) -> None:
-        self.own_member = member_fact(self.node.peer, self.node.name, left=False)
-        if not self._keep_member(self.own_member):
-            self.tell(CommandFailed(command.id, "no peer could show it"))
+        if self._deaf:
             return
-        self._hint_listeners(self.own_member)
-        self.tell(Registered(command.id))
+        if isinstance(command, PublishReport):
+            self.world.note_report(self.node, report_of(self.node.peer, command))
+        elif isinstance(command, Gather):
+            self._gathers[command.id] = command
+            self.world.checks.network.on_gather(self, command)
+        self.later(PIPE_S, self._agent.take, command)
 
-    def _keep_member(self, fact: Event) -> bool:
-        return self.dht.store_of(self).put_member(self.node.peer, fact)
+    async def guarded(self, task: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
+        """Nothing of what runs as long as a session does ends it, in a world where no node has a twin."""
+        try:
+            await task(*args)
+        except IdentityInUse as error:
+            self.world.fail(self.node, f"it takes itself for its twin: {error.message}")
 
-    def _keep_report(self, report: SimReport) -> bool:
-        return self.dht.store_of(self).put_report(report)
-
-    def _read_clock(self, command: ReadClock) -> None:
-        clock = self._clock()
-        self.clock_told = clock
-        self.tell(NoRoundYet() if clock is None else clock)
-
-    def _gather(self, command: Gather) -> None:
-        """What is there at once, or a little later when something is missing; now and then nothing comes."""
-        wait_s = command.until_at - self.node.clock()
-        if self.random.random() < self.world.chance("loss"):
-            return
-        if wait_s > 0 and self.random.random() < 0.3:
-            self.later(self.random.uniform(0.0, 1.2) * wait_s, self._answer_gather, command)
+    def observe(self, event: Event) -> None:
+        """A fact of the shipped code; now and then one comes twice."""
+        if isinstance(event, RolloutsGathered):
+            gather = self._gathers.pop(event.command, None)
+            if gather is not None:
+                self.world.checks.network.on_gathered(self, gather, event)
         else:
-            self._answer_gather(command)
+            self.world.checks.network.on_fact(self, event)
+        self.tell(event)
+        if isinstance(event, RoundAnnounced | ReportSeen) and self.random.random() < self.world.chance("duplicate"):
+            self.tell(event)
 
-    def _answer_gather(self, command: Gather) -> None:
-        reports = {} if self.estranged else self.dht.store_of(self).reports
-        found = reports.get((command.source_round, command.source_stage), {})
-        rollouts = tuple(report.rollouts for peer, report in found.items() if peer != self.node.peer)
-        self.tell(RolloutsGathered(command.id, command.round, command.stage, rollouts))
+    # --- what it reaches ---
 
-    def _publish_report(self, command: PublishReport) -> None:
-        report = report_of(self.node.peer, command)
-        self.world.note_report(self.node, report)
-        if self.own_report is None or _place(report.seen) >= _place(self.own_report.seen):
-            self.own_report = report
-        if not self._keep_report(report):
-            self.tell(CommandFailed(command.id, "no peer could show it"))
-            return
-        self._hint_listeners(report.seen)
-        self.tell(ReportPublished(command.id, command.round, command.stage))
-        reports = self.dht.store_of(self).reports.get((command.round, command.stage), {})
-        worked = [peer for peer, each in reports.items() if each.seen.worked]
-        self.credit.note(command.round, command.stage, self.node.clock(), worked)
+    @property
+    def store(self) -> Store:
+        """What is held at its side of a partition."""
+        return self.dht.store_of(self)
 
-    def _announce(self, command: Announce) -> None:
-        clock = announcement_of(command)
-        if self.own_clock is None or is_newer(clock, self.own_clock):
-            self.own_clock = clock
-        self.dht.store_of(self).put_clock(clock)
-        self.tell(RoundPublished(command.id, command.round, command.stage))
-        for other in self.dht.reached_by(self):
-            self._hint_clock(other, clock)
+    @property
+    def has_others(self) -> bool:
+        """Whether there is anybody else at its side."""
+        return self.joined and self.dht.at_side(self.node.side) > 1
 
-    def _hint_clock(self, other: NetworkWorker, clock: RoundAnnounced) -> None:
-        self._hint(other, other.look_at_clock, sure=other is self)
+    def reaches(self, peer: Hashable) -> bool:
+        """Whether an honest node can be called."""
+        other = self.dht.worker_of(peer)
+        return other is not None and other.joined and other.node.side == self.node.side
 
-    def _collect(self, command: CollectReports) -> None:
-        self.collecting = (command.round, command.stage)
-        self.told_reports.clear()
-        self._look_at_reports()
+    def takes(self, peer: Hashable) -> bool:
+        """Whether a peer says that it keeps a record."""
+        return self.reaches(peer)
 
-    def _admit(self, command: AdmitPeers) -> None:
-        """Everybody may take part in the simulated DHT."""
+    def near(self, place: int, count: int) -> list[str]:
+        """So many peers that should keep what lies under a key."""
+        workers, side = self.dht.workers, self.node.side
+        found: list[str] = []
+        for step in range(len(workers)):
+            other = workers[(place + step) % len(workers)]
+            if other is not self and other.joined and other.node.side == side:
+                found.append(other.node.peer)
+                if len(found) == count:
+                    break
+        return found
 
-    def _note_evidence(self, command: NoteEvidence) -> None:
-        """Nobody fetches in vain in the simulated DHT; the core leaves out what does not count."""
+    def guides(self) -> list[str]:
+        """Peers that are asked in each search."""
+        return [] if self.node.coordinates else [self.session.coordinator]
 
-    def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
-        self.dht.store_of(self).board = command
-        self.tell(LeaderboardPublished(command.id, command.round))
+    async def until_up(self) -> None:
+        """Return when p2pd runs."""
+        while not self.joined:
+            await self._up.wait()
 
-    # --- hints and polls ---
+    async def travel(self, fails: bool = True) -> None:
+        """There and back: a request's time. Raises NetworkDown where there is no link, or no answer."""
+        epoch = self.epoch
+        if not self.joined:
+            raise NetworkDown("the network is down: p2pd is being started")
+        if fails and self.random.random() < self.world.chance("failure"):
+            await self.runtime.sleep(0.0 if self._hurries else CALL_S)
+            raise NetworkDown(f"no answer from the network within {CALL_S:g} s")
+        if not self._hurries:
+            answer: Answer[None] = Answer()
+            self.later(min(self.random.expovariate(1.0 / self.world.profile.latency_s), CALL_S), answer.give)
+            await answer
+        if epoch != self.epoch or not self.joined:
+            raise NetworkDown("p2pd ended")
 
-    def _hint(self, other: NetworkWorker, act: Callable[..., None], *args: Any, sure: bool = False) -> None:
+    def read(self, name: str) -> dict[str, Written]:
+        """What a look-up finds under a key, here and with others; now and then their values of before."""
+        found = self.search(name)
+        if name == CLOCK and found and self.random.random() < self.world.chance("stale"):
+            before = self.store.before.get(self.session.coordinator)
+            found = {} if before is None else {before.owner: before}
+        own = self.own.get(name)
+        if own is not None and is_alive(own, self.node.clock()):
+            held = found.get(own.owner)
+            if held is None or held.expiration < own.expiration:
+                found[own.owner] = own
+        return found
+
+    def search(self, name: str) -> dict[str, Written]:
+        """What others hold under a key; each record that is seen first is compared with those before."""
+        found = self.store.find(name, self.node.clock())
+        for record in found.values():
+            self.session.compared.see(record)
+        return found
+
+    def keep(self, name: str, record: Written) -> bool:
+        """Peers are given an own record. False where it finds no room."""
+        return self.store.put(name, record)
+
+    def body_from(self, peer: str, digest: str) -> bytes | None:
+        """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""
+        if not self.reaches(peer):
+            raise NetworkDown(f"{peer} is not there")
+        return body_of(digest) if len(digest) == len(body_of(digest).rstrip()) else None
+
+    # --- gossip ---
+
+    def hint(self, other: NetworkWorker, act: Callable[..., None], *args: Any, sure: bool = False) -> None:
+        """Have another hear something; now and then it is lost on the way, or comes twice."""
         random, profile = self.random, self.world.profile
         times = 0 if not sure and random.random() < self.world.chance("loss") else 1
         times += random.random() < self.world.chance("duplicate")
         for _ in range(times):
             other.later(random.expovariate(1.0 / profile.latency_s), act, *args)
 
-    def _hint_listeners(self, fact: Event) -> None:
-        """Who collects is the coordinator, or everybody where there is a contract to vote at."""
-        for other in self.dht.reached_by(self):
-            if other.node.coordinates or (other.collecting and self.world.chain is not None):
-                self._hint(other, other.look_at, fact)
+    def take_hint(self, key: str, owner: str, expiration: float) -> None:
+        """Somebody says that there is a record."""
+        if self.joined:
+            self.session.hinted(key, owner, expiration)
 
-    def look_at(self, fact: Event) -> None:
-        """A hint about one record has come."""
-        if self.estranged:
-            return
-        if isinstance(fact, ReportSeen):
-            if _place(fact) == self.collecting:
-                self._tell_report(fact)
-        else:
-            self._look_at_members()
-
-    def look_at_clock(self) -> None:
-        """Tell the clock when it changed; now and then it is told again."""
-        clock = self._clock()
-        again = self.random.random() < self.world.chance("duplicate")
-        if clock is not None and (clock is not self.clock_told or again):
-            self.clock_told = clock
-            self.tell(clock)
-            self._look_at_leaderboard(clock)
-
-    def _look_at_leaderboard(self, clock: RoundAnnounced) -> None:
-        """A follower reads the leaderboard of the round before, once that is over."""
-        board = self.dht.store_of(self).board
-        if board is None or board.round != clock.round - 1 or self.node.settings.promised is None:
-            return
-        event = self.credit.read(board.round, board.standings, reporters_of(board), True)
-        if event is not None:
-            self.tell(event)
-
-    def _clock(self) -> RoundAnnounced | None:
-        if self.estranged:
-            return None
-        store = self.dht.store_of(self)
-        stale = store.clock_before is not None and self.random.random() < self.world.chance("stale")
-        return store.clock_before if stale else store.clock
-
-    def _poll(self) -> None:
-        self.later(POLL_S, self._poll)
-        if not self.joined:
-            return
-        if self.random.random() < REPUBLISH_CHANCE:
-            self._republish()
-        if self.seen_version == self.dht.version and self.linked:
-            return
-        self.seen_version = self.dht.version
-        self._look_around()
-        if not self.linked or self.estranged:
-            return
-        self.look_at_clock()
-        if self.node.coordinates:
-            self._look_at_members()
-        self._look_at_reports()
-
-    def _republish(self) -> None:
-        """Keep one's own records alive, and find them lost if they are."""
-        if not self.linked or self.estranged:
-            return
-        store = self.dht.store_of(self)
-        if self.own_clock is not None:
-            store.put_clock(self.own_clock)
-        if self.own_report is not None:
-            self._keep_report(self.own_report)
-        if self.own_member is not None:
-            self._keep_member(self.own_member)
-
-    def _look_at_members(self) -> None:
-        for peer, fact in self.dht.store_of(self).members.items():
-            if self.told_members.get(peer) is not fact:
-                self.told_members[peer] = fact
-                self.tell(fact)
-
-    def _look_at_reports(self) -> None:
-        if self.collecting is None or self.estranged:
-            return
-        for report in self.dht.store_of(self).reports.get(self.collecting, {}).values():
-            self._tell_report(report.seen)
-
-    def _tell_report(self, seen: ReportSeen) -> None:
-        if seen.peer not in self.told_reports or self.random.random() < self.world.chance("duplicate"):
-            self.told_reports.add(seen.peer)
-            self.tell(seen)
-
-    def say_goodbye(self) -> None:
-        """An orderly stop: the membership record says so."""
-        if self.linked and not self.estranged:
-            farewell = member_fact(self.node.peer, self.node.name, left=True)
-            self._keep_member(farewell)
-            self._hint_listeners(farewell)
-
-
-def _place(seen: ReportSeen) -> tuple[int, int]:
-    return seen.round, seen.stage
-
-
-_WRITES = (Register, PublishReport, Announce, PublishLeaderboard)
-_PERFORM: dict[type, str] = {  # by name: workers among strangers do some of these otherwise
-    Register: "_register",
-    ReadClock: "_read_clock",
-    Gather: "_gather",
-    AdmitPeers: "_admit",
-    NoteEvidence: "_note_evidence",
-    PublishReport: "_publish_report",
-    Announce: "_announce",
-    CollectReports: "_collect",
-    PublishLeaderboard: "_publish_leaderboard",
-}
+    def hear(self, topic: str, sender: str, message: bytes) -> None:
+        """Something was said on a gossip topic."""
+        if self.joined:
+            self.listeners[topic](sender, message)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
+from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.sim.ports.dht import SimReport
+from swarmd.sim.ports.dht import SimReport, Written
 from swarmd.sim.strangers.stored_records import (
     BARE_BYTES,
     MEMBER_BYTES,
@@ -68,10 +68,11 @@ class Actor(ABC):
         """Where the swarm is."""
         return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
 
-    def join(self, store: GuardedStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES) -> Event | None:
+    def join(
+        self, store: GuardedStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
+    ) -> Written | None:
         """Write a membership; None where it finds no room."""
-        fact: Event = MemberLeft(peer) if left else MemberSeen(peer, self.kind)
-        return fact if store.keep_member(peer, fact, size_bytes) else None
+        return store.keep_member(peer, self.kind, left, size_bytes)
 
     def report(
         self,
@@ -80,25 +81,27 @@ class Actor(ABC):
         reward: float,
         report_bytes: int = REPORT_BYTES,
         rollouts_bytes: int = BARE_BYTES,
-    ) -> ReportSeen:
-        """Write a report and the rollouts that it names."""
+    ) -> Written | None:
+        """Write a report and the rollouts that it names; None where it finds no room."""
         seen = seen_of(rollouts, reward)
         report = SimReport(seen, rollouts)
         if rollouts.groups and not store.keep_rollouts(report, rollouts_bytes):
             store.keep_rollouts(report, BARE_BYTES)
-        store.keep_report(report, report_bytes)
-        return seen
+        return store.keep_report(report, report_bytes)
 
     def rollouts(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
         """A name for rollouts of a stage that there may be or not."""
         return RolloutsRef(peer, *place, f"{self.random.getrandbits(64):016x}", size_bytes, groups)
 
-    def hint(self, side: int, fact: Event) -> None:
-        """Tell those who listen."""
-        chain = self.world.chain is not None
-        for worker in self.hostile.workers(side):
-            if worker.node.coordinates or (worker.collecting and chain):
-                worker.later(self.random.expovariate(1.0 / self.world.profile.latency_s), worker.look_at, fact)
+    def hint(self, side: int, record: Written | None) -> None:
+        """Tell those who listen of a record that was kept."""
+        if record is None:
+            return
+        key, latency_s = record.content.key, self.world.profile.latency_s
+        for worker in self.dht.watching.get(key, ()):
+            if worker.linked and worker.node.side == side:
+                delay_s = self.random.expovariate(1.0 / latency_s)
+                worker.later(delay_s, worker.take_hint, key, record.owner, record.expiration)
 
 
 class Insider(Actor):
@@ -124,9 +127,7 @@ class Insider(Actor):
             here = (side, peer)
             if now >= self._joined.get(here, 0.0) + RENEW_S:
                 self._joined[here] = now
-                fact = self.join(store, peer)
-                if fact is not None:
-                    self.hint(side, fact)
+                self.hint(side, self.join(store, peer))
             if place is None:
                 continue
             if self._due.get(here, (None, 0.0))[0] != place:

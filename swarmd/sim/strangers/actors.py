@@ -13,7 +13,8 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
-from swarmd.sim.strangers.actor import GROUPS, RENEW_S, Actor, Insider
+from swarmd.sim.ports.dht import SimReport
+from swarmd.sim.strangers.actor import GROUPS, RENEW_S, Actor, Insider, seen_of
 from swarmd.sim.strangers.stored_records import BARE_BYTES, GuardedStore, Place
 
 if TYPE_CHECKING:
@@ -92,11 +93,11 @@ class FreeRider(Insider):
     count = RIDERS
 
     def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
-        if peer not in store.reports.get(place, {}):
+        if not store.has_report(place, peer):
             self.hint(side, self.report(store, self._claimed(store, peer, place), 1.0))
 
     def _claimed(self, store: GuardedStore, peer: str, place: Place) -> RolloutsRef:
-        others = [report.rollouts for report in store.rollouts.get(place, {}).values()]
+        others = store.rollouts_at(place)
         if not others:
             return self.rollouts(peer, place, groups=0, size_bytes=0)
         return msgspec.structs.replace(self.random.choice(others), peer=peer)
@@ -110,7 +111,7 @@ class Poisoner(Insider):
 
     def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
         self._write_beyond(side, peer, place)
-        if peer not in store.reports.get(place, {}):
+        if not store.has_report(place, peer):
             reward = self.random.choice((REAL_MAX, -REAL_MAX, 5e-324, 0.0))
             rollouts = self.rollouts(peer, place, groups=GROUPS_MAX, size_bytes=2**24)
             self.hint(side, self.report(store, rollouts, reward))
@@ -158,13 +159,11 @@ class Sleeper(Insider):
     def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
         turned = len(self._stages) > self.honest_stages
         self._stages.add(place)
-        reported = peer in store.reports.get(place, {})
+        reported = store.has_report(place, peer)
         if turned and self.turns_to == "equivocates":
             self.hint(side, self.report(store, self.rollouts(peer, place), self.random.random()))
         elif turned and self.turns_to == "leaves and returns":
-            fact = self.join(store, peer, left=self.random.random() < 0.5)
-            if fact is not None:
-                self.hint(side, fact)
+            self.hint(side, self.join(store, peer, left=self.random.random() < 0.5))
         elif turned and (self.turns_to == "gone" or place[0] % 2):
             return
         elif not reported:
@@ -193,11 +192,10 @@ class Sybil(Actor):
             self._joined[side] = self.world.now
             for peer in self.peers:
                 self.join(store, peer, size_bytes=self.member_bytes)
-        fact = None
+        record = None
         for peer in self.random.sample(self.peers, min(FLAPPING, len(self.peers))):
-            fact = self.join(store, peer, self.random.random() < 0.5, self.member_bytes) or fact
-        if fact is not None:
-            self.hint(side, fact)
+            record = self.join(store, peer, self.random.random() < 0.5, self.member_bytes) or record
+        self.hint(side, record)
         place = self.place_of(store)
         if place is not None:
             self._fill(store, side, place)
@@ -210,13 +208,12 @@ class Sybil(Actor):
             if each in self._filled[side] or each < place:
                 continue
             self._filled[side].add(each)
-            for peer in self.peers:
-                rollouts = RolloutsRef(peer, *each, "sybil", 40960, GROUPS)
-                self.report(store, rollouts, 1.0, self.report_bytes, self.rollouts_bytes)
-            for peer in self.peers:  # to the last byte
-                report = store.reports[each].get(peer)
-                if report is not None and peer not in store.rollouts[each]:
-                    store.keep_rollouts(report, BARE_BYTES)
+            refs = [RolloutsRef(peer, *each, "sybil", 40960, GROUPS) for peer in self.peers]
+            for ref in refs:
+                self.report(store, ref, 1.0, self.report_bytes, self.rollouts_bytes)
+            for ref in refs:  # to the last byte
+                if store.has_report(each, ref.peer) and not store.has_rollouts(each, ref.peer):
+                    store.keep_rollouts(SimReport(seen_of(ref, 1.0), ref), BARE_BYTES)
 
 
 ACTORS: dict[str, type[Actor]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import anyio
@@ -18,6 +19,8 @@ from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.pubsub import evidence_gossip as exchange_module
 from swarmd.dht.pubsub.evidence_gossip import (
     KEPT,
@@ -36,6 +39,7 @@ from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
 from swarmd.dht.wire.records import Payload, RecordPolicy, sign
+from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import until
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
 
@@ -68,6 +72,18 @@ class Wire:
         self.sent.append(exchange_module.decode_message(message))
 
 
+class Judge:
+    """See `swarmd.dht.session.Session.judge`."""
+
+    def __init__(self, validator: Validator) -> None:
+        self._validator = validator
+
+    def judge(self, name: str, record: Record) -> Record:
+        signed = as_signed(record)
+        owner = MSGPackSerializer.dumps(signed.owner)
+        return self._validator.judge(names.key_id(name), owner, signed.value, signed.expiration)
+
+
 class Listener:
     """One follower's exchange, and what came of it."""
 
@@ -81,10 +97,12 @@ class Listener:
         self.exchange = EvidenceGossip(
             Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
-            validator,
+            Judge(validator),
             peers.__contains__,
             self.rejections,
             self.events.append,
+            LoopRuntime(),
+            Random(1),
         )
         validator.verified = RecordComparison(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
 
@@ -194,11 +212,7 @@ async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() 
     other = sign(COORDINATOR, replace(LEADERBOARD, digest=OTHER), now + 101)
     anna, otto = Listener(), Listener()
     for listener, signed in ((anna, one), (otto, other)):
-        key, owner = (
-            exchange_module.names.key_id(LEADERBOARD.key),
-            exchange_module.MSGPackSerializer.dumps(signed.owner),
-        )
-        listener.exchange._validator.judge(key, owner, signed.value, signed.expiration)
+        listener.exchange._judge.judge(LEADERBOARD.key, signed)
         listener.exchange.read_board(signed)
     await anyio.sleep(0.01)
     assert anna.wire.sent == [BoardRead(3, DIGEST)]

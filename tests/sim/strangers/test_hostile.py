@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,13 +16,16 @@ from swarmd.core.state import MEMBERS_MAX, Member
 from swarmd.dht.limits import rejections, reporters
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
+from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
+from swarmd.dht.rounds.stages import Stages
 from swarmd.dht.store.key_capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
+from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import ConfigError
-from swarmd.sim.evidence import EvidenceFinder, signed_of
 from swarmd.sim.invariants import coordinator_model
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.ports.dht import SimReport
+from swarmd.sim.ports.dht import Written
+from swarmd.sim.ports.gossip import RecordsSeen, signed_of
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.strangers import actors, guarded
 from swarmd.sim.strangers.guarded import GuardedNetworkWorker
@@ -54,7 +58,7 @@ def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
 
 def test_strangers_draw_from_streams_of_their_own() -> None:
     """What was recorded of seeds before there were strangers is what they give without them."""
-    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "f45f1d95e3bca2ec8154add0b14b8817"
+    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "4e4078ef7f46c6e19a66efc28dea0936"
     drawn = draw_profile(3)
     assert kinds_of(drawn.hostile)
     assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
@@ -125,13 +129,18 @@ def first_come(room: KeyCapacity, owner: str, size: int, rank: object) -> list[s
     return [] if room.size_bytes + size <= room._bytes_max else None
 
 
-def see_another(finder: EvidenceFinder, report: SimReport, at: float) -> None:
+NUMBERS = count()
+
+
+def see_another(seen: RecordsSeen, record: Written) -> None:
     """Take the same report, read again, for another one."""
-    finder._compared.see(signed_of(replace(report, seen=replace(report.seen, reward=at)), at))
+    if isinstance(record.content, ReportRecord):
+        changed = replace(record, content=replace(record.content, reward=float(next(NUMBERS))))
+        seen.comparison.see(signed_of(changed))
 
 
-def forget_gossip(worker: GuardedNetworkWorker, clock: object) -> None:
-    worker.look_at_clock()
+def forget_gossip(worker: GuardedNetworkWorker, topic: str, sender: str, message: bytes) -> None:
+    """As if nothing had been said."""
 
 
 LOST = (
@@ -162,12 +171,12 @@ LOST = (
         0.0,
         "equivocator",
         "ReportSeen",
-        ((reporters, "CHANGES_MAX", 10**6),),
+        ((reporters, "CHANGES_MAX", 10**6), (EvidenceGossip, "bars", lambda *_: False)),
     ),
     Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", ""),
-    Lost("what is read twice is evidence", EvidenceFinder, "see", see_another, "freerider", "honest, is accused"),
-    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear_clock", forget_gossip, "eclipser", "knows"),
+    Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
+    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
     Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
     Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
@@ -205,10 +214,12 @@ def keep_all(few: int) -> Callable[..., tuple[Member, ...] | None]:
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deaf(worker: GuardedNetworkWorker, seen: Any) -> bool:
-        return bool(seen.peer != "peer-001")
+    is_news = Stages._admit
 
-    monkeypatch.setattr(GuardedNetworkWorker, "_count_report", deaf)
+    def deaf(self: Stages, peer: str, content: ReportRecord) -> bool:
+        return peer != "peer-001" and is_news(self, peer, content)
+
+    monkeypatch.setattr(Stages, "_admit", deaf)
     with pytest.raises(InvariantBroken, match=r"does not count|count no more|leaves out reports"):
         run(1, replace(QUICK, hostile="freerider"))
 

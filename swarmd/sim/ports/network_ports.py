@@ -1,0 +1,271 @@
+"""The network as a simulated worker reaches it: the ports of the shipped decisions, over the simulated DHT.
+
+Whatever goes wrong on the way is drawn here: requests without an answer, peers that take a record and lose it, values
+of before, hints that are lost or come twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from zlib import crc32
+
+from swarmd.dht.ports import Keepers, Record
+from swarmd.dht.store.own_records import Kept
+from swarmd.dht.wire.records import Payload, is_far
+from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.sim.coroutines import Answer
+from swarmd.sim.ports.dht import Written, size_of
+from swarmd.sim.ports.gossip import written_of
+
+if TYPE_CHECKING:
+    from swarmd.sim.ports.network import NetworkWorker
+
+RECORD_S = 900.0  # how long records live
+CALL_S = 5.0  # a request that gets no answer fails after this
+REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
+BLOBS_KEPT = 256
+ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
+DIGEST_LENGTH = 16  # of its digests, which are drawn
+INLINE_BYTES_MAX = 40960
+
+T = TypeVar("T")
+
+
+class SimFindings(NamedTuple):
+    """See `swarmd.dht.ports.Findings`."""
+
+    records: Mapping[str, Record]
+    answered: bool
+
+    def has(self, wanted: Mapping[str, float]) -> bool:
+        late = (owner in self.records and self.records[owner].expiration >= wanted[owner] for owner in wanted)
+        return bool(wanted) and all(late)
+
+
+class SimRecords:
+    """See `swarmd.dht.ports.Records`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+
+    async def wait_up(self) -> None:
+        await self._worker.until_up()
+
+    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
+        worker = self._worker
+        await worker.travel()
+        return SimFindings(worker.read(name), worker.has_others)
+
+    def hold(self, name: str, record: Record) -> None:
+        if self._worker.joined:
+            self._worker.store.put(name, written_of(record))
+
+    async def answers(self, peer: str) -> bool:
+        await self._worker.travel()
+        return self._worker.reaches(peer)
+
+    def spent_s(self) -> float:
+        return 0.0
+
+
+class SimBodies:
+    """Bodies on a simulated disk and at their owners, see `swarmd.dht.ports.Bodies`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._kept = worker.dht.blobs.setdefault(worker.node.index, {})
+
+    def has(self, digest: str) -> bool:
+        return digest in self._kept
+
+    async def get(self, digest: str) -> bytes:
+        return self._kept.get(digest) or body_of(digest)
+
+    async def put(self, body: bytes) -> str:
+        digest = digest_of(body)
+        self._kept[digest] = body if len(digest) > DIGEST_LENGTH else b""
+        while len(self._kept) > BLOBS_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return digest
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float, patience_s: float) -> bytes:
+        worker = self._worker
+        await worker.travel()
+        body = worker.body_from(peer, digest)
+        if body is None:
+            await worker.runtime.sleep(min(timeout_s, patience_s))
+            if patience_s < timeout_s:
+                raise TimeoutError(f"no answer from {peer} within {patience_s:g} s")
+            raise NetworkDown(f"no answer from {peer} within {timeout_s:g} s")
+        if len(body) != size_bytes:
+            raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
+        return body
+
+    async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
+        body = packed[1:]
+        if len(body) == DIGEST_LENGTH:
+            body = body.ljust(ROLLOUTS_BYTES)
+        if packed[:1] != b"z" or len(body) != size_bytes:
+            raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
+        return body
+
+    async def deflate(self, body: bytes, members: int) -> bytes:
+        """Every second node writes rollouts that are too large for a record."""
+        if len(digest_of(body)) == DIGEST_LENGTH:
+            return b"" if self._worker.node.index % 2 else b"z" + body[:DIGEST_LENGTH]
+        return b"z" + body if len(body) < INLINE_BYTES_MAX else b""
+
+    async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
+        if len(body) != size_bytes:
+            raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
+        if digest_of(body) != digest:
+            raise RecordRejected("wrong-digest", "the body is not the one that was announced")
+
+
+def body_of(digest: str) -> bytes:
+    """The rollouts that a simulated trainer wrote."""
+    return digest.encode().ljust(ROLLOUTS_BYTES)
+
+
+def digest_of(body: bytes) -> str:
+    """Drawn for rollouts, a sha256 for all else."""
+    if len(body) == ROLLOUTS_BYTES and body.endswith(b" "):
+        return body[:DIGEST_LENGTH].decode()
+    return hashlib.sha256(body).hexdigest()
+
+
+class SimKeepers:
+    """Peers that may keep a worker's records, see `swarmd.dht.ports.Keepers`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._admitted: list[tuple[str, Written]] = []
+
+    def admit(self, name: str, record: Record) -> None:
+        own, held = self._worker.own, self._worker.own.get(name)
+        if held is not None and held != record and held.expiration >= record.expiration and self._counts(held):
+            raise RecordRejected("stale", "a later record of the owner is held")
+        own[name] = written_of(record)
+        self._admitted.append((name, written_of(record)))
+
+    def _counts(self, held: Record) -> bool:
+        """Whether a record is none of a clock that was ahead."""
+        return not is_far(held.expiration, self._worker.node.clock())
+
+    def held(self, name: str, owner: str) -> Record | None:
+        return self._worker.own.get(name)
+
+    def near(self, name: str) -> list[Hashable]:
+        return list(self._worker.near(crc32(name.encode()), REPLICAS))
+
+    def guides(self, name: str) -> list[Hashable]:
+        return list(self._worker.guides())
+
+    async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
+        worker = self._worker
+        await worker.travel(fails=False)
+        failure, random = worker.world.chance("failure"), worker.random
+        took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
+        if not any(map(worker.reaches, took)) or random.random() < worker.world.chance("stale"):
+            return took  # nobody honest heard of it; or those who did lose it at once
+        return took if worker.keep(name, written_of(record)) else []
+
+    async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
+        worker = self._worker
+        await worker.travel(fails=False)
+        if not worker.reaches(peer) or worker.random.random() < worker.world.chance("failure"):
+            return False, None
+        held = worker.store.find(name, worker.world.now).get(record.owner)
+        if held is None or held == record:
+            return held is not None, None
+        return False, held if held.expiration > record.expiration else None
+
+    async def prove_link(self) -> None:
+        """Whoever comes finds what a lonely node keeps."""
+        await self._worker.travel()
+        for name, record in self._admitted:
+            self._worker.keep(name, record)
+
+    def settle(self, name: str, record: Record, stored: Collection[Hashable]) -> None:
+        """All who could keep it at this side of a partition hold what they hold together."""
+
+
+class SimNetwork:
+    """Where a worker publishes, see `swarmd.dht.ports.Network`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+        self._epoch = 0
+        self._jumps = worker.node.jumps
+
+    async def call(self, operation: Callable[[Keepers], Coroutine[Any, Any, T]]) -> T:
+        if not self._worker.joined:
+            raise NetworkDown("the network is down: p2pd is being started")
+        return await operation(SimKeepers(self._worker))
+
+    async def wait_up(self) -> None:
+        await self._worker.until_up()
+        self._epoch = self._worker.epoch
+
+    async def disturbed(self, within_s: float, lonely: bool) -> None:
+        worker = self._worker
+        until = worker.runtime.now() + within_s
+        while worker.epoch == self._epoch and not (lonely and worker.has_others) and self._jumps == worker.node.jumps:
+            lonely = lonely or not worker.has_others
+            left_s = until - worker.runtime.now()
+            if left_s <= 0:
+                break
+            await worker.disturbance.wait(left_s)
+        self._jumps = worker.node.jumps
+
+    def sign(self, content: Payload, expiration: float) -> Written:
+        record = Written(self._worker.node.peer, content, expiration, size_of(content))
+        self._worker.world.checks.network.on_signed(self._worker.node, record)
+        return record
+
+
+class SimOwnRecords:
+    """Own records on a simulated disk, see `swarmd.dht.store.own_records.ShelfStore`."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+
+    def load(self) -> list[Kept]:
+        return self._worker.dht.shelves.get(self._worker.node.index, [])
+
+    async def save(self, kept: list[Kept]) -> None:
+        self._worker.dht.shelves[self._worker.node.index] = kept
+
+
+class SimHintGossip:
+    """Says that there is a record to all who watch its key."""
+
+    def __init__(self, worker: NetworkWorker) -> None:
+        self._worker = worker
+
+    def publish(self, record: Record) -> None:
+        worker, key = self._worker, record.content.key
+        for other in worker.dht.watching.get(key, ()):
+            if other is not worker and other.linked and other.node.side == worker.node.side:
+                worker.hint(other, other.take_hint, key, record.owner, record.expiration)
+
+
+class Condition:
+    """Coroutines that wait for one thing to happen."""
+
+    def __init__(self) -> None:
+        self._answers: list[Answer[None]] = []
+
+    async def wait(self) -> None:
+        """Return when it happens."""
+        answer: Answer[None] = Answer()
+        self._answers.append(answer)
+        await answer
+
+    def happen(self) -> None:
+        """Have all of them go on."""
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            answer.give()

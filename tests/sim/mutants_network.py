@@ -1,0 +1,130 @@
+"""Small mistakes planted in what the network worker decides: gathering, publishing, membership, stages, watching."""
+
+from __future__ import annotations
+
+from swarmd.dht import agent
+from swarmd.dht.members import membership
+from swarmd.dht.rounds import clock, gather, key_watch, publisher, record_comparison, stages
+from swarmd.dht.store import own_records
+from tests.sim.planting import Mutant
+
+FAILING = (("failure", 0.2),)
+STRANGERS = (("hostile", "equivocator"), ("chain", False))
+
+NETWORK_MUTANTS = (
+    Mutant(
+        "a node gathers its own rollouts",
+        gather,
+        "if peer != own and peer not in tried}",
+        "if peer not in tried}",
+    ),
+    Mutant(
+        "a body is kept whatever it is",
+        gather,
+        "                await bodies.check(body, content.digest, content.size_bytes)\n",
+        "",
+        STRANGERS,
+    ),
+    Mutant(
+        "gathering goes on until its time is over",
+        gather,
+        "if self._looked and self._is_complete() and self._is_over():",
+        "if False:",
+    ),
+    Mutant(
+        "bodies that come with their records are passed over",
+        gather,
+        "            if content.body:\n                await self._try(peer, content)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "larger bodies are not fetched",
+        gather,
+        "            self._fetches.start(self._fetch_within, peer, content)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a record counts as published though nobody could show it",
+        publisher,
+        '        raise NetworkDown(f"{who} could show {key} after it was stored")\n',
+        "        return None\n",
+    ),
+    Mutant(
+        "records are not renewed",
+        publisher,
+        "            await self._renew_all()\n",
+        "",
+    ),
+    Mutant(
+        "a restart forgets how late the records before it expire",
+        publisher,
+        "before = (self._floors.get(key, 0.0), *self._shelf.floors(key))",
+        "before = (self._floors.get(key, 0.0), 0.0)",
+        (("jumps", 20.0),),
+    ),
+    Mutant(
+        "a renewal overtakes the record that replaces it",
+        publisher,
+        "if self._live.get(content.key) is content:",
+        "if True:",
+        (("latency_s", 1.0), ("faults", 120.0)),
+    ),
+    Mutant(
+        "what is published is not kept in mind",
+        own_records,
+        "        self._kept[content.key] = Kept(content, expiration, before)\n",
+        "",
+    ),
+    Mutant(
+        "members that come are not told",
+        membership,
+        "        if told is not None:\n",
+        "        if told is False:\n",
+    ),
+    Mutant(
+        "a report is published without its rollouts",
+        stages,
+        "        await self._publish_rollouts(command)\n",
+        "",
+    ),
+    Mutant(
+        "reports of a stage count as changes of those of the stage before",
+        stages,
+        "        self._reporters = Reporters(self._session.runtime.now)\n",
+        "",
+    ),
+    Mutant(
+        "a key is watched no more when it could not be read once",
+        key_watch,
+        '                log.debug("%s was not read: %s", self.name, error)\n',
+        "                return\n",
+        FAILING,
+    ),
+    Mutant(
+        "a command that failed is never answered",
+        agent,
+        "        self._session.emit(CommandFailed(command.id, reason))\n",
+        "",
+        FAILING,
+    ),
+    Mutant(
+        "a command is done once and never again",
+        agent,
+        "            self._running.discard(command.id)\n",
+        "            pass\n",
+        FAILING,
+    ),
+    Mutant(
+        "announcements are not taken from gossip or look-ups",
+        clock,
+        "        self._latest = record\n",
+        "        self._latest = known or record\n",
+    ),
+    Mutant(
+        "a report that is published again is taken for another one",
+        record_comparison,
+        "    if before is None or before.signed == seen.signed:\n        return\n",
+        "    if before is None:\n        return\n    found(pair_of(before.signed, seen.signed))\n",
+        STRANGERS,
+    ),
+)
