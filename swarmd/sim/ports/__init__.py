@@ -1,1 +1,1 @@
-"""The simulated ports: chain, DHT, disk, workers."""
+"""The simulated ports of the shipped workers: chain, DHT, gossip, disk, processes."""
