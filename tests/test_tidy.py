@@ -97,7 +97,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "sim/ports/chain.py::SimChain": 20,
         "sim/ports/network.py::NetworkWorker": 36,
         "sim/ports/supervisor.py::SimSupervisor": 20,
-        "sim/strangers/guarded.py::GuardedNetworkWorker": 27,
+        "sim/strangers/guarded.py::GuardedNetworkWorker": 28,
         "sim/strangers/stored_records.py::GuardedStore": 17,
         "sim/world.py::World": 24,
     },
