@@ -132,8 +132,8 @@ MUTANTS = (
     Mutant(
         "the quorum is one report short",
         coordination,
-        "needed = max(1, math.ceil(quorum * len(latest.peers)))",
-        "needed = max(1, math.ceil(quorum * len(latest.peers)) - 1)",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * waiting.awaited))",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * waiting.awaited) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a report counts twice",
         coordination,
-        "or event.peer in reported_by(coordination):",
+        "or event.peer in coordination.reports:",
         "or False:",
     ),
     Mutant(
