@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 STALE_MIN = 64  # entries out of date from whose number on, and from half of all on, they are dropped
-NEVER = 1 << 62  # the place at which something was replaced that was not
 
 
 class OfPeer(Protocol):
@@ -28,52 +27,66 @@ T = TypeVar("T", bound=OfPeer)
 
 
 class _Entries(Generic[T]):
-    """What was put and removed, in order; `None` stands for a removal.
+    """What was put and removed, in order.
 
     Attributes:
-        values, peers: of each entry.
-        before: place of the same peer's entry before it, -1 where there is none.
-        until: place of the same peer's entry after it, `NEVER` where there is none.
+        values: of each entry, `None` for a removal.
+        removed: whose value it was, by the place of a removal.
         latest: place of each peer's last entry.
+        before: place of the same peer's entry before it, by the place of an entry that is not its peer's first.
         memo: what somebody has counted of these entries, to go on from it; anything may be there.
     """
 
-    __slots__ = ("before", "latest", "memo", "peers", "until", "values")
+    __slots__ = ("before", "latest", "memo", "removed", "values")
 
-    def __init__(self) -> None:
-        self.values: list[T | None] = []
-        self.peers: list[str] = []
-        self.before: list[int] = []
-        self.until: list[int] = []
-        self.latest: dict[str, int] = {}
+    def __init__(self, values: list[T], latest: dict[str, int]) -> None:
+        self.values = cast("list[T | None]", values)
+        self.removed: dict[int, str] = {}
+        self.latest = latest
+        self.before: dict[int, int] = {}
         self.memo: Any = None
 
     def add(self, peer: str, value: T | None) -> None:
         """Add an entry. Whoever reads meanwhile knows of none at its place or later."""
-        place, before = len(self.values), self.latest.get(peer, -1)
-        self.peers.append(peer)
-        self.before.append(before)
-        self.until.append(NEVER)
-        self.values.append(value)
-        if before >= 0:
-            self.until[before] = place
-        self.latest[peer] = place
+        values, latest = self.values, self.latest
+        place = len(values)
+        if peer in latest:
+            self.before[place] = latest[peer]
+        if value is None:
+            self.removed[place] = peer
+        values.append(value)
+        latest[peer] = place
+
+    def peers(self, start: int, end: int) -> list[str]:
+        """Whose the entries are, of some places."""
+        return [
+            self.removed[place] if value is None else value.peer
+            for place, value in enumerate(self.values[start:end], start)
+        ]
 
 
 class ByPeer(Generic[T]):
     """Values of peers, one each, in the order in which they were put last. `none` and `of` make one."""
 
-    __slots__ = ("_count", "_entries", "_size")
+    __slots__ = ("_count", "_entries", "size")
 
-    def __init__(self) -> None:
-        self._entries: _Entries[T] = _Entries()
-        self._size = 0  # entries that are this version's
-        self._count = 0  # values
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        listed = [*values]
+        latest = {value.peer: place for place, value in enumerate(listed)}
+        if len(latest) < len(listed):
+            listed = [listed[place] for place in sorted(latest.values())]
+            latest = {value.peer: place for place, value in enumerate(listed)}
+        self._hold(listed, latest)
+
+    def _hold(self, values: list[T], latest: dict[str, int]) -> None:
+        self._entries: _Entries[T] = _Entries(values, latest)
+        self._count = len(values)
+        self.size = len(values)  # entries that are this version's: how many changes it is made of
 
     @classmethod
     def of(cls, values: Iterable[T]) -> Self:
         """These values, in order; of several of one peer the last."""
-        made = cls._fresh(values)
+        made = cls(values)
         return made if made._count else cls.none()
 
     @classmethod
@@ -82,68 +95,76 @@ class ByPeer(Generic[T]):
         """No values: always the same object, so that msgspec leaves a field out that has it by default."""
         return cls()
 
-    @classmethod
-    def _fresh(cls, values: Iterable[T]) -> Self:
-        made = cls()
-        for value in values:
-            made._note(made.get(value.peer), value)
-            made._entries.add(value.peer, value)
-            made._size += 1
-        return made
-
     def put(self, value: T) -> Self:
         """With this value last, in place of the one that its peer has now."""
-        return self._changed(value.peer, value)
+        made = self._next()
+        made._add(value.peer, value)
+        return made
 
     def without(self, peer: str) -> Self:
         """Without the value of a peer."""
-        return self._changed(peer, None) if peer in self else self
-
-    def _changed(self, peer: str, value: T | None) -> Self:
-        stale = self._size - self._count
-        current = self._size == len(self._entries.values) and (stale < STALE_MIN or stale < self._count)
-        base = self if current and self._size else self._fresh(self)
-        made = base._twin()
-        made._note(base.get(peer), value)
-        made._entries.add(peer, value)
-        made._size += 1
+        if peer not in self:
+            return self
+        made = self._next()
+        made._add(peer, None)
         return made if made._count else self.none()
 
-    def _twin(self) -> Self:
-        """This version once more, to be made the next one."""
+    def renewed(self, values: list[T]) -> Self:
+        """The same peers in the same order, each with a new value."""
+        if self.size != self._count or self.size != len(self._entries.values):
+            return type(self).of(values)
         made = object.__new__(type(self))
-        made._entries, made._size, made._count = self._entries, self._size, self._count
+        made._hold(values, self._entries.latest.copy())
+        self._hand_on(made)
         return made
+
+    def _add(self, peer: str, value: T | None) -> None:
+        before = self.get(peer)
+        self._count += (value is not None) - (before is not None)
+        self._note(before, value)
+        self._entries.add(peer, value)
+        self.size += 1
+
+    def _next(self) -> Self:
+        """This version once more, to be made the next one."""
+        size, count = self.size, self._count
+        stale = size - count
+        if not size or size != len(self._entries.values) or (stale >= STALE_MIN and stale >= count):
+            return type(self)(self)
+        made = object.__new__(type(self))
+        made._entries, made._count, made.size = self._entries, count, size
+        self._hand_on(made)
+        return made
+
+    def _hand_on(self, made: Self) -> None:
+        """Give a further version what this one has counted."""
 
     def _note(self, before: T | None, after: T | None) -> None:
         """Count that a peer's value was one and is another."""
-        self._count += (after is not None) - (before is not None)
 
     def get(self, peer: str) -> T | None:
         """The value of a peer."""
-        return self.get_before(peer, self._size)
+        place = self._entries.latest.get(peer, -1)
+        if place < self.size:
+            return self._entries.values[place] if place >= 0 else None
+        return self.get_before(peer, self.size)
 
     def get_before(self, peer: str, size: int) -> T | None:
         """The value that a peer had when this version, or an earlier one of which it came, had that `size`."""
         entries = self._entries
         place = entries.latest.get(peer, -1)
         while place >= size:
-            place = entries.before[place]
+            place = entries.before.get(place, -1)
         return entries.values[place] if place >= 0 else None
 
     def put_since(self, size: int) -> list[str]:
         """The peers of the entries from place `size` on: whoever's value changed since a version had that `size`."""
-        return self._entries.peers[size : self._size]
+        return self._entries.peers(size, self.size)
 
     def follows(self, earlier: ByPeer[T]) -> bool:
         """Whether this came of an earlier version by `put_since(earlier.size)` alone; so does all of an empty one."""
-        same = self._entries is earlier._entries and earlier._size <= self._size
-        return same or not earlier._size
-
-    @property
-    def size(self) -> int:
-        """How many changes this version is made of."""
-        return self._size
+        same = self._entries is earlier._entries and earlier.size <= self.size
+        return same or not earlier.size
 
     @property
     def memo(self) -> Any:
@@ -161,14 +182,16 @@ class ByPeer(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[T]:
-        size = self._size
-        values, until = self._entries.values[:size], self._entries.until[:size]
-        return iter([value for value, end in zip(values, until, strict=True) if end >= size and value is not None])
+        entries = self._entries.values[: self.size]
+        if self.size == self._count:
+            return iter(cast("list[T]", entries))
+        last = {peer: place for place, peer in enumerate(self._entries.peers(0, self.size))}
+        return iter([value for place in sorted(last.values()) if (value := entries[place]) is not None])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ByPeer):
             return NotImplemented
-        same = self._entries is other._entries and self._size == other._size
+        same = self._entries is other._entries and self.size == other.size
         return same or (len(self) == len(other) and list(self) == list(other))
 
     def __hash__(self) -> int:

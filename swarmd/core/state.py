@@ -5,6 +5,7 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -169,18 +170,22 @@ class Members(ByPeer[Member]):
 
     __slots__ = ("idle", "present")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.present = 0
-        self.idle: ByPeer[Member] = ByPeer.none()
+    def __init__(self, values: Iterable[Member] = ()) -> None:
+        super().__init__(values)
+        self.present = sum([not member.left for member in self])
+        self.idle: ByPeer[Member] = ByPeer.of([member for member in self if not member.worked])
 
-    def _twin(self) -> Members:
-        made = super()._twin()
-        made.present, made.idle = self.present, self.idle
+    def renewed(self, values: list[Member]) -> Members:
+        """The same members with new accounts: who is there, and who has worked, stays."""
+        made = super().renewed(values)
+        if self.idle:
+            made.idle = ByPeer.of([member for member in values if not member.worked])
         return made
 
+    def _hand_on(self, made: Members) -> None:
+        made.present, made.idle = self.present, self.idle
+
     def _note(self, before: Member | None, after: Member | None) -> None:
-        super()._note(before, after)
         self.present += (after is not None and not after.left) - (before is not None and not before.left)
         if after is not None and not after.worked:
             self.idle = self.idle.put(after)

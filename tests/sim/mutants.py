@@ -125,15 +125,15 @@ MUTANTS = (
     Mutant(
         "a quorum of others closes a stage that this node trains",
         coordination,
-        "if enough and not awaits_own(turn):",
-        "if enough:",
+        'if not awaits_own(turn):\n        _close(turn, "quorum")',
+        '_close(turn, "quorum")',
         (("quorum", 0.5),),
     ),
     Mutant(
         "the quorum is one report short",
         coordination,
-        "needed = max(1, math.ceil(settings_of(turn).quorum * waiting.awaited))",
-        "needed = max(1, math.ceil(settings_of(turn).quorum * waiting.awaited) - 1)",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited))",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",

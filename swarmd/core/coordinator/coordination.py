@@ -358,6 +358,15 @@ def waiting_of(coordination: Coordination) -> Waiting:
     return waiting
 
 
+def _awaited(coordination: Coordination) -> int:
+    """How many reports the open stage waits for, whichever have come."""
+    known: Waiting | None = coordination.members.memo
+    if known is None or known.members_size != coordination.members.size:
+        return waiting_of(coordination).awaited
+    usable = known.round == coordination.round and known.barred == coordination.barred
+    return known.awaited if usable else waiting_of(coordination).awaited
+
+
 def _count_waiting(coordination: Coordination) -> Waiting:
     members, reports = coordination.members, coordination.reports
     peers = [member.peer for member in members if is_awaited(coordination, member)]
@@ -368,7 +377,8 @@ def _count_waiting(coordination: Coordination) -> Waiting:
 def _count_on(coordination: Coordination, known: Waiting) -> Waiting:
     """Count the members that changed, before and after, each once; then the reports that came."""
     members, reports, awaited, reported = coordination.members, coordination.reports, known.awaited, known.reported
-    for peer in dict.fromkeys(members.put_since(known.members_size)):
+    changed = dict.fromkeys(members.put_since(known.members_size)) if members.size > known.members_size else ()
+    for peer in changed:
         before, after = members.get_before(peer, known.members_size), members.get(peer)
         change = is_awaited(coordination, after) - is_awaited(coordination, before)
         awaited += change
@@ -416,10 +426,13 @@ def _close_on_quorum(turn: Turn) -> None:
     assert coordination is not None, "this node coordinates"
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
         return  # whom it was held for may take part now
-    waiting = waiting_of(coordination)
-    needed = max(1, math.ceil(settings_of(turn).quorum * waiting.awaited))
-    enough = len(coordination.reports) >= needed and waiting.reported >= min(needed, waiting.awaited)
-    if enough and not awaits_own(turn):
+    if not len(coordination.reports):
+        return  # a quorum has one at least
+    awaited = _awaited(coordination)
+    needed = max(1, math.ceil(settings_of(turn).quorum * awaited))
+    if len(coordination.reports) < needed or waiting_of(coordination).reported < min(needed, awaited):
+        return
+    if not awaits_own(turn):
         _close(turn, "quorum")
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import LeaderboardPublished
 from swarmd.core.ids import command_id
-from swarmd.core.state import Member, Members, Report
+from swarmd.core.state import Member, Report
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Standing
 
@@ -20,7 +20,7 @@ def credit(turn: Turn) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
     rewards = {report.peer: report.reward for report in coordination.reports}
-    members = Members.of(
+    members = coordination.members.renewed(
         [
             _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
             for member in coordination.members
