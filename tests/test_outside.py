@@ -141,6 +141,8 @@ OWN = {
         "Commit",
         "Snapshot",
         "State",
+        "list[Member]",
+        "list[Report]",
         "EmbeddedRecipe",
         "ManifestRecipe",
         "CommandBase",

@@ -10,6 +10,11 @@ import msgspec
 
 from swarmd.core.contract import logs as chain_logs
 from swarmd.core.peers.observed import StageAccount
+from swarmd.core.reported import EventBase as EventBase
+from swarmd.core.reported import MemberSeen as MemberSeen
+from swarmd.core.reported import MembersSeen as MembersSeen
+from swarmd.core.reported import ReportSeen as ReportSeen
+from swarmd.core.reported import ReportsSeen as ReportsSeen
 from swarmd.core.values import (
     Backing,
     BlockRef,
@@ -24,11 +29,6 @@ from swarmd.core.values import (
     SkipCause,
     Worker,
 )  # fmt: skip
-
-
-class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
-    """Base of all events; the ``type`` tag selects the class when a log is read."""
-
 
 # --- the node's own life ---
 
@@ -145,14 +145,6 @@ class Registered(EventBase, frozen=True, tag="registered"):
     command: str
 
 
-class MemberSeen(EventBase, frozen=True, tag="member_seen"):
-    """A peer's membership record was read, validated. `name` is what the peer calls itself."""
-
-    peer: str
-    name: str = ""
-    worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
-
-
 class MemberLeft(EventBase, frozen=True, tag="member_left"):
     """A member announced its leaving."""
 
@@ -198,18 +190,6 @@ class ReportPublished(EventBase, frozen=True, tag="report_published"):
     command: str
     round: int
     stage: int
-
-
-class ReportSeen(EventBase, frozen=True, tag="report_seen"):
-    """A peer's signed report of a finished stage, validated."""
-
-    peer: str
-    round: int
-    stage: int
-    reward: float  # mean reward of the peer's own completions
-    digest: str = ""  # of its rollouts
-    record: bytes = b""  # the signed record, for anyone to check
-    worked: bool = True  # as in `MemberSeen`
 
 
 class RoundPublished(EventBase, frozen=True, tag="round_published"):
@@ -453,6 +433,7 @@ Event = (
     | LinkDown
     | Registered
     | MemberSeen
+    | MembersSeen
     | MemberLeft
     | RoundAnnounced
     | NoRoundYet
@@ -460,6 +441,7 @@ Event = (
     | RolloutsGathered
     | ReportPublished
     | ReportSeen
+    | ReportsSeen
     | RoundPublished
     | LeaderboardPublished
     | LeaderboardSeen

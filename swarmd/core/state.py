@@ -5,8 +5,12 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 
+from swarmd.core.by_peer import ByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 from swarmd.core.peers.observed import Claims, Conduct
@@ -156,6 +160,73 @@ class Report(Value, frozen=True):
     record: bytes
 
 
+class Members(ByPeer[Member]):
+    """The members a coordinator keeps count of, in the order in which they changed last.
+
+    Attributes:
+        present: members that have not left.
+        idle: those that have not done the work that every node does.
+    """
+
+    __slots__ = ("idle", "present")
+
+    def __init__(self, values: Iterable[Member] = ()) -> None:
+        super().__init__(values)
+        self.present = sum([not member.left for member in self])
+        self.idle: ByPeer[Member] = ByPeer.of([member for member in self if not member.worked])
+
+    def renewed(self, values: list[Member]) -> Members:
+        """The same members with new accounts: who is there, and who has worked, stays."""
+        made = super().renewed(values)
+        if self.idle:
+            made.idle = ByPeer.of([member for member in values if not member.worked])
+        return made
+
+    def _hand_on(self, made: Members) -> None:
+        made.present, made.idle = self.present, self.idle
+
+    def _note(self, before: Member | None, after: Member | None) -> None:
+        self.present += (after is not None and not after.left) - (before is not None and not before.left)
+        if after is not None and not after.worked:
+            self.idle = self.idle.put(after)
+        elif before is not None and not before.worked:
+            self.idle = self.idle.without(before.peer)
+
+
+class Reports(ByPeer[Report]):
+    """The reports of a stage, in the order in which they came."""
+
+    __slots__ = ()
+
+
+NO_MEMBERS, NO_REPORTS = Members.none(), Reports.none()
+
+
+def to_plain(value: object) -> object:
+    """What msgspec does not know by itself of a state, as lists (its `enc_hook`).
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(value, ByPeer):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} is no part of a state")
+
+
+def from_plain(kind: type, value: Any) -> object:
+    """The way back (msgspec's `dec_hook`).
+
+    Raises:
+        msgspec.ValidationError: the list is none of what `kind` holds.
+        TypeError: `kind` is no part of a state.
+    """
+    if kind is Members:
+        return Members.of(msgspec.convert(value, list[Member]))
+    if kind is Reports:
+        return Reports.of(msgspec.convert(value, list[Report]))
+    raise TypeError(f"a {kind.__name__} is no part of a state")
+
+
 class Equivocation(Value, frozen=True):
     """Somebody signed two different records for one place; the event of the log has them."""
 
@@ -175,8 +246,8 @@ class Coordination(Value, frozen=True):
     stage: int = 0
     opened_at: float = 0.0
     deadline_at: float = 0.0
-    members: tuple[Member, ...] = ()
-    reports: tuple[Report, ...] = ()  # of the open stage
+    members: Members = NO_MEMBERS
+    reports: Reports = NO_REPORTS  # of the open stage
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
     standings: tuple[Standing, ...] = ()  # after the last closed round
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own

@@ -26,6 +26,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -35,6 +36,7 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
     RoundPublished,
@@ -59,6 +61,7 @@ from swarmd.core.events import (
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
 from swarmd.core.node import clock_set, pause, results, rounds, workers
 from swarmd.core.peers import conduct, evidence
+from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
@@ -216,6 +219,16 @@ def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
         votes.on_report_seen(turn, event)
 
 
+def _on_reports_seen(turn: Turn, event: ReportsSeen) -> None:
+    for report in reports_in(event):
+        _on_report_seen(turn, report)
+
+
+def _on_members_seen(turn: Turn, event: MembersSeen) -> None:
+    for member in members_in(event):
+        coordination.on_member_seen(turn, member)
+
+
 def _on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
     conduct.on_announced(turn, event)
     rounds.on_round_announced(turn, event)
@@ -290,6 +303,7 @@ _RULES: dict[type, Rule] = {
     LinkDown: workers.on_link_down,
     Registered: _on_registered,
     MemberSeen: _if_coordinating(coordination.on_member_seen),
+    MembersSeen: _if_coordinating(_on_members_seen),
     MemberLeft: _if_coordinating(coordination.on_member_left),
     RoundAnnounced: _on_round_announced,
     NoRoundYet: rounds.on_no_round_yet,
@@ -297,6 +311,7 @@ _RULES: dict[type, Rule] = {
     RolloutsGathered: rounds.on_rollouts_gathered,
     ReportPublished: rounds.on_report_published,
     ReportSeen: _on_report_seen,
+    ReportsSeen: _on_reports_seen,
     RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
     LeaderboardSeen: conduct.on_leaderboard_seen,

@@ -36,6 +36,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -47,6 +48,7 @@ from swarmd.core.events import (
     RegistrationLog,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RewardLog,
     RolloutsGathered,
     RoundAnnounced,
@@ -73,6 +75,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.node.catchup import advance, missed
 from swarmd.core.peers.observed import StageAccount
+from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import (
     BLOCKS_KEPT,
     OUTBOX_MAX,
@@ -83,11 +86,13 @@ from swarmd.core.state import (
     SKIPS_KEPT,
     State,
     Submission,
+    to_plain,
 )
 from swarmd.core.step import StateFold, step
 from swarmd.core.turn import PENDING_MAX, Turn
 from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, Promised, RolloutsRef, Settings
 from swarmd.errors import ChartError
+from swarmd.eventlog.snapshot import decode_state
 
 thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
 
@@ -190,6 +195,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     LinkDown: st.builds(LinkDown, words),
     Registered: st.builds(Registered, command_ids()),
     MemberSeen: st.builds(MemberSeen, peers, words),
+    MembersSeen: st.builds(
+        MembersSeen, st.lists(st.builds(MemberRow, peers, words, st.booleans()), max_size=4).map(tuple)
+    ),
     MemberLeft: st.builds(MemberLeft, peers),
     RoundAnnounced: st.builds(RoundAnnounced, rounds, stages, times, times, st.sampled_from([False, False, True])),
     NoRoundYet: st.builds(NoRoundYet),
@@ -197,6 +205,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     RolloutsGathered: st.builds(RolloutsGathered, command_ids(), rounds, stages, st.tuples(references)),
     ReportPublished: st.builds(ReportPublished, command_ids(), rounds, stages),
     ReportSeen: st.builds(ReportSeen, peers, rounds, stages, rewards, words, st.binary(max_size=4)),
+    ReportsSeen: st.builds(
+        ReportsSeen, rounds, stages, st.lists(st.builds(ReportRow, peers, rewards), max_size=4).map(tuple)
+    ),
     RoundPublished: st.builds(RoundPublished, command_ids(), rounds, stages),
     LeaderboardPublished: st.builds(LeaderboardPublished, command_ids(), rounds),
     Equivocated: st.builds(
@@ -249,7 +260,7 @@ openings = st.builds(
     chain_ups,
 )
 plots = st.lists(st.one_of(events, st.just("next timer"), st.just("answer")), max_size=60)
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=to_plain).encode
 
 
 def answer_to(state: State, position: int) -> Event:
@@ -345,7 +356,7 @@ def test_step_is_pure(opening: tuple[Event, ...], plot: list[Any]) -> None:
         before = _encode(state)
         after, commands = step(state, envelope)
         assert _encode(state) == before, "step changed the state it was given"
-        again, commands_again = step(msgspec.msgpack.decode(before, type=State), envelope)
+        again, commands_again = step(decode_state(before), envelope)
         assert again == after
         assert commands_again == commands
 

@@ -26,6 +26,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -35,6 +36,7 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
     RoundPublished,
@@ -98,6 +100,7 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     LinkDown: ("warning", "the DHT node is down: {reason}"),
     Registered: ("info", "membership record stored"),
     MemberSeen: ("info", "member seen: {peer} {name}"),
+    MembersSeen: ("info", "{count} members seen"),
     MemberLeft: ("info", "member left: {peer}"),
     RoundAnnounced: ("info", "round {round} stage {stage} is open"),
     NoRoundYet: ("info", "no round has been announced yet"),
@@ -105,6 +108,7 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     RolloutsGathered: ("info", "peers' rollouts gathered for round {round} stage {stage}, {missing} missing"),
     ReportPublished: ("info", "report of round {round} stage {stage} published"),
     ReportSeen: ("info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}"),
+    ReportsSeen: ("info", "{count} reports of round {round} stage {stage}"),
     RoundPublished: ("info", "announcement of round {round} stage {stage} is in the DHT"),
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
     LeaderboardSeen: ("info", "leaderboard of round {round} read"),
@@ -142,6 +146,8 @@ _BULKY = (
     "claims",
     "backed",
     "off_policy",
+    "reports",
+    "members",
 )
 
 
