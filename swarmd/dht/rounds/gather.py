@@ -133,8 +133,10 @@ class Gathering:
 
     def _useless(self) -> set[str]:
         """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""
+        refused = {peer for peer, _ in self._refused}
         gone = {peer for peer, failed in self._failures.items() if failed >= FAILURES_MAX} - self._got.keys()
-        return {peer for peer, _ in self._refused} | gone
+        replaceable = self._sample is not None and not self._sample.is_exhausted(len(refused | gone))
+        return refused | gone if replaceable else refused
 
     def _end_lingering(self) -> bool:
         """Note when all that is waited for was there.

@@ -43,6 +43,10 @@ class SampledShards:
         """Whether too few peers were found yet, of whom so many gave nothing."""
         return self.is_sample and len(self.sources.peers) - useless < self._wanted
 
+    def is_exhausted(self, useless: int) -> bool:
+        """Whether too few were found, of whom so many gave nothing, and there is no shard left to read."""
+        return self.lacks(useless) and not self._unread
+
     def is_full(self, gathered: int) -> bool:
         """Whether so many peers' rollouts are all that is wanted."""
         return self.is_sample and gathered >= self._wanted

@@ -154,3 +154,17 @@ async def test_newcomers_fill_what_those_that_the_swarm_knows_leave_free(swarm: 
         peers.append(peer)
     with anyio.fail_after(60.0):
         assert await swarm.gather() == set(peers)
+
+
+async def test_whoever_is_away_for_a_while_is_tried_again_where_nobody_else_is_left(
+    swarm: LargeSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = swarm.join_many(WANTED)
+
+    async def body(peer: str, *rest: Any) -> bytes:
+        swarm.failing = {peers[0]} - {peer for peer in swarm.asked if swarm.asked.count(peer) > gather.FAILURES_MAX}
+        return await swarm.body(peer, *rest)
+
+    monkeypatch.setattr(swarm.bodies, "fetch", body)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set(peers)
