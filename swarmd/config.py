@@ -82,6 +82,7 @@ class DhtConfig(Section, frozen=True):
     auto_relay: bool = False
     call_s: Positive = 5.0  # every DHT operation ends within this
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     connections_max: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 512  # open at once; half of them from one address
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
@@ -110,7 +111,10 @@ class RoundConfig(Section, frozen=True):
 
 
 class CoordinatorConfig(Section, frozen=True):
-    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`."""
+    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`.
+
+    `shard_members` counts in swarms whose members all speak version 4 of the protocol (`dht.protocol`).
+    """
 
     min_peers: AtLeastOne = 1
     start_s: Positive = 60.0
@@ -119,6 +123,7 @@ class CoordinatorConfig(Section, frozen=True):
     rounds_max: Count = 0
     resume_s: Positive = 15.0
     when_alone: AlonePolicy = "hold"
+    shard_members: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 64  # whose records share a key, about; 0: all
 
 
 class ProxyConfig(Section, frozen=True):

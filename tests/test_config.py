@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.config import Config, decode, encode, load_config, parse_config
 from swarmd.errors import ConfigError, NotFoundError
@@ -131,6 +132,7 @@ org = "me"
 
 def test_every_key_of_the_coordinator_reaches_the_core() -> None:
     config: Config = parse_config(COORDINATOR, "node.toml")
+    config = replace(config, dht=replace(config.dht, protocol=4))  # else there are no shards
     settings = settings_of(config, "peer-c").coordination
     assert settings is not None
     assert {name: getattr(settings, name) for name in config.coordinator.__struct_fields__} == {

@@ -108,6 +108,9 @@ class Announce(CommandBase, frozen=True, tag="announce"):
     opened_at: float
     deadline_at: float
     final: bool = False
+    shards: int = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they lie together
+    sharded_since: int = 0
+    shards_before: int = 0  # in the rounds before
 
     @property
     def opening(self) -> int:

@@ -253,6 +253,9 @@ class Coordination(Value, frozen=True):
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
     held_since: float | None = None  # the open stage would have closed then, but this node was alone
     barred: tuple[str, ...] = ()  # peers whose reports of the open round do not count, sorted
+    shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
+    sharded_since: int = 0
+    shards_before: int = 0  # in the rounds before
 
 
 class Submission(Value, frozen=True):

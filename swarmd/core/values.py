@@ -31,6 +31,7 @@ class CoordinatorSettings(Value, frozen=True):
     rounds_max: int = 0  # rounds to run in all, 0 for no end
     resume_s: float = 15.0  # a stage that was open when the coordinator died stays open at least this much longer
     when_alone: AlonePolicy = "go-on"  # with `min_peers` of 2 or more: what it does while it is cut off from all others
+    shard_members: int = 0  # members whose records of a stage share a key, about; 0: all of them
 
 
 class ChainSettings(Value, frozen=True):

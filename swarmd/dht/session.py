@@ -137,6 +137,7 @@ class Session(NetworkSession):
         self.policy = RecordPolicy(
             self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
         )
+        self.policy.shards = self.shards
         self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
         admission.withdrawn = self.withdrawals.has
         self.withdrawn_here = OwnWithdrawals(OwnInvitations(paths.invitations))

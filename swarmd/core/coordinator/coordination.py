@@ -11,6 +11,7 @@ from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.coordinator import standings
 from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, with_room, without_gone
+from swarmd.core.coordinator.shards import place_records, placement_of
 from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
@@ -241,6 +242,9 @@ def _first_round(turn: Turn) -> int:
 
 def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
     coordination = turn.coordination
+    placed = placement_of(coordination)
+    if stage == 0:
+        placed = place_records(coordination, settings_of(turn).shard_members, fit(round))
     opened = turn.move_coordinator(
         trigger,
         round=fit(round),
@@ -252,6 +256,9 @@ def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> No
         openings=coordination.openings + 1,
         held_since=None,
         barred=evidence.barred_in(turn.state, round),
+        shards=placed.shards,
+        sharded_since=placed.since,
+        shards_before=placed.before,
     )
     if opened:
         _announce(turn)
@@ -263,7 +270,8 @@ def _announce_id(coordination: Coordination) -> str:
 
 def _announce(turn: Turn) -> None:
     clock = turn.coordination
-    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+    times, placed = (clock.opened_at, clock.deadline_at), (clock.shards, clock.sharded_since, clock.shards_before)
+    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, *times, False, *placed))
 
 
 def _finish(turn: Turn, rounds: int) -> None:
@@ -285,9 +293,9 @@ def _finish(turn: Turn, rounds: int) -> None:
 def _announce_end(turn: Turn) -> None:
     clock = turn.coordination
     opened_at, deadline_at = clock.opened_at, clock.deadline_at
-    turn.issue(
-        Announce(command_id("announce", f"final/{clock.round}"), clock.round, 0, opened_at, deadline_at, final=True)
-    )
+    placed = (clock.shards, clock.sharded_since, clock.shards_before)
+    final = command_id("announce", f"final/{clock.round}")
+    turn.issue(Announce(final, clock.round, 0, opened_at, deadline_at, True, *placed))
 
 
 def on_round_published(turn: Turn, event: RoundPublished) -> None:

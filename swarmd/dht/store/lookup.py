@@ -43,6 +43,7 @@ class Found:
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
         self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
+        self._sharded = names.is_sharded(name)
         self._life = life
         self._validator = life.dht.protocol.record_validator
         self._own_id = life.dht.node_id
@@ -67,6 +68,14 @@ class Found:
         names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
         peers = [PeerID.from_base58(name) for name in names_]
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
+
+    def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+        """The guides to read from: the coordinator of a large swarm keeps all its shards, and is not asked by all."""
+        guides = self.guides(wanted)
+        if not self._sharded:
+            return guides
+        coordinator = self._validator.policy.coordinator
+        return [guide for guide in guides if guide[1].to_base58() != coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:
         """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
@@ -118,7 +127,7 @@ async def lookup(life: NodeRun, name: str, wanted: Mapping[str, float] | None = 
     """
     found = local(life, name)
     wanted = wanted or {}
-    guides = found.guides(wanted)
+    guides = found.first_asked(wanted)
     found.asked.update(node_id for node_id, _ in guides)
     pending: set[asyncio.Task[Any]] = {spawn(_ask(life, found, *peer)) for peer in guides if not found.has(wanted)}
     loop = asyncio.get_running_loop()

@@ -58,7 +58,7 @@ REJECTION_REASONS = (
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed",
     "slow", "source", "stale", "streams", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
     "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round",
-    "wrong-swarm", OTHER,
+    "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store import storage
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.lookup import lookup
 from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.dht.store.validator import Validator, install_guards
@@ -235,6 +236,7 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
         records=HiveRecords(one.node),
         hearing=CoordinatorContact(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
+        shards=AnnouncedShards(False),
     )
     clock = SwarmClock(session)  # type: ignore[arg-type]
     for ahead_s, round in ((3600.0, 1), (0.0, 2)):

@@ -1,0 +1,57 @@
+"""Mistakes in where a large swarm's records lie, and in what is read of them."""
+
+from __future__ import annotations
+
+from tests.mutation.planting import Mutant
+
+SHARDS = (
+    Mutant(
+        "a record counts in any shard",
+        "swarmd/dht/wire/records.py",
+        "    if content.shard != own:\n",
+        "    if False:\n",
+        ("tests/dht/wire/test_shards.py",),
+    ),
+    Mutant(
+        "a record counts whatever number of shards the clock announces",
+        "swarmd/dht/wire/records.py",
+        "if announced is not None and content.shards != announced:",
+        "if announced is None and content.shards < 0:",
+        ("tests/dht/wire/test_shards.py",),
+    ),
+    Mutant(
+        "a peer stays in one shard",
+        "swarmd/dht/wire/shards.py",
+        "msgpack.packb([swarm, peer, round, stage])",
+        "msgpack.packb([swarm, peer])",
+        ("tests/dht/wire/test_shards.py",),
+    ),
+    Mutant(
+        "an earlier clock changes the number of shards back",
+        "swarmd/dht/store/announced_shards.py",
+        "        if clock.round < self._round:\n            return\n",
+        "",
+        ("tests/dht/wire/test_shards.py",),
+    ),
+    Mutant(
+        "all shards of a stage are read where peers are missing",
+        "swarmd/dht/rounds/sampled_shards.py",
+        "min(shards, READ_MAX))",
+        "shards)",
+        ("tests/dht/rounds/test_sharded_gathering.py",),
+    ),
+    Mutant(
+        "whoever is away for a moment is given up, though nobody takes its place",
+        "swarmd/dht/rounds/sampled_shards.py",
+        "return self.lacks(useless) and not self._unread",
+        "return False",
+        ("tests/dht/rounds/test_sharded_gathering.py",),
+    ),
+    Mutant(
+        "a coordinator that stops a swarm's shards at once",
+        "swarmd/core/coordinator/shards.py",
+        "rests = round < placed.since + ROUNDS_KEPT and wanted < placed.shards",
+        "rests = False",
+        ("tests/core/coordinator/test_shards.py",),
+    ),
+)
