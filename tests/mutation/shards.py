@@ -54,4 +54,32 @@ SHARDS = (
         "rests = False",
         ("tests/core/coordinator/test_shards.py",),
     ),
+    Mutant(
+        "numbers of another life are taken for a storer's own",
+        "swarmd/dht/store/changes.py",
+        "return cursor.life == self.life and cursor.last <= self.last",
+        "return cursor.last <= self.last",
+        ("tests/dht/store/test_partial_finds.py",),
+    ),
+    Mutant(
+        "what does not count yet is not asked for again",
+        "swarmd/dht/store/answer_memory.py",
+        "        if len(genuine) == len(part.records):\n            known",
+        "        if part.records is not None:\n            known",
+        ("tests/dht/store/test_partial_finds.py",),
+    ),
+    Mutant(
+        "a record that takes another's place keeps its number",
+        "swarmd/dht/store/changes.py",
+        "        numbers.pop(owner, None)\n        numbers[owner] = self.last\n",
+        "        numbers.setdefault(owner, self.last)\n",
+        ("tests/dht/store/test_partial_finds.py",),
+    ),
+    Mutant(
+        "parts of keys are given without a bound",
+        "swarmd/dht/store/partial_answers.py",
+        "    protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)\n",
+        "",
+        ("tests/dht/store/test_partial_finds.py",),
+    ),
 )

@@ -16,15 +16,16 @@ import pytest
 
 from swarmd.dht import adapters, clock_watch
 from swarmd.dht.adapters import HiveNetwork, HiveRecords
-from swarmd.dht.identity.identity import Identity, create_identity
+from swarmd.dht.identity.identity import Identity, create_identity, generate_identity
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import peers
+from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.store import storage
+from swarmd.dht.store import partial_answers, storage, validator
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.lookup import lookup
 from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
@@ -34,7 +35,7 @@ from swarmd.dht.wire.records import ClockRecord, RecordPolicy, ReportRecord, sig
 from swarmd.errors import NetworkDown
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import is_alive, until
-from tests.dht.making import DIGEST, SWARM
+from tests.dht.making import DIGEST, REPORT, SWARM
 
 pytestmark = pytest.mark.anyio
 
@@ -343,3 +344,57 @@ async def test_the_port_stays_the_same_over_lives(start: Start) -> None:
     os.kill(one.life.p2p.pid, signal.SIGKILL)
     await until(lambda: one.downs)
     assert await one.address() == before
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Owners of the records in each answer that any node here gives."""
+    answers: list[tuple[str, ...]] = []
+
+    def part_of(*asked: Any) -> Any:
+        part = partial_answers_part_of(*asked)
+        answers.append(tuple(each.owner for each in part.records))
+        return part
+
+    partial_answers_part_of = partial_answers.part_of
+    monkeypatch.setattr(partial_answers, "part_of", part_of)
+    return answers
+
+
+def hold_reports(node: Single, count: int) -> list[str]:
+    """Have a node hold so many reports of one key, and tell their owners."""
+    identities = [generate_identity() for _ in range(count)]
+    for each in identities:
+        signed = sign(each, REPORT, time.time() + 60.0)
+        node.life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(REPORT.key)), signed)
+    return [each.peer_id for each in identities]
+
+
+async def test_a_peer_that_is_asked_again_shows_what_is_new_only(start: Start, shown: list[tuple[str, ...]]) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 5)
+    assert set(await two.read(REPORT.key)) == set(owners) and set(shown.pop()) == set(owners)
+    assert set(await two.read(REPORT.key)) == set(owners) and shown.pop() == ()
+    fresh = hold_reports(one, 1)
+    assert set(await two.read(REPORT.key)) == {*owners, *fresh} and shown.pop() == (*fresh,)
+
+
+async def test_publishing_and_a_search_for_one_bring_that_record_alone(
+    start: Start, shown: list[tuple[str, ...]]
+) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 5)
+    await two.publisher.publish(REPORT)
+    found = await two.node.call(lambda life: lookup(life, REPORT.key, {owners[0]: 0.0}))
+    assert found.records[owners[0]].owner == owners[0]
+    assert {len(each) for each in shown} == {1}
+
+
+async def test_a_peer_that_knows_no_parts_shows_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 3)
+    monkeypatch.setattr(validator, "make_result", lambda *asked: None)
+    for _ in range(2):
+        assert set(await two.read(REPORT.key)) == set(owners)
+    await two.publisher.publish(REPORT)
+    assert set(await one.read(REPORT.key)) == {*owners, two.identity.peer_id}
