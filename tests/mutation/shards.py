@@ -82,4 +82,18 @@ SHARDS = (
         "",
         ("tests/dht/store/test_partial_finds.py",),
     ),
+    Mutant(
+        "whom an owner names is not asked",
+        "swarmd/dht/rounds/fetch.py",
+        "        if body is None:\n            body = await _try_other(life, other, digest, size_bytes)\n",
+        "        log.debug(other)\n",
+        ("tests/dht/p2p/test_body_holders.py",),
+    ),
+    Mutant(
+        "holders of bodies are noted without end",
+        "swarmd/dht/rounds/body_holders.py",
+        "        if len(self._holders) > BODIES_MAX:\n            self._holders.popitem(last=False)\n",
+        "",
+        ("tests/dht/p2p/test_body_holders.py",),
+    ),
 )
