@@ -118,7 +118,7 @@ class HiveKeepers:
 
     async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._life, name)
+            found = await lookup(self._life, name, only=(signed.owner,))  # for the peers that are there
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
             await spread(self._life, name, signed, further)
         except Exception as error:

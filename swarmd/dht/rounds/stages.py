@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping
 
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
@@ -77,7 +78,7 @@ class Stages:
             return False
         name = names.reports(self._session.swarm, command.round, command.stage, *place)
         own = self._session.peer_id
-        found = await self._session.records.find(name)
+        found = await self._session.records.find(name, {own: math.inf})  # of all who answer, its own record alone
         standing = found.records[own].content if own in found.records else None
         if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
             return False

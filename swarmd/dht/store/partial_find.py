@@ -1,0 +1,51 @@
+"""Asking a peer for a part of a key, and reading what it answers; one that knows no parts shows all it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID, dht_pb2
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.validator import GuardedProtocol, ask, entries_of, nearby
+from swarmd.dht.wire.find_parts import Wishes, add_wishes, is_part, read_part
+from swarmd.dht.wire.records import SignedRecord
+
+
+class Answer(NamedTuple):
+    """What a peer shows of a key."""
+
+    records: list[SignedRecord]  # that count
+    nearby: dict[DHTID, PeerID]
+
+
+async def find_at(protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Collection[str] = ()) -> Answer | None:
+    """Ask a peer for the records of some owners, or for those that it has not shown before.
+
+    What it has shown before is remembered: `Validator.remembered`.
+
+    Args:
+        only: whose records; of all where nobody is named.
+
+    Returns:
+        None where it gives no answer.
+    """
+    request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
+    remembered = protocol.record_validator.remembered
+    add_wishes(request, Wishes(tuple(only)) if only else Wishes((), remembered.cursor(key, peer)))
+    answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, not only))
+    return None if answers is None else answers[0]
+
+
+def _read(protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, all_wanted: bool) -> Answer:
+    """Raises RecordRejected."""
+    sender = peer.to_base58()
+    if not is_part(result.value):
+        held, peers = protocol._open_result(sender, key, result)
+        return Answer(protocol.keep_genuine(sender, key, entries_of(held.value) if held is not None else []), peers)
+    part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
+    entries = [(MSGPackSerializer.dumps(shown.owner), shown.value, shown.expiration) for shown in part.records]
+    records = protocol.keep_genuine(sender, key, entries)
+    if all_wanted:
+        protocol.record_validator.remembered.note(key, peer, part, records)
+    return Answer(records, nearby(result))
