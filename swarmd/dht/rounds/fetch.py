@@ -1,4 +1,6 @@
-"""Fetching bodies from their owners over a libp2p stream of our own.
+"""Fetching bodies, and chunks of weights, from their owners over libp2p streams of our own.
+
+Each has a protocol and bounds of its own, so that weights never take the room of bodies.
 
 Request: the 32 bytes of the digest. Answer: the size as an unsigned 64-bit big-endian number, then so many bytes; a
 size of 2**64 - 1 means that the peer has no such body, or will not give it now.
@@ -11,17 +13,18 @@ import hashlib
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
+import msgspec
 
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import PeerCheck
-from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.weights.manifest import CHUNK_BYTES_MAX
 
 PROTOCOL = "/swarmd/body/1"
 DIGEST_BYTES = 32
@@ -36,28 +39,61 @@ CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
 BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
 BURST_S = 32.0
 
+
+class StreamBounds(msgspec.Struct, frozen=True):
+    """A protocol, and what a node gives away over it."""
+
+    protocol: str
+    size_bytes_max: int  # of one body
+    served: PeerBounds  # at once
+    served_bytes: PeerBounds  # of them, in memory
+    bytes_per_s: PeerBounds
+
+
+MIB = 1024 * 1024
+BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S)
+WEIGHTS = StreamBounds(
+    "/swarmd/weights/1",
+    CHUNK_BYTES_MAX,
+    PeerBounds(2, 4, 8),
+    PeerBounds(2 * CHUNK_BYTES_MAX, 4 * CHUNK_BYTES_MAX, 8 * CHUNK_BYTES_MAX),
+    PeerBounds(2 * MIB, 4 * MIB, 8 * MIB),
+)
+
+
+class BodySource(Protocol):
+    """What is given out, by the SHA-256 of the content."""
+
+    def has(self, digest: str) -> bool:
+        """Whether there is something of this digest."""
+
+    def get(self, digest: str) -> bytes:
+        """It. Raises SwarmdError or OSError when it is not there."""
+
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class BodyServer:
-    """Gives bodies out of the blob store to those who may take part.
+    """Gives bodies out of the blob store, or chunks of weights, to those who may take part.
 
     Args:
         node: gets the stream's handler.
         blobs: what there is.
         admits: who may ask.
+        bounds: the protocol that it speaks, and how much it gives.
     """
 
-    def __init__(self, node: DhtNode, blobs: BlobStore, admits: PeerCheck) -> None:
+    def __init__(self, node: DhtNode, blobs: BodySource, admits: PeerCheck, bounds: StreamBounds = BODIES) -> None:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door
-        self._flow = Flow(BYTES_PER_S, BURST_S)
-        self._serving = ConcurrencyBudget(SERVED)
-        self._bytes = ConcurrencyBudget(SERVED_BYTES)
+        self._flow = Flow(bounds.bytes_per_s, BURST_S)
+        self._serving = ConcurrencyBudget(bounds.served)
+        self._bytes = ConcurrencyBudget(bounds.served_bytes)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
-        node.streams[PROTOCOL] = self.serve
+        node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request.
@@ -123,25 +159,27 @@ async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) 
     raise RecordRejected(reason, f"{what} within {within_s:g} s")
 
 
-async def fetch_body(node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-    """Fetch a body from its owner.
+async def fetch_body(
+    node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = BODIES
+) -> bytes:
+    """Fetch a body from its owner; with `WEIGHTS`, a chunk or manifest from whoever has it.
 
     Raises:
         NetworkDown: the peer is not there, has no such body, or is too slow.
         RecordRejected: what it sends has another size or digest, or stops coming.
     """
-    return await node.call(lambda life: _fetch(life, peer, digest, size_bytes), timeout_s)
+    return await node.call(lambda life: _fetch(life, peer, digest, size_bytes, bounds), timeout_s)
 
 
-async def _fetch(life: NodeRun, peer: str, digest: str, size_bytes: int) -> bytes:
-    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), PROTOCOL)
+async def _fetch(life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
+    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
     try:
         writer.write(bytes.fromhex(digest))
         await writer.drain()
         stated = int.from_bytes(await _in_time(reader.readexactly(8), REQUEST_S, "slow", "no answer"), "big")
         if stated == ABSENT:
             raise NetworkDown(f"{peer} has no body {digest[:12]}")
-        if stated != size_bytes or stated > BODY_BYTES_MAX:
+        if stated != size_bytes or stated > bounds.size_bytes_max:
             raise RecordRejected("oversized", f"{stated} bytes instead of {size_bytes}")
         body = await _receive(reader, size_bytes)
     finally:
