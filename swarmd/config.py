@@ -13,13 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.values import (
-    AlonePolicy,
-    BehindPolicy,
-    Drive,
-    Role,
-    Votes,
-)
+from swarmd.core.values import AlonePolicy, BehindPolicy, Drive, Role, Votes
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.toml_lines import line_of
 
@@ -36,7 +30,7 @@ OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")
 Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?$")]
 LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
+TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})$")]
 
 SenderKind = Literal["wallet", "proxy", "none"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
@@ -258,6 +252,11 @@ class TrainingConfig(Section, frozen=True):
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     checkpoints_kept: AtLeastOne = 2
+    offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
+    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
+    catch_up_rounds: AtLeastOne = 3  # missed, that make an absence
+    catch_up_s: Positive = 300.0  # longest that the round which is joined waits for weights
+    weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
 

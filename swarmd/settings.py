@@ -35,7 +35,18 @@ def settings_of(config: Config, peer: str) -> Settings:
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
         promised=_promised_of(config) if not coordinating and config.chain is None else None,
+        catch_up_rounds=config.training.catch_up_rounds if takes_weights(config) else 0,
+        catch_up_s=config.training.catch_up_s,
     )
+
+
+def takes_weights(config: Config) -> bool:
+    """Whether this node begins from a peer's weights after an absence. Who opens the rounds misses none; only a trainer
+    that is one process, and samples from its own weights, can change them between two steps."""
+    training = config.training
+    able = training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
+    follows = config.role != "coordinator" or config.chain is not None
+    return training.catch_up == "weights" and follows and able and config.dht.records == "signed"
 
 
 def contract_name(chain_id: int, address: str) -> str:

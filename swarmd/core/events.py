@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.contract import logs as chain_logs
+from swarmd.core.event_base import EventBase as EventBase
 from swarmd.core.peers.observed import StageAccount
-from swarmd.core.reported import EventBase as EventBase
 from swarmd.core.reported import MemberSeen as MemberSeen
 from swarmd.core.reported import MembersSeen as MembersSeen
 from swarmd.core.reported import ReportSeen as ReportSeen
@@ -29,6 +29,10 @@ from swarmd.core.values import (
     SkipCause,
     Worker,
 )  # fmt: skip
+from swarmd.core.weights_events import ModelPushed as ModelPushed
+from swarmd.core.weights_events import WeightsAdopted as WeightsAdopted
+from swarmd.core.weights_events import WeightsFetched as WeightsFetched
+from swarmd.core.weights_events import WeightsRefused as WeightsRefused
 
 # --- the node's own life ---
 
@@ -256,6 +260,8 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     parameters: int
     digest: str = ""  # of the weights it starts from
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
+    architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
+    tokenizer: str = ""  # digest of the tokenizer, where it does
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
@@ -297,17 +303,6 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     round: int
     stage: int
     steps: int = 0
-
-
-class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
-    """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
-
-    round: int  # the last one that the pushed model was trained in
-    repo: str
-    revision: str = ""  # commit on the Hub; empty where it failed
-    url: str = ""
-    error: str = ""  # why it failed; empty where it did not
-    seconds: float = 0.0
 
 
 # --- chain ---
@@ -452,6 +447,9 @@ Event = (
     | StageTrained
     | OutputsMade
     | TrainingCancelled
+    | WeightsFetched
+    | WeightsRefused
+    | WeightsAdopted
     | ModelPushed
     | ChainUp
     | ChainDegraded

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-
-class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
-    """Base of all events; the ``type`` tag selects the class when a log is read."""
+from swarmd.core.event_base import EventBase
 
 
 class MemberSeen(EventBase, frozen=True, tag="member_seen"):

@@ -17,6 +17,7 @@ from swarmd.core.peers.observed import Claims, Conduct
 from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
+    PeerWeights,
     Prepared,
     RolloutsRef,
     Settings,
@@ -83,6 +84,8 @@ class Trainer(Value, frozen=True):
     parameters: int = 0
     numbers: str = ""
     train: str = ""  # id of the `Train` it was given last; it is at that one while busy
+    architecture: str = ""  # see `TrainerReady`
+    tokenizer: str = ""
 
 
 class Clock(Value, frozen=True):
@@ -118,6 +121,8 @@ class Work(Value, frozen=True):
     published: bool = False
     failures: int = 0  # times the trainer failed at it
     context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
+    begun: bool = False  # whether it was decided, after an absence, what it is trained from
+    weights: PeerWeights | None = None  # that the trainer is to measure before it
 
 
 class Skip(Value, frozen=True):
@@ -335,6 +340,16 @@ class Heard(Value, frozen=True):
     after_s: float
 
 
+class CatchUp(Value, frozen=True):
+    """Weights of a peer that a node takes over after an absence; there until it has trained a stage since."""
+
+    round: int  # that waits for them; later ones do not
+    until_at: float  # when they are given up, POSIX seconds
+    over: bool = False  # whether they are here, or given up
+    weights: PeerWeights | None = None
+    given: bool = False  # whether the trainer has been given them
+
+
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
@@ -378,6 +393,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     conduct: Conduct | None = None  # the coordinator's, as this follower sees it
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
+    catch_up: CatchUp | None = None
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

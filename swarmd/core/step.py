@@ -54,12 +54,15 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.node import clock_set, pause, results, rounds, workers
+from swarmd.core.node import clock_set, pause, results, rounds, weights_rules, workers
 from swarmd.core.peers import conduct, evidence
 from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
@@ -192,6 +195,7 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
 def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     first = not coordination.had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
+    weights_rules.on_trainer_ready(turn)
     if first and turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
         coordination.on_first_trainer(turn)
 
@@ -322,6 +326,9 @@ _RULES: dict[type, Rule] = {
     StageTrained: rounds.on_stage_trained,
     OutputsMade: rounds.on_outputs_made,
     TrainingCancelled: rounds.on_training_cancelled,
+    WeightsFetched: weights_rules.on_fetched,
+    WeightsRefused: weights_rules.on_refused,
+    WeightsAdopted: _take_note,
     ModelPushed: _take_note,
     ChainUp: _if_chained(clock.on_chain_up),
     ChainDegraded: _if_chained(clock.on_chain_degraded),
@@ -343,6 +350,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "gather": lambda turn, _: rounds.on_gather_overdue(turn),
     "train": lambda turn, _: rounds.on_train_overdue(turn),
     "cancel": lambda turn, _: rounds.on_cancel_overdue(turn),
+    "weights": lambda turn, _: weights_rules.on_overdue(turn),
     "publish": lambda turn, _: rounds.on_publish_overdue(turn),
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": lambda turn, _: coordination.begin(turn),

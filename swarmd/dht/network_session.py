@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -20,14 +21,16 @@ from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
-from swarmd.dht.ports import Bodies, Record, Records, RecordsSink
+from swarmd.dht.ports import Bodies, Chunks, Record, Records, RecordsSink
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
+from swarmd.weights.shelf import OfferedWeights
 from swarmd.worker.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
@@ -91,6 +94,9 @@ class NetworkSession(ABC):
     policy: RecordPolicy
     seniority: Seniority
     withdrawals: Withdrawals
+    offered: OfferedWeights  # by this node
+    chunks: Chunks  # of the weights that peers offer
+    peer_weights: Path  # directory of those that were fetched
     invitation: bytes = b""
 
     def __init__(
@@ -119,6 +125,7 @@ class NetworkSession(ABC):
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.rejections = Rejections(runtime.now)
+        self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: Callable[[Record], None] = lambda record: None

@@ -179,6 +179,8 @@ class World:
             ready_s=20.0,
             coordination=None if index or profile.chain else self._coordinator_settings(),
             chain=self._chain_settings(index) if profile.chain else None,
+            catch_up_rounds=profile.catch_up_rounds if index else 0,
+            catch_up_s=profile.catch_up_s,
             promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)

@@ -69,6 +69,9 @@ from swarmd.core.events import (
     TrainerReady,
     TrainingCancelled,
     VoteLog,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
@@ -90,7 +93,16 @@ from swarmd.core.state import (
 )
 from swarmd.core.step import StateFold, step
 from swarmd.core.turn import PENDING_MAX, Turn
-from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, Promised, RolloutsRef, Settings
+from swarmd.core.values import (
+    BlockRef,
+    ChainSettings,
+    CoordinatorSettings,
+    PeerWeights,
+    Prepared,
+    Promised,
+    RolloutsRef,
+    Settings,
+)
 from swarmd.errors import ChartError
 from swarmd.eventlog.snapshot import decode_state
 
@@ -109,7 +121,11 @@ codes = st.sampled_from([0, 0, 69])
 
 @st.composite
 def command_ids(draw: st.DrawFn) -> str:
-    kind = draw(st.sampled_from(["train", "gather", "report", "announce", "leaderboard", "register", "cancel"]))
+    kind = draw(
+        st.sampled_from(["train", "gather", "report", "announce", "leaderboard", "register", "cancel", "weights"])
+    )
+    if kind == "weights":
+        return f"weights/{draw(rounds)}"
     return "register" if kind == "register" else f"{kind}/{draw(rounds)}/{draw(stages)}"
 
 
@@ -133,6 +149,7 @@ def node_settings(draw: st.DrawFn) -> Settings:
         restarts_max=draw(st.sampled_from([1, 8])),
         coordination=coordination if coordinates and not chained else None,
         chain=chain if chained else None,
+        catch_up_rounds=draw(st.sampled_from([0, 1, 2])),
         promised=None if coordinates or chained else draw(st.sampled_from([None, Promised(60.0, 1.0)])),
     )
 
@@ -141,7 +158,9 @@ references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0,
 stage_accounts = st.builds(
     StageAccount, stages, st.integers(0, 9), st.integers(0, 9), times, st.lists(peers, max_size=3).map(tuple)
 )
-timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "drive", "submission"]), times)
+peer_weights = st.builds(PeerWeights, peers, rounds, words, st.integers(1, 9))
+TIMERS = ["clock", "train", "gather", "publish", "drive", "submission", "weights"]
+timers = st.builds(TimerFired, st.sampled_from(TIMERS), times)
 
 
 @st.composite
@@ -224,10 +243,15 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     ),
     RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
     CommandFailed: st.builds(CommandFailed, command_ids(), words),
-    TrainerReady: st.builds(TrainerReady, words, words, st.integers(0, 9)),
+    TrainerReady: st.builds(
+        TrainerReady, words, words, st.integers(0, 9), architecture=st.sampled_from(["", "aa", "aa"])
+    ),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
     OutputsMade: st.builds(OutputsMade, command_ids(), rounds, stages, references),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
+    WeightsFetched: st.builds(WeightsFetched, command_ids(), peer_weights),
+    WeightsRefused: st.builds(WeightsRefused, command_ids(), st.sampled_from(["none-offered", "no-better"])),
+    WeightsAdopted: st.builds(WeightsAdopted, command_ids(), rounds, stages, peer_weights, rewards, rewards),
     ModelPushed: st.builds(ModelPushed, rounds, words, words, words, words),
     ChainUp: chain_ups,
     ChainDegraded: st.builds(ChainDegraded, words),

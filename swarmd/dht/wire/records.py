@@ -28,6 +28,7 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.shards import Shards, ShardSource, check_shards, shard_of
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
+from swarmd.weights.offer import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-record-v1\x00"
@@ -75,6 +76,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     invitation: bytes = b""
     protocol: Protocol = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
+    weights: bytes = b""  # an offer, see `swarmd.weights.offer`; one of a later format is no reason to refuse the rest
 
     @property
     def key(self) -> str:
@@ -410,6 +412,8 @@ def _check_membership(content: Membership) -> None:
     short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
     if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed(content.withdrawn):
         raise RecordRejected("oversized", "a name, nonce, list of addresses or of withdrawn invitations is too long")
+    if len(content.weights) > OFFER_BYTES_MAX:
+        raise RecordRejected("oversized", f"an offer of weights of {len(content.weights)} bytes")
     texts = (content.name, content.nonce, *content.addresses)
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")

@@ -54,6 +54,9 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
@@ -68,6 +71,7 @@ from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.blocks import block_words
 from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
+from swarmd.observe.narrative.weights import weights_level, weights_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 
@@ -119,6 +123,9 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
     OutputsMade: ("debug", "round {round} stage {stage}: what there is so far goes to the network"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),
+    WeightsFetched: ("info", "{weights.peer}"),  # these three have words of their own
+    WeightsRefused: ("info", "{cause}"),
+    WeightsAdopted: ("info", "{weights.peer}"),
     ModelPushed: ("info", "model of round {round} pushed to {repo}, revision {revision}"),
     ChainUp: ("info", "the chain {chain_id} is read up to block {head.number}"),
     ChainDegraded: ("warning", "the chain cannot be read: {reason}"),
@@ -169,6 +176,8 @@ def line_of(applied: Applied) -> EventLine:
         level = "debug" if before.equivocations is after.equivocations else "error" if bars_nobody(event) else level
     elif isinstance(event, ChainBlock | MembershipRead):
         return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))
+    elif isinstance(event, WeightsAdopted | WeightsFetched | WeightsRefused):
+        return EventLine(weights_level(event), weights_words(event), _fields(envelope, before, after))
     if isinstance(event, ModelPushed):
         if event.error:
             level, words = "warning", "the model of round {round} was not pushed to {repo}: {error}"

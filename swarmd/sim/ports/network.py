@@ -10,6 +10,7 @@ from swarmd.core.commands import (
     Announce,
     CollectReports,
     Command,
+    FetchWeights,
     Gather,
     NoteEvidence,
     PublishLeaderboard,
@@ -31,7 +32,10 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundAnnounced,
     RoundPublished,
+    WeightsFetched,
+    WeightsRefused,
 )
+from swarmd.core.values import PeerWeights
 from swarmd.dht.rounds.credit_check import CreditCheck
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S
 from swarmd.sim.ports.dht import SimReport, announcement_of, is_newer, member_fact, report_of, reporters_of
@@ -45,6 +49,7 @@ RECORD_S = 900.0  # how long records live
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 REPUBLISH_CHANCE = 0.4  # of publishing one's own records again at a poll
 JOIN_S = (0.2, 3.0)
+WEIGHTS_MISSING_CHANCE = 0.2
 AHEAD_S_MAX = TTL_MAX_S + PAST_S - RECORD_S  # records of a clock further ahead end too late for anybody
 BEHIND_S_MAX = RECORD_S + PAST_S  # those of one further behind have ended
 
@@ -218,6 +223,19 @@ class NetworkWorker(SimWorker):
     def _note_evidence(self, command: NoteEvidence) -> None:
         """Nobody fetches in vain in the simulated DHT; the core leaves out what does not count."""
 
+    def _fetch_weights(self, command: FetchWeights) -> None:
+        """A peer's weights come after a while, too late at times; or they do not come."""
+        left_s = command.until_at - self.node.clock()
+        if self.random.random() < self.world.chance("loss") or left_s <= 0:
+            return
+        if self.estranged or self.random.random() < WEIGHTS_MISSING_CHANCE:
+            self.tell(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            return
+        digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
+        weights = PeerWeights(self.node.settings.coordinator, 0, digest, size_bytes, 0.5)
+        seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
+        self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
+
     def _publish_leaderboard(self, command: PublishLeaderboard) -> None:
         self.dht.store_of(self).board = command
         self.tell(LeaderboardPublished(command.id, command.round))
@@ -337,6 +355,7 @@ _PERFORM: dict[type, str] = {  # by name: workers among strangers do some of the
     Gather: "_gather",
     AdmitPeers: "_admit",
     NoteEvidence: "_note_evidence",
+    FetchWeights: "_fetch_weights",
     PublishReport: "_publish_report",
     Announce: "_announce",
     CollectReports: "_collect",
