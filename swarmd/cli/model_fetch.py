@@ -25,8 +25,9 @@ LINK_S = 60.0  # until a node of the swarm answers
 def fetch(
     swarm: Annotated[Path, typer.Argument(help="The swarm's manifest.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write; it must not exist.")] = Path("model"),
-    bootstrap: Annotated[
-        list[str] | None, typer.Option("--bootstrap", help="Address of a node, beyond those of the manifest.")
+    bootnode: Annotated[
+        list[str] | None,
+        typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's."),
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds, at most.")] = 600.0,
 ) -> None:
@@ -50,7 +51,7 @@ def fetch(
     policy = load_policy(TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32"))
     with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
         place = Path(scratch)
-        event = anyio.run(take, manifest, place, bootstrap or (), policy, timeout_s)
+        event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s)
         write_model(place, event, policy, out)
     weights = event.weights
     claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
@@ -59,7 +60,7 @@ def fetch(
 
 
 async def take(
-    manifest: Manifest, place: Path, bootstrap: Sequence[str], policy: Policy, timeout_s: float
+    manifest: Manifest, place: Path, bootnodes: Sequence[str], policy: Policy, timeout_s: float
 ) -> WeightsFetched:
     """Join the DHT as an observer and fetch.
 
@@ -99,7 +100,7 @@ async def take(
     paths.network.mkdir()
     identity = create_identity(place / "identity.key")
     session = Session(
-        observer_config(manifest, bootstrap), paths, identity, Blobs(paths.blobs), answers, fills_process=False
+        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
     )
     fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
     most = BYTES_OF_PARAMETER * policy.parameters + BYTES_BESIDE

@@ -85,7 +85,7 @@ SHARDS = (
     Mutant(
         "whom an owner names is not asked",
         "swarmd/dht/rounds/fetch.py",
-        "        if body is None:\n            body = await _try_other(life, other, digest, size_bytes)\n",
+        "        if body is None:\n            body = await _try_other(life, other, digest, size_bytes, bounds)\n",
         "        log.debug(other)\n",
         ("tests/dht/p2p/test_body_holders.py",),
     ),

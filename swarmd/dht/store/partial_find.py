@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID, dht_pb2
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.validator import GuardedProtocol, ask, entries_of, nearby
-from swarmd.dht.wire.find_parts import Wishes, add_wishes, is_part, read_part
+from swarmd.dht.wire.find_parts import FindFilter, add_filter, is_part, read_part
 from swarmd.dht.wire.records import SignedRecord
 
 
@@ -32,7 +32,7 @@ async def find_at(protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Col
     """
     request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
     remembered = protocol.record_validator.remembered
-    add_wishes(request, Wishes(tuple(only)) if only else Wishes((), remembered.cursor(key, peer)))
+    add_filter(request, FindFilter(tuple(only)) if only else FindFilter((), remembered.cursor(key, peer)))
     answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, not only))
     return None if answers is None else answers[0]
 

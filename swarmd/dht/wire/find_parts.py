@@ -1,6 +1,6 @@
 """What goes along with hivemind's `rpc_find`, so that an answer need not bring a key's whole dictionary. Pure.
 
-The wishes are a field of the request that hivemind's message does not have: a peer that does not know it skips it, as
+The filter is a field of the request that hivemind's message does not have: a peer that does not know it skips it, as
 protobuf has it, and answers with the dictionary. A peer that knows it answers with a part in the dictionary's place.
 """
 
@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import msgspec
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
-from swarmd.bounds import Real
+from swarmd.bounds import Count, Real
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.errors import RecordRejected
 
-WISHES_FIELD = 15  # of `FindRequest`, whose own are 1 to 3
+FILTER_FIELD = 15  # of `FindRequest`, whose own are 1 to 3
 LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
 OWNERS_MAX = 64  # that one request may name; of them more would not fit into a call with keys
 LIFE_BYTES = 8
@@ -23,7 +23,6 @@ OWNER_BYTES_MAX = 120
 PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an extension type
 
 Owner = Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -33,7 +32,7 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last: Count = 0  # number of the latest change that was shown
 
 
-class Wishes(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class FindFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an asker wants of a key: the records of these owners; of all if it names none, those that are new to it."""
 
     owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=OWNERS_MAX)] = ()
@@ -56,29 +55,29 @@ class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
     records: tuple[Shown, ...]
 
 
-_wishes: msgspec.msgpack.Decoder[Wishes] = msgspec.msgpack.Decoder(Wishes)
+_filters: msgspec.msgpack.Decoder[FindFilter] = msgspec.msgpack.Decoder(FindFilter)
 _part: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
 
 
-def add_wishes(request: Any, wishes: Wishes) -> None:
+def add_filter(request: Any, wanted: FindFilter) -> None:
     """Have a `FindRequest` say what of its key is wanted."""
-    encoded = msgspec.msgpack.encode(wishes)
-    request.MergeFromString(_varint(WISHES_FIELD << 3 | LENGTH_DELIMITED) + _varint(len(encoded)) + encoded)
+    encoded = msgspec.msgpack.encode(wanted)
+    request.MergeFromString(_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + _varint(len(encoded)) + encoded)
 
 
-def read_wishes(request: Any) -> Wishes | None:
+def read_filter(request: Any) -> FindFilter | None:
     """What a `FindRequest` says is wanted; None where it says nothing, as hivemind's own.
 
     Raises:
-        RecordRejected: "malformed" where these are no wishes, or there is not one key.
+        RecordRejected: "malformed" where this is no filter, or there is not one key.
     """
-    found = [field.data for field in UnknownFieldSet(request) if field.field_number == WISHES_FIELD]
+    found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
     if not found:
         return None
     if len(found) > 1 or not isinstance(found[0], bytes) or len(request.keys) != 1:
-        raise RecordRejected("malformed", "wishes are said once, of one key")
-    wishes: Wishes = _decode(_wishes, found[0])
-    return wishes
+        raise RecordRejected("malformed", "a filter is given once, for one key")
+    wanted: FindFilter = _decode(_filters, found[0])
+    return wanted
 
 
 def encode_part(part: Part) -> bytes:
@@ -104,7 +103,7 @@ def _decode(decoder: Any, encoded: bytes) -> Any:
     try:
         return decoder.decode(encoded)
     except DECODE_ERRORS as error:
-        raise RecordRejected("malformed", f"no part of a key, and no wish for one: {error!s:.200}") from error
+        raise RecordRejected("malformed", f"no part of a key, and no filter for one: {error!s:.200}") from error
 
 
 def _varint(number: int) -> bytes:

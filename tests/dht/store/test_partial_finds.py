@@ -19,7 +19,16 @@ from swarmd.dht.store.changes import GHOSTS_MAX, Changes
 from swarmd.dht.store.partial_answers import make_result, part_of
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.wire import find_parts, names
-from swarmd.dht.wire.find_parts import OWNERS_MAX, Cursor, Part, Wishes, add_wishes, encode_part, read_part, read_wishes
+from swarmd.dht.wire.find_parts import (
+    OWNERS_MAX,
+    Cursor,
+    FindFilter,
+    Part,
+    add_filter,
+    encode_part,
+    read_filter,
+    read_part,
+)
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 from tests.dht.making import REPORT
@@ -42,11 +51,11 @@ class Asker:
     def ask(self, name: str, storage: BoundedStorage) -> Part:
         """What a storer shows now, after a way over the wire."""
         request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-        add_wishes(request, Wishes((), self.memory.cursor(KEY, name)))
+        add_filter(request, FindFilter((), self.memory.cursor(KEY, name)))
         sent = dht_pb2.FindRequest.FromString(request.SerializeToString())
-        wishes = read_wishes(sent)
-        assert wishes is not None
-        part = read_part(encode_part(part_of(storage, KEY, wishes)), BYTES_MAX)
+        wanted = read_filter(sent)
+        assert wanted is not None
+        part = read_part(encode_part(part_of(storage, KEY, wanted)), BYTES_MAX)
         signed = [record_of(shown) for shown in part.records]
         self.memory.note(KEY, name, part, signed)
         return part
@@ -91,7 +100,7 @@ def test_what_was_shown_and_what_is_new_are_together_all_that_there_is(steps: li
 def test_an_answer_of_which_something_does_not_count_yet_is_asked_for_again() -> None:
     storage, memory = BoundedStorage(), AnswerMemory()
     storage.admit(KEY, record("peer-0"))
-    memory.note(KEY, "one", part_of(storage, KEY, Wishes()), [])
+    memory.note(KEY, "one", part_of(storage, KEY, FindFilter()), [])
     assert memory.cursor(KEY, "one") == Cursor()
 
 
@@ -100,18 +109,18 @@ def test_another_life_of_a_storer_shows_all(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(3):
         storage.admit(KEY, record(f"peer-{number}"))
     for cursor in (Cursor(b"another!", 1), Cursor(storage.changes.life, 99)):
-        assert len(part_of(storage, KEY, Wishes((), cursor)).records) == 3
-    assert len(part_of(storage, KEY, Wishes((), Cursor(storage.changes.life, 2))).records) == 1
+        assert len(part_of(storage, KEY, FindFilter((), cursor)).records) == 3
+    assert len(part_of(storage, KEY, FindFilter((), Cursor(storage.changes.life, 2))).records) == 1
 
 
 def test_one_owners_record_is_shown_alone_and_nothing_of_whoever_has_none() -> None:
     storage = BoundedStorage()
     for number in range(3):
         storage.admit(KEY, record(f"peer-{number}"))
-    assert [shown.owner for shown in part_of(storage, KEY, Wishes(("peer-1", "nobody", "peer-1"))).records] == [
+    assert [shown.owner for shown in part_of(storage, KEY, FindFilter(("peer-1", "nobody", "peer-1"))).records] == [
         "peer-1"
     ]
-    assert part_of(BoundedStorage(), KEY, Wishes()).records == ()
+    assert part_of(BoundedStorage(), KEY, FindFilter()).records == ()
 
 
 def test_notes_of_what_is_held_no_more_are_forgotten() -> None:
@@ -144,15 +153,15 @@ def test_what_has_expired_is_not_remembered() -> None:
     assert memory.records(KEY, time.time() + 3600.0) == [] and memory.size_bytes() == 0
 
 
-def wish(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
+def asking(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
     """A request that says this."""
     request = dht_pb2.FindRequest(keys=[KEY.to_bytes()] * keys)
     for _ in range(times):
-        request.MergeFromString(bytes([find_parts.WISHES_FIELD << 3 | 2, len(encoded)]) + encoded)
+        request.MergeFromString(bytes([find_parts.FILTER_FIELD << 3 | 2, len(encoded)]) + encoded)
     return request
 
 
-GENUINE = msgspec.msgpack.encode(Wishes())
+GENUINE = msgspec.msgpack.encode(FindFilter())
 FORGED = [
     (b"", 1, 1),
     (b"\xc1", 1, 1),
@@ -166,20 +175,20 @@ FORGED = [
 
 
 @pytest.mark.parametrize(("encoded", "keys", "times"), FORGED)
-def test_odd_wishes_are_refused_and_counted(encoded: bytes, keys: int, times: int) -> None:
+def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: int) -> None:
     counted: list[tuple[str, str]] = []
     door = RequestLimits(lambda peer, reason, detail: counted.append((peer, reason)))
     protocol = SimpleNamespace(p2p=SimpleNamespace(door=door))
     with pytest.raises(RecordRejected):
-        make_result(protocol, "stranger", wish(encoded, keys, times))
+        make_result(protocol, "stranger", asking(encoded, keys, times))
     assert [peer for peer, _ in counted] == ["stranger"] and counted[0][1] in ("malformed", "nested")
 
 
 def test_more_owners_than_a_request_may_name_are_refused() -> None:
     request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-    add_wishes(request, Wishes(tuple(f"peer-{number}" for number in range(OWNERS_MAX + 1))))
+    add_filter(request, FindFilter(tuple(f"peer-{number}" for number in range(OWNERS_MAX + 1))))
     with pytest.raises(RecordRejected):
-        read_wishes(request)
+        read_filter(request)
 
 
 def test_a_part_is_bounded_like_any_answer() -> None:
@@ -192,7 +201,7 @@ def test_a_part_is_bounded_like_any_answer() -> None:
     answered = 0
     with pytest.raises(RecordRejected):
         while answered < 100:
-            result = make_result(protocol, "stranger", wish(GENUINE))
+            result = make_result(protocol, "stranger", asking(GENUINE))
             assert len(read_part(result.value, BYTES_MAX).records) == 1
             door.bytes_out.charge(door.caller("stranger"), 2**20)
             answered += 1

@@ -42,7 +42,11 @@ class Asking:
     async def fetch(
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
-        return await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        assert others == [] or bounds is not WEIGHTS, "who was given weights does not give them"
+        if body is None:
+            raise NetworkDown(f"{peer} gives no {digest[:12]}")
+        return body
 
 
 @pytest.fixture
