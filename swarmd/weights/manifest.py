@@ -1,7 +1,7 @@
 """What a peer has to offer: one file of weights, cut into chunks, and deltas that lead to it from earlier ones.
 
 The manifest is msgpack and is known by its SHA-256, which stands in a signed record. Everything in it is a claim until
-a chunk, a file or a model has been held to it; nothing of it is used as a path.
+a chunk, a file or a model has been held to it; of its digests, which name files here, the form is checked.
 """
 
 from __future__ import annotations
