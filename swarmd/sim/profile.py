@@ -55,7 +55,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     shared: bool = False  # two of the followers submit from one account
     hostile: str = "none"  # kinds of hostile actors, with commas between them; or all
     crowd: int = 300  # identities of a Sybil crowd
-    catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers
+    catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
     catch_up_s: float = 60.0
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from swarmd.errors import NotFoundError, RecordRejected
 from swarmd.eventlog.files import sync_file, write_durably
 from swarmd.weights.chunks import cut, read_chunk
-from swarmd.weights.delta import write_delta
 from swarmd.weights.manifest import FORMAT, ChunkedFile, Delta, WeightsManifest, decode_manifest
 from swarmd.weights.offer import FORMAT as OFFER_FORMAT
 from swarmd.weights.offer import WeightsOffer, decode_offer
@@ -79,6 +78,8 @@ class OfferedWeights:
         old, base = _file(self._directory, before.whole.digest), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
             return ()
+        from swarmd.weights.delta import write_delta  # with it numpy, whose threads would not be confined
+
         path = self._directory / f"{base}.delta"
         write_delta(old, _file(self._directory, whole.digest), path)
         if path.stat().st_size > DELTA_SHARE_MAX * whole.size_bytes:

@@ -18,7 +18,6 @@ from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable
 from swarmd.eventlog.files import write_failure
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.delta import apply_delta
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, decode_manifest
 from swarmd.weights.offer import WeightsOffer
 
@@ -91,6 +90,8 @@ async def fetch_weights(
     delta = manifest.delta_from(base.stem) if base is not None else None
     if base is None or delta is None:
         return await _fetch_file(source, peers, manifest.whole, path, timeout_s, bytes_max)
+    from swarmd.weights.delta import apply_delta  # with it numpy, whose threads would not be confined
+
     change = path.with_suffix(".delta")
     await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)
     made = PartialFile(path, manifest.whole)
