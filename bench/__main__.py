@@ -73,7 +73,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     known = BENCHMARKS | LONG
-    listing = "\n".join(f"  {name:16s}{summary}" for name, summary in known.items())
+    listing = "\n".join(f"  {name:17s}{summary}" for name, summary in known.items())
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )

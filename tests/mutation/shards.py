@@ -64,8 +64,15 @@ SHARDS = (
     Mutant(
         "what does not count yet is not asked for again",
         "swarmd/dht/store/answer_memory.py",
-        "        if len(genuine) == len(part.records):\n            known",
-        "        if part.records is not None:\n            known",
+        "if continues and len(genuine) == len(part.records):",
+        "if continues:",
+        ("tests/dht/store/test_partial_finds.py",),
+    ),
+    Mutant(
+        "what was forgotten while a look-up went on is not asked for again",
+        "swarmd/dht/store/answer_memory.py",
+        "        if continues and len",
+        "        if len",
         ("tests/dht/store/test_partial_finds.py",),
     ),
     Mutant(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Mapping
+from itertools import count
+from typing import NamedTuple
 
 from swarmd.dht.wire.find_parts import Cursor, Part
 from swarmd.dht.wire.records import SignedRecord
@@ -15,10 +17,25 @@ RECORD_BYTES = 500
 PEERS_MAX = 256  # whose answers about one key are remembered
 
 
-class _Key:
-    """What is remembered of one key."""
+class Progress(NamedTuple):
+    """How far peers' answers about a key had come when a look-up began, which asks for what is new since then.
 
-    def __init__(self) -> None:
+    Not since the latest answer: that may be another look-up's, and what it has brought this one would never see.
+    """
+
+    cursors: Mapping[Hashable, Cursor] = {}  # by peer
+    memory: int = 0  # number of the memory that these belong to; 0 of none
+
+    def cursor(self, peer: Hashable) -> Cursor:
+        """How far one peer's had come."""
+        return self.cursors.get(peer, Cursor())
+
+
+class _Key:
+    """What is remembered of one key, from the number on that it got when the key was first asked for, or anew."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.records: dict[str, SignedRecord] = {}
         self.cursors: OrderedDict[Hashable, Cursor] = OrderedDict()
         self.size_bytes = 0
@@ -36,11 +53,12 @@ class AnswerMemory:
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, _Key] = OrderedDict()  # the one used last behind
+        self._numbers = count(1)
 
-    def cursor(self, key: Hashable, peer: Hashable) -> Cursor:
-        """How far a peer's answers about a key have come."""
+    def progress(self, key: Hashable) -> Progress:
+        """How far peers' answers about a key have come."""
         known = self._keys.get(key)
-        return Cursor() if known is None else known.cursors.get(peer, Cursor())
+        return Progress() if known is None else Progress(dict(known.cursors), known.number)
 
     def records(self, key: Hashable, now: float) -> list[SignedRecord]:
         """The records of a key that were shown and have not expired."""
@@ -52,16 +70,22 @@ class AnswerMemory:
             known.size_bytes -= _size(known.records.pop(owner))
         return [*known.records.values()]
 
-    def note(self, key: Hashable, peer: Hashable, part: Part, genuine: Collection[SignedRecord]) -> None:
-        """Remember a peer's answer, of which these records count.
+    def note(
+        self, key: Hashable, peer: Hashable, part: Part, genuine: Collection[SignedRecord], asked: Progress
+    ) -> None:
+        """Remember a peer's answer, of which these records count, to a look-up that asked from there on.
 
-        Where some do not count, which they may later, the peer is asked for them again.
+        Where some do not count, which they may later, or what was shown before is forgotten meanwhile, the peer is
+        asked for them again.
         """
-        known = self._keys.setdefault(key, _Key())
+        known = self._keys.get(key)
+        if known is None:
+            known = self._keys[key] = _Key(next(self._numbers))
         self._keys.move_to_end(key)
+        continues = asked.memory == known.number or asked.cursor(peer) == Cursor()
         for signed in genuine:
             known.merge(signed)
-        if len(genuine) == len(part.records):
+        if continues and len(genuine) == len(part.records):
             known.cursors[peer] = Cursor(part.life, part.last)
         while len(known.cursors) > PEERS_MAX:
             known.cursors.popitem(last=False)

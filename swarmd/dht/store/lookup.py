@@ -17,6 +17,7 @@ from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
+from swarmd.dht.store.answer_memory import Progress
 from swarmd.dht.store.partial_find import find_at
 from swarmd.dht.store.validator import id_of
 from swarmd.dht.wire import names
@@ -41,6 +42,7 @@ class Found:
 
     def __init__(self, life: NodeRun, name: str) -> None:
         self.only: tuple[str, ...] = ()  # whose records are looked for; of all where nobody is named
+        self.since = Progress()  # of peers' answers, which show what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
         self.records: dict[str, SignedRecord] = {}
         self.answered = False
@@ -117,6 +119,7 @@ class Found:
 
     def remember(self) -> None:
         """Merge what peers have shown before: they will not show it again."""
+        self.since = self._validator.remembered.progress(self.key)
         for signed in self._validator.remembered.records(self.key, time.time()):
             try:
                 self.take([self._validator.judge_again(signed)])
@@ -176,7 +179,7 @@ async def lookup(
 
 async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
-    answer = await find_at(life.dht.protocol, peer, found.key, found.only)
+    answer = await find_at(life.dht.protocol, peer, found.key, found.only, found.since)
     if answer is None:
         found.known.pop(node_id, None)
         return False

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
 from swarmd.dht.store import answer_memory
-from swarmd.dht.store.answer_memory import PEERS_MAX, AnswerMemory
+from swarmd.dht.store.answer_memory import PEERS_MAX, AnswerMemory, Progress
 from swarmd.dht.store.changes import GHOSTS_MAX, Changes
 from swarmd.dht.store.partial_answers import make_result, part_of
 from swarmd.dht.store.storage import BoundedStorage
@@ -42,26 +42,25 @@ def record(owner: str, version: int = 0) -> SignedRecord:
     return SignedRecord(owner, msgspec.msgpack.encode(REPORT), time.time() + 60.0 + version, b"")
 
 
-class Asker:
-    """Asks storers, of which each is told apart by a name, and remembers what they have shown."""
+class LookUp:
+    """Asks storers, of which each is told apart by a name, for what is new since it began."""
 
-    def __init__(self) -> None:
-        self.memory = AnswerMemory()
+    def __init__(self, memory: AnswerMemory) -> None:
+        self.memory, self.since = memory, memory.progress(KEY)
+        self.known = {signed.owner: signed.expiration for signed in memory.records(KEY, time.time())}
 
     def ask(self, name: str, storage: BoundedStorage) -> Part:
         """What a storer shows now, after a way over the wire."""
         request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-        add_filter(request, FindFilter((), self.memory.cursor(KEY, name)))
+        add_filter(request, FindFilter((), self.since.cursor(name)))
         sent = dht_pb2.FindRequest.FromString(request.SerializeToString())
         wanted = read_filter(sent)
         assert wanted is not None
         part = read_part(encode_part(part_of(storage, KEY, wanted)), BYTES_MAX)
-        signed = [record_of(shown) for shown in part.records]
-        self.memory.note(KEY, name, part, signed)
+        self.memory.note(KEY, name, part, [record_of(shown) for shown in part.records], self.since)
+        for shown in part.records:
+            self.known[shown.owner] = max(shown.expiration, self.known.get(shown.owner, 0.0))
         return part
-
-    def known(self) -> dict[str, float]:
-        return {signed.owner: signed.expiration for signed in self.memory.records(KEY, time.time())}
 
 
 def record_of(shown: find_parts.Shown) -> SignedRecord:
@@ -71,15 +70,26 @@ def record_of(shown: find_parts.Shown) -> SignedRecord:
 OWNERS = st.sampled_from([f"peer-{number}" for number in range(6)])
 STORERS = st.sampled_from(["one", "two"])
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["store", "drop", "restart", "ask", "forget"]), STORERS, OWNERS), max_size=40
+    st.tuples(
+        st.sampled_from(["store", "drop", "restart", "begin", "ask", "forget"]), STORERS, OWNERS, st.integers(0, 1)
+    ),
+    max_size=40,
 )
 
 
 @given(STEPS)
-@example([(what, "one", "peer-0") for what in ("store", "ask", "store", "ask")])
-def test_what_was_shown_and_what_is_new_are_together_all_that_there_is(steps: list[tuple[str, str, str]]) -> None:
-    asker, storers = Asker(), {"one": BoundedStorage(), "two": BoundedStorage()}
-    for version, (what, name, owner) in enumerate(steps):
+@example([(what, "one", "peer-0", 0) for what in ("store", "begin", "ask", "store", "begin", "ask")])
+@example([(what, "one", "peer-0", which) for what, which in (("store", 0), ("ask", 0), ("ask", 1))])
+@example(
+    [(what, "one", "peer-0", which) for what, which in (("store", 0), ("ask", 0), ("begin", 1), ("forget", 0))]
+    + [(what, "one", "peer-0", which) for what, which in (("ask", 1), ("begin", 0), ("ask", 0))]
+)
+def test_each_look_up_finds_all_that_there_is_whatever_others_have_been_shown(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
+    memory, storers = AnswerMemory(), {"one": BoundedStorage(), "two": BoundedStorage()}
+    look_ups = [LookUp(memory), LookUp(memory)]
+    for version, (what, name, owner, which) in enumerate(steps):
         storage = storers[name]
         if what == "store":
             storage.admit(KEY, record(owner, version))
@@ -88,20 +98,27 @@ def test_what_was_shown_and_what_is_new_are_together_all_that_there_is(steps: li
         elif what == "restart":
             storers[name] = BoundedStorage()
         elif what == "forget":
-            asker.memory.clear()
-        else:
-            asker.ask(name, storage)
+            memory.clear()
+        elif what == "begin":
+            look_ups[which] = LookUp(memory)
+        elif what == "ask":
+            look_ups[which].ask(name, storage)
             held = {owner: expiration for owner, (_, expiration) in storage.records(KEY).items()}
-            known = asker.known()
-            assert all(known[owner] >= expiration for owner, expiration in held.items())
-            assert asker.ask(name, storage).records == ()
+            assert all(look_ups[which].known[owner] >= expiration for owner, expiration in held.items())
+
+
+def test_a_look_up_after_another_is_shown_nothing_again() -> None:
+    memory, storage = AnswerMemory(), BoundedStorage()
+    storage.admit(KEY, record("peer-0"))
+    assert len(LookUp(memory).ask("one", storage).records) == 1
+    assert LookUp(memory).ask("one", storage).records == ()
 
 
 def test_an_answer_of_which_something_does_not_count_yet_is_asked_for_again() -> None:
     storage, memory = BoundedStorage(), AnswerMemory()
     storage.admit(KEY, record("peer-0"))
-    memory.note(KEY, "one", part_of(storage, KEY, FindFilter()), [])
-    assert memory.cursor(KEY, "one") == Cursor()
+    memory.note(KEY, "one", part_of(storage, KEY, FindFilter()), [], Progress())
+    assert memory.progress(KEY).cursor("one") == Cursor()
 
 
 def test_another_life_of_a_storer_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +156,9 @@ def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_memory, "KEY_BYTES_MAX", 50_000)
     memory = AnswerMemory()
     for number in range(1000):
-        memory.note("large", f"peer-{number}", Part(b"life", number, ()), [record(f"peer-{number}")])
-        memory.note(f"key-{number}", "peer", Part(b"life", 1, ()), [record("peer")])
-        memory.note("asked by many", number, Part(b"life", 1, ()), ())
+        memory.note("large", f"peer-{number}", Part(b"life", number, ()), [record(f"peer-{number}")], Progress())
+        memory.note(f"key-{number}", "peer", Part(b"life", 1, ()), [record("peer")], Progress())
+        memory.note("asked by many", number, Part(b"life", 1, ()), (), Progress())
         assert memory.size_bytes() <= 200_000 and len(memory.records("large", 0.0)) * 500 <= 50_000
     assert len(memory._keys) <= answer_memory.KEYS_MAX
     assert len(memory._keys["asked by many"].cursors) == PEERS_MAX
@@ -149,7 +166,7 @@ def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_has_expired_is_not_remembered() -> None:
     memory = AnswerMemory()
-    memory.note(KEY, "one", Part(b"life", 1, ()), [record("peer")])
+    memory.note(KEY, "one", Part(b"life", 1, ()), [record("peer")], Progress())
     assert memory.records(KEY, time.time() + 3600.0) == [] and memory.size_bytes() == 0
 
 
