@@ -22,6 +22,7 @@ from bench.table import Result, print_result, to_markdown
 BENCHMARKS = {
     "append": "durable appends to the event log",
     "replay": "folding a recorded log",
+    "coordinator": "a member and a report with up to 4,000 members",
     "simulator": "events of simulated swarms",
     "stage": "a training stage against bare TRL",
     "generation": "tokens a second against transformers' generate",
@@ -42,6 +43,7 @@ LONG = {  # only by name
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
     "fuzz": "a million records and frames of a grammar against real nodes; half an hour",
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
+    "newcomer-weights": "held-out accuracy of a node that joins at round 8, beside the others; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
@@ -71,11 +73,11 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     known = BENCHMARKS | LONG
-    listing = "\n".join(f"  {name:16s}{summary}" for name, summary in known.items())
+    listing = "\n".join(f"  {name:17s}{summary}" for name, summary in known.items())
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last nine")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last ten")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
     sharing = parser.add_argument_group("sharing, worked, poison, hostile")

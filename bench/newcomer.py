@@ -16,7 +16,8 @@ from pathlib import Path
 
 from bench.measure import Sample
 from bench.table import Row
-from swarmd.core.events import MemberSeen, ReportSeen, RoundPublished
+from swarmd.core.events import RoundPublished
+from swarmd.core.reported import members_in, reports_in
 from tests.e2e.conftest import PATIENCE_S
 from tests.hostile.attack import memory_mib
 from tests.hostile.campaign import LeanSwarm, events_of, started
@@ -105,13 +106,11 @@ async def newcomer(swarm: LeanSwarm, number: int, pushing: Pushing) -> tuple[int
     until, events = time.monotonic() + GIVEN_UP_S, swarm.places[0].paths.events
     while time.monotonic() < until:
         logged = list(await asyncio.to_thread(lambda: list(events_of(events))))
-        credit = next(
-            ((at, event) for at, event in logged if isinstance(event, ReportSeen) and event.peer == peer), None
-        )
+        credit = next(((at, each) for at, event in logged for each in reports_in(event) if each.peer == peer), None)
         if credit is not None:
             opened = {e.round: at for at, e in reversed(logged) if isinstance(e, RoundPublished)}
             at_start = max(round for round, at in opened.items() if at <= began)
-            rounds, members = credit[1].round - at_start, sum(isinstance(event, MemberSeen) for _, event in logged)
+            rounds, members = credit[1].round - at_start, sum(len(members_in(event)) for _, event in logged)
             print(
                 f"credited in round {credit[1].round}, it came in round {at_start}: {credit[0] - began:.1f} s; "
                 f"{members} members were news; {dict(pushing.sent)}",

@@ -13,13 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from swarmd.core.values import (
-    AlonePolicy,
-    BehindPolicy,
-    Drive,
-    Role,
-    Votes,
-)
+from swarmd.core.values import AlonePolicy, BehindPolicy, Drive, Role, Votes
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.toml_lines import line_of
 
@@ -36,7 +30,7 @@ OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")
 Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?$")]
 LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-
+TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})$")]
 
 SenderKind = Literal["wallet", "proxy", "none"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
@@ -82,6 +76,7 @@ class DhtConfig(Section, frozen=True):
     auto_relay: bool = False
     call_s: Positive = 5.0  # every DHT operation ends within this
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
+    gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
     connections_max: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 512  # open at once; half of them from one address
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
@@ -110,7 +105,10 @@ class RoundConfig(Section, frozen=True):
 
 
 class CoordinatorConfig(Section, frozen=True):
-    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`."""
+    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`.
+
+    `shard_members` counts in swarms whose members all speak version 4 of the protocol (`dht.protocol`).
+    """
 
     min_peers: AtLeastOne = 1
     start_s: Positive = 60.0
@@ -119,6 +117,7 @@ class CoordinatorConfig(Section, frozen=True):
     rounds_max: Count = 0
     resume_s: Positive = 15.0
     when_alone: AlonePolicy = "hold"
+    shard_members: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 64  # whose records share a key, about; 0: all
 
 
 class ProxyConfig(Section, frozen=True):
@@ -253,6 +252,11 @@ class TrainingConfig(Section, frozen=True):
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
     checkpoints_kept: AtLeastOne = 2
+    offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
+    catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
+    catch_up_rounds: AtLeastOne = 3  # missed, that make an absence
+    catch_up_s: Positive = 300.0  # longest that the round which is joined waits for weights
+    weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
 

@@ -173,6 +173,12 @@ class RecordRejected(SwarmdError):
         self.reason = reason
 
 
+class WeightsUnavailable(SwarmdError):
+    """No peer gives weights that count; what has come of them is kept, and the next attempt goes on with it."""
+
+    exit_code = ExitCode.NO_INPUT
+
+
 class FrameError(SwarmdError):
     """The byte stream between daemon and worker is broken."""
 

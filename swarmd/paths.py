@@ -29,6 +29,16 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.root / "checkpoints"
 
     @property
+    def weights(self) -> Path:
+        """The weights that this node offers to peers: the trainer writes them, the network worker gives them out."""
+        return self.root / "weights"
+
+    @property
+    def peer_weights(self) -> Path:
+        """Weights fetched from peers: the network worker puts them together, the trainer reads them."""
+        return self.network / "weights"
+
+    @property
     def results(self) -> Path:
         """Event files and runs of the trackers, and what is on its way to the Hub."""
         return self.root / "results"

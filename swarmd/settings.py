@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.config import ChainConfig, Config
+from swarmd.core.coordinator.shards import SHARDED_SINCE
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Promised, Settings
 
 SEEN_S = 5.0  # a report counts as there in time when it could be read so long, and so many polls of the DHT,
@@ -34,7 +35,18 @@ def settings_of(config: Config, peer: str) -> Settings:
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
         promised=_promised_of(config) if not coordinating and config.chain is None else None,
+        catch_up_rounds=config.training.catch_up_rounds if takes_weights(config) else 0,
+        catch_up_s=config.training.catch_up_s,
     )
+
+
+def takes_weights(config: Config) -> bool:
+    """Whether this node begins from a peer's weights after an absence. Who opens the rounds misses none; only a trainer
+    that is one process, and samples from its own weights, can change them between two steps."""
+    training = config.training
+    able = training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
+    follows = config.role != "coordinator" or config.chain is not None
+    return training.catch_up == "weights" and follows and able and config.dht.records == "signed"
 
 
 def contract_name(chain_id: int, address: str) -> str:
@@ -43,7 +55,11 @@ def contract_name(chain_id: int, address: str) -> str:
 
 
 def _coordination_of(config: Config) -> CoordinatorSettings:
-    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
+    """As configured, but without shards where some member may not know them."""
+    given = msgspec.structs.asdict(config.coordinator)
+    if config.dht.protocol < SHARDED_SINCE:
+        given["shard_members"] = 0
+    return CoordinatorSettings(**given)
 
 
 def _promised_of(config: Config) -> Promised | None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from swarmd.config import Config, decode, encode, load_config, parse_config
 from swarmd.errors import ConfigError, NotFoundError
@@ -52,6 +53,7 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (COORDINATOR + f"[training]\nseed = {10**20}", f"training.seed: Expected `int` <= {2**63 - 1}"),
         (COORDINATOR + "[round]\ntrain_s = inf", "round.train_s: Expected `float` <= 1000000000.0"),
         (COORDINATOR + "[training]\nbeta = nan", "training.beta: Expected `float` >= 0.0"),
+        (COORDINATOR + '[training]\nweights_from = ["anybody"]', "training.weights_from[0]: Expected `str` matching"),
         (COORDINATOR + "[coordinator]\nquorum = 1.5", "coordinator.quorum: Expected `float` <= 1.0"),
         (COORDINATOR + '[round]\nbehind = "panic"', "round.behind: Invalid enum value 'panic'"),
         ('role = "coordinator"\n[swarm]\nid = "a b"', "swarm.id"),
@@ -101,6 +103,21 @@ def test_a_worker_gets_the_same_configuration(text: str) -> None:
         decode(b"\xc1")
 
 
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [
+        (FOLLOWER + '[training]\ncatch_up = "weights"\ncatch_up_rounds = 5', 5),
+        (FOLLOWER + '[training]\ncatch_up = "none"', 0),
+        (COORDINATOR + '[training]\ncatch_up = "weights"', 0),
+        (FOLLOWER + '[training]\ncatch_up = "weights"\nheld_out_questions = 0', 0),
+        (FOLLOWER + '[training]\ncatch_up = "weights"\nprocesses = 2', 0),
+        (FOLLOWER + '[training]\ncatch_up = "weights"\n[training.vllm]\nmode = "colocate"', 0),
+    ],
+)
+def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str, rounds: int) -> None:
+    assert settings_of(parse_config(text, "node.toml"), "me").catch_up_rounds == rounds
+
+
 def test_settings_carry_what_decides_behaviour() -> None:
     coordinator = parse_config(COORDINATOR + "[coordinator]\nrounds_max = 5", "node.toml")
     settings = settings_of(coordinator, "peer-c")
@@ -131,6 +148,7 @@ org = "me"
 
 def test_every_key_of_the_coordinator_reaches_the_core() -> None:
     config: Config = parse_config(COORDINATOR, "node.toml")
+    config = replace(config, dht=replace(config.dht, protocol=4))  # else there are no shards
     settings = settings_of(config, "peer-c").coordination
     assert settings is not None
     assert {name: getattr(settings, name) for name in config.coordinator.__struct_fields__} == {

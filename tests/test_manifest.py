@@ -58,6 +58,7 @@ NODE_LOCAL = {
     ),
     *("share_per_task", "share_logprobs", "own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
+    *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from"),
 }
 
 plain = st.recursive(
@@ -463,3 +464,14 @@ def test_a_comment_stands_only_at_the_key_that_it_is_about() -> None:
             seen[table + line.partition(" = ")[0]] = line.partition(" # ")[2]
     assert seen["data"] and seen["swarm.coordinator"] and seen["dht.listen"] and seen["round.train_s"]
     assert not any(key.startswith("swarm.options.") for key in seen), seen
+
+
+@pytest.mark.parametrize("chain", [False, True])
+def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weights(chain: bool) -> None:
+    manifest = signed(rounds=None, chain=a_chain()) if chain else signed()
+    follower = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",))).training
+    leader = config_of(manifest, NodeChoice(CREATOR.peer_id, role="coordinator", rpc=("http://127.0.0.1:1",))).training
+    assert (follower.catch_up, follower.weights_from) == ("none" if chain else "weights", ("coordinator",))
+    assert (leader.catch_up, leader.offer_weights_every) == ("none", 0 if chain else 1)
+    own = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), training={"catch_up": "none"}))
+    assert own.training.catch_up == "none", "it is the node's own choice"

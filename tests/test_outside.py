@@ -16,6 +16,7 @@ from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.pubsub.evidence_gossip import Message, decode_message
 from swarmd.dht.pubsub.hints import Hint
+from swarmd.dht.wire.find_parts import FindFilter, Part, read_part
 from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
 from swarmd.dht.wire.records import Payload, SignedRecord, check_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
@@ -52,6 +53,8 @@ OUTSIDE = [
     Outside(SignedRecord, decode_signed),
     *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
     Outside(Message, decode_message),
+    Outside(FindFilter, msgspec.msgpack.Decoder(FindFilter).decode),
+    Outside(Part, lambda encoded: read_part(encoded, 2**20)),
     Outside(LeaderboardBody, decode_board),
     Outside(Rollouts, decode_rollouts),
     *(json_of(kind) for kind in (RegisterBody, RewardBody, WinnerBody)),
@@ -70,6 +73,8 @@ FROM_OUTSIDE = {
     "SignedTransaction",
     "Hint",
     "Invitation",
+    "FindFilter",
+    "Part",
     "WorkerMessage",
     "Message",
     "LeaderboardBody",
@@ -89,12 +94,16 @@ CHECKED = {
     "Answer",
     "Notice",
     "_Head",
+    "_Entry",
+    "WeightsOffer",
+    "WeightsManifest",
     "PushOutcome",
     "StepOutcome",
     "Outcome",
     "str",
     "list[str | None]",
     "list[str]",
+    "list[Name]",
 }
 OWN = {
     *(
@@ -141,6 +150,8 @@ OWN = {
         "Commit",
         "Snapshot",
         "State",
+        "list[Member]",
+        "list[Report]",
         "EmbeddedRecipe",
         "ManifestRecipe",
         "CommandBase",

@@ -1,4 +1,4 @@
-"""`swarmd model`: build the embedded model anew, measure one on the held-out questions, or see which ones fit."""
+"""`swarmd model`: build the embedded model anew, measure one on held-out questions, see which fit, fetch a swarm's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 from swarmd.cli.fit import fit
+from swarmd.cli.model_fetch import fetch
 from swarmd.errors import ModelError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build a model, measure one, see which fit.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Build a model, measure one, see which fit, fetch a swarm's.",
+)
 app.command("fit")(fit)
+app.command("fetch")(fetch)
 
 
 @app.command()

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.core.values import BlockRef, KnownEvidence, Prepared, RolloutsRef, Standing, SubmissionKind, Worker
+from swarmd.core.values import (
+    BlockRef,
+    KnownEvidence,
+    PeerWeights,
+    Prepared,
+    RolloutsRef,
+    Standing,
+    SubmissionKind,
+    Worker,
+)
 
 
 class CommandBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -66,12 +75,26 @@ class Train(CommandBase, frozen=True, tag="train"):
         rollouts: peers' rollouts of the preceding stage.
         context: what those were made of, this node's own rollouts too: all earlier stages of the round, and of the
             round before where a round begins.
+        weights: of a peer, to be measured before the first step, and begun from where they are better than one's own.
     """
 
     round: int
     stage: int
     rollouts: tuple[RolloutsRef, ...] = ()
     context: tuple[RolloutsRef, ...] = ()  # in swarms of several stages only
+    weights: PeerWeights | None = None
+
+
+class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
+    """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
+
+    Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest.
+    """
+
+    architecture: str
+    tokenizer: str
+    size_bytes_max: int
+    until_at: float
 
 
 class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):
@@ -108,6 +131,9 @@ class Announce(CommandBase, frozen=True, tag="announce"):
     opened_at: float
     deadline_at: float
     final: bool = False
+    shards: int = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they lie together
+    sharded_since: int = 0
+    shards_before: int = 0  # in the rounds before
 
     @property
     def opening(self) -> int:
@@ -198,6 +224,7 @@ Command = (
     | PublishLeaderboard
     | AdmitPeers
     | NoteEvidence
+    | FetchWeights
     | WatchChain
     | Submit
     | Broadcast
@@ -215,6 +242,7 @@ NetworkCommand = (
     | PublishLeaderboard
     | AdmitPeers
     | NoteEvidence
+    | FetchWeights
 )
 ChainCommand = WatchChain | Submit | Broadcast
 TrainerCommand = Train | CancelTraining
@@ -231,6 +259,7 @@ NETWORK_COMMANDS = (
     PublishLeaderboard,
     AdmitPeers,
     NoteEvidence,
+    FetchWeights,
 )
 CHAIN_COMMANDS = (WatchChain, Submit, Broadcast)
 TRAINER_COMMANDS = (Train, CancelTraining)

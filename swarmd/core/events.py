@@ -9,7 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.contract import logs as chain_logs
+from swarmd.core.event_base import EventBase as EventBase
 from swarmd.core.peers.observed import StageAccount
+from swarmd.core.reported import MemberSeen as MemberSeen
+from swarmd.core.reported import MembersSeen as MembersSeen
+from swarmd.core.reported import ReportSeen as ReportSeen
+from swarmd.core.reported import ReportsSeen as ReportsSeen
 from swarmd.core.values import (
     Backing,
     BlockRef,
@@ -24,11 +29,10 @@ from swarmd.core.values import (
     SkipCause,
     Worker,
 )  # fmt: skip
-
-
-class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
-    """Base of all events; the ``type`` tag selects the class when a log is read."""
-
+from swarmd.core.weights_events import ModelPushed as ModelPushed
+from swarmd.core.weights_events import WeightsAdopted as WeightsAdopted
+from swarmd.core.weights_events import WeightsFetched as WeightsFetched
+from swarmd.core.weights_events import WeightsRefused as WeightsRefused
 
 # --- the node's own life ---
 
@@ -145,14 +149,6 @@ class Registered(EventBase, frozen=True, tag="registered"):
     command: str
 
 
-class MemberSeen(EventBase, frozen=True, tag="member_seen"):
-    """A peer's membership record was read, validated. `name` is what the peer calls itself."""
-
-    peer: str
-    name: str = ""
-    worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
-
-
 class MemberLeft(EventBase, frozen=True, tag="member_left"):
     """A member announced its leaving."""
 
@@ -198,18 +194,6 @@ class ReportPublished(EventBase, frozen=True, tag="report_published"):
     command: str
     round: int
     stage: int
-
-
-class ReportSeen(EventBase, frozen=True, tag="report_seen"):
-    """A peer's signed report of a finished stage, validated."""
-
-    peer: str
-    round: int
-    stage: int
-    reward: float  # mean reward of the peer's own completions
-    digest: str = ""  # of its rollouts
-    record: bytes = b""  # the signed record, for anyone to check
-    worked: bool = True  # as in `MemberSeen`
 
 
 class RoundPublished(EventBase, frozen=True, tag="round_published"):
@@ -276,6 +260,8 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     parameters: int
     digest: str = ""  # of the weights it starts from
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
+    architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
+    tokenizer: str = ""  # digest of the tokenizer, where it does
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
@@ -317,17 +303,6 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     round: int
     stage: int
     steps: int = 0
-
-
-class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
-    """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
-
-    round: int  # the last one that the pushed model was trained in
-    repo: str
-    revision: str = ""  # commit on the Hub; empty where it failed
-    url: str = ""
-    error: str = ""  # why it failed; empty where it did not
-    seconds: float = 0.0
 
 
 # --- chain ---
@@ -453,6 +428,7 @@ Event = (
     | LinkDown
     | Registered
     | MemberSeen
+    | MembersSeen
     | MemberLeft
     | RoundAnnounced
     | NoRoundYet
@@ -460,6 +436,7 @@ Event = (
     | RolloutsGathered
     | ReportPublished
     | ReportSeen
+    | ReportsSeen
     | RoundPublished
     | LeaderboardPublished
     | LeaderboardSeen
@@ -470,6 +447,9 @@ Event = (
     | StageTrained
     | OutputsMade
     | TrainingCancelled
+    | WeightsFetched
+    | WeightsRefused
+    | WeightsAdopted
     | ModelPushed
     | ChainUp
     | ChainDegraded

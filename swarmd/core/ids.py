@@ -12,7 +12,8 @@ from swarmd.core.values import SubmissionKind
 
 # Deadlines of which a node has one at a time.
 Timer = Literal[
-    "cancel", "clock", "drive", "gather", "muster", "publish", "register", "stage", "submission", "train"
+    "cancel", "clock", "drive", "gather", "muster", "publish", "register", "stage", "submission", "train",
+    "weights",
 ]  # fmt: skip
 TimerAbout = Literal["ready", "restart", "retry"]  # of a worker, of a worker, of a command
 TimerKind = Literal[Timer, TimerAbout]
@@ -20,7 +21,7 @@ TimerName = NewType("TimerName", str)  # made by `timer_about`, or read from the
 
 CommandKind = Literal[
     "admit", "announce", "broadcast", "cancel", "clock", "collect", "evidence", "gather", "kill", "leaderboard",
-    "outputs", "register", "report", "start", "stop", "submit", "train", "watch",
+    "outputs", "register", "report", "start", "stop", "submit", "train", "watch", "weights",
 ]  # fmt: skip
 
 

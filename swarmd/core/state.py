@@ -5,14 +5,19 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import msgspec
 
+from swarmd.core.by_peer import ByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
 from swarmd.core.peers.observed import Claims, Conduct
 from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
+    PeerWeights,
     Prepared,
     RolloutsRef,
     Settings,
@@ -79,6 +84,8 @@ class Trainer(Value, frozen=True):
     parameters: int = 0
     numbers: str = ""
     train: str = ""  # id of the `Train` it was given last; it is at that one while busy
+    architecture: str = ""  # see `TrainerReady`
+    tokenizer: str = ""
 
 
 class Clock(Value, frozen=True):
@@ -114,6 +121,8 @@ class Work(Value, frozen=True):
     published: bool = False
     failures: int = 0  # times the trainer failed at it
     context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
+    begun: bool = False  # whether it was decided, after an absence, what it is trained from
+    weights: PeerWeights | None = None  # that the trainer is to measure before it
 
 
 class Skip(Value, frozen=True):
@@ -156,6 +165,73 @@ class Report(Value, frozen=True):
     record: bytes
 
 
+class Members(ByPeer[Member]):
+    """The members a coordinator keeps count of, in the order in which they changed last.
+
+    Attributes:
+        present: members that have not left.
+        idle: those that have not done the work that every node does.
+    """
+
+    __slots__ = ("idle", "present")
+
+    def __init__(self, values: Iterable[Member] = ()) -> None:
+        super().__init__(values)
+        self.present = sum([not member.left for member in self])
+        self.idle: ByPeer[Member] = ByPeer.of([member for member in self if not member.worked])
+
+    def renewed(self, values: list[Member]) -> Members:
+        """The same members with new accounts: who is there, and who has worked, stays."""
+        made = super().renewed(values)
+        if self.idle:
+            made.idle = ByPeer.of([member for member in values if not member.worked])
+        return made
+
+    def _hand_on(self, made: Members) -> None:
+        made.present, made.idle = self.present, self.idle
+
+    def _note(self, before: Member | None, after: Member | None) -> None:
+        self.present += (after is not None and not after.left) - (before is not None and not before.left)
+        if after is not None and not after.worked:
+            self.idle = self.idle.put(after)
+        elif before is not None and not before.worked:
+            self.idle = self.idle.without(before.peer)
+
+
+class Reports(ByPeer[Report]):
+    """The reports of a stage, in the order in which they came."""
+
+    __slots__ = ()
+
+
+NO_MEMBERS, NO_REPORTS = Members.none(), Reports.none()
+
+
+def to_plain(value: object) -> object:
+    """What msgspec does not know by itself of a state, as lists (its `enc_hook`).
+
+    Raises:
+        TypeError: for anything else.
+    """
+    if isinstance(value, ByPeer):
+        return list(value)
+    raise TypeError(f"a {type(value).__name__} is no part of a state")
+
+
+def from_plain(kind: type, value: Any) -> object:
+    """The way back (msgspec's `dec_hook`).
+
+    Raises:
+        msgspec.ValidationError: the list is none of what `kind` holds.
+        TypeError: `kind` is no part of a state.
+    """
+    if kind is Members:
+        return Members.of(msgspec.convert(value, list[Member]))
+    if kind is Reports:
+        return Reports.of(msgspec.convert(value, list[Report]))
+    raise TypeError(f"a {kind.__name__} is no part of a state")
+
+
 class Equivocation(Value, frozen=True):
     """Somebody signed two different records for one place; the event of the log has them."""
 
@@ -175,13 +251,16 @@ class Coordination(Value, frozen=True):
     stage: int = 0
     opened_at: float = 0.0
     deadline_at: float = 0.0
-    members: tuple[Member, ...] = ()
-    reports: tuple[Report, ...] = ()  # of the open stage
+    members: Members = NO_MEMBERS
+    reports: Reports = NO_REPORTS  # of the open stage
     round_reports: tuple[Report, ...] = ()  # of the earlier stages of the open round
     standings: tuple[Standing, ...] = ()  # after the last closed round
     openings: int = 0  # announcements made, so that one made again after a restart has an id of its own
     held_since: float | None = None  # the open stage would have closed then, but this node was alone
     barred: tuple[str, ...] = ()  # peers whose reports of the open round do not count, sorted
+    shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
+    sharded_since: int = 0
+    shards_before: int = 0  # in the rounds before
 
 
 class Submission(Value, frozen=True):
@@ -261,6 +340,16 @@ class Heard(Value, frozen=True):
     after_s: float
 
 
+class CatchUp(Value, frozen=True):
+    """Weights of a peer that a node takes over after an absence; there until it has trained a stage since."""
+
+    round: int  # that waits for them; later ones do not
+    until_at: float  # when they are given up, POSIX seconds
+    over: bool = False  # whether they are here, or given up
+    weights: PeerWeights | None = None
+    given: bool = False  # whether the trainer has been given them
+
+
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
@@ -304,6 +393,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     conduct: Conduct | None = None  # the coordinator's, as this follower sees it
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
+    catch_up: CatchUp | None = None
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

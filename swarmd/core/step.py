@@ -26,6 +26,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -35,6 +36,7 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
     RoundPublished,
@@ -52,13 +54,17 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.node import clock_set, pause, results, rounds, workers
+from swarmd.core.node import clock_set, pause, results, rounds, weights_rules, workers
 from swarmd.core.peers import conduct, evidence
+from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
@@ -189,6 +195,7 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
 def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     first = not coordination.had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
+    weights_rules.on_trainer_ready(turn)
     if first and turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
         coordination.on_first_trainer(turn)
 
@@ -214,6 +221,16 @@ def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
         coordination.on_report_seen(turn, event)
     elif turn.state.chain is not None:
         votes.on_report_seen(turn, event)
+
+
+def _on_reports_seen(turn: Turn, event: ReportsSeen) -> None:
+    for report in reports_in(event):
+        _on_report_seen(turn, report)
+
+
+def _on_members_seen(turn: Turn, event: MembersSeen) -> None:
+    for member in members_in(event):
+        coordination.on_member_seen(turn, member)
 
 
 def _on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
@@ -290,6 +307,7 @@ _RULES: dict[type, Rule] = {
     LinkDown: workers.on_link_down,
     Registered: _on_registered,
     MemberSeen: _if_coordinating(coordination.on_member_seen),
+    MembersSeen: _if_coordinating(_on_members_seen),
     MemberLeft: _if_coordinating(coordination.on_member_left),
     RoundAnnounced: _on_round_announced,
     NoRoundYet: rounds.on_no_round_yet,
@@ -297,6 +315,7 @@ _RULES: dict[type, Rule] = {
     RolloutsGathered: rounds.on_rollouts_gathered,
     ReportPublished: rounds.on_report_published,
     ReportSeen: _on_report_seen,
+    ReportsSeen: _on_reports_seen,
     RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
     LeaderboardSeen: conduct.on_leaderboard_seen,
@@ -307,6 +326,9 @@ _RULES: dict[type, Rule] = {
     StageTrained: rounds.on_stage_trained,
     OutputsMade: rounds.on_outputs_made,
     TrainingCancelled: rounds.on_training_cancelled,
+    WeightsFetched: weights_rules.on_fetched,
+    WeightsRefused: weights_rules.on_refused,
+    WeightsAdopted: _take_note,
     ModelPushed: _take_note,
     ChainUp: _if_chained(clock.on_chain_up),
     ChainDegraded: _if_chained(clock.on_chain_degraded),
@@ -328,6 +350,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "gather": lambda turn, _: rounds.on_gather_overdue(turn),
     "train": lambda turn, _: rounds.on_train_overdue(turn),
     "cancel": lambda turn, _: rounds.on_cancel_overdue(turn),
+    "weights": lambda turn, _: weights_rules.on_overdue(turn),
     "publish": lambda turn, _: rounds.on_publish_overdue(turn),
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": lambda turn, _: coordination.begin(turn),

@@ -11,6 +11,11 @@ Role = Literal["coordinator", "follower"]
 BehindPolicy = Literal["finish-stage", "abandon"]
 AlonePolicy = Literal["hold", "go-on"]
 SkipCause = Literal["slow", "late", "fault", "stopped"]
+# Nobody trusted offers any that fit, or gives them; there is no room; they are damaged, or another model's; stages that
+# began from them failed; nothing could be measured; they are no better than one's own.
+WeightsCause = Literal[
+    "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured", "no-better"
+]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
 Votes = Literal["reported", "judged"]
@@ -31,6 +36,7 @@ class CoordinatorSettings(Value, frozen=True):
     rounds_max: int = 0  # rounds to run in all, 0 for no end
     resume_s: float = 15.0  # a stage that was open when the coordinator died stays open at least this much longer
     when_alone: AlonePolicy = "go-on"  # with `min_peers` of 2 or more: what it does while it is cut off from all others
+    shard_members: int = 0  # members whose records of a stage share a key, about; 0: all of them
 
 
 class ChainSettings(Value, frozen=True):
@@ -76,6 +82,8 @@ class Settings(Value, frozen=True):
     kind: str = ""  # what the swarm trains (swarm.kind); empty in logs of before it was kept
     contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
     promised: Promised | None = None  # present where this node judges its coordinator's conduct
+    catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
+    catch_up_s: float = 600.0  # longest that it waits for them
 
 
 class RolloutsRef(Value, frozen=True):
@@ -87,6 +95,16 @@ class RolloutsRef(Value, frozen=True):
     digest: str  # sha256 of the encoded body, lower-case hex
     size_bytes: int
     groups: int  # questions, each with the same number of completions
+
+
+class PeerWeights(Value, frozen=True):
+    """Weights that a peer offered and that are here now, in a file under their digest; what they are is its claim."""
+
+    peer: str
+    round: int  # the last one that they were trained in
+    digest: str  # sha256 of the file, lower-case hex
+    size_bytes: int
+    accuracy: float | None = None  # on held-out questions
 
 
 class Judgement(Value, frozen=True):

@@ -9,6 +9,7 @@ from swarmd.core.commands import (
     AdmitPeers,
     Announce,
     CollectReports,
+    FetchWeights,
     Gather,
     NoteEvidence,
     PublishLeaderboard,
@@ -23,6 +24,7 @@ from swarmd.dht.rounds.gather import gather
 from swarmd.dht.rounds.leaderboard_check import LeaderboardCheck
 from swarmd.dht.rounds.stages import Stages
 from swarmd.dht.rounds.standings import LeaderboardFollower
+from swarmd.dht.weights.taking import WeightsTaking
 
 
 class SignedActions:
@@ -48,6 +50,7 @@ class SignedActions:
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self.members.admit,
             NoteEvidence: session.exchange.note,
+            FetchWeights: WeightsTaking(session).take,
         }
 
     async def _publish_report(self, command: PublishReport) -> None:

@@ -18,7 +18,7 @@ from swarmd.dht.identity.identity import Identity
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers, Record, as_signed
-from swarmd.dht.rounds.fetch import fetch_body
+from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
 from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, spread
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
@@ -87,6 +87,16 @@ class HiveBodies:
         await to_thread.run_sync(check_body, body, digest, size_bytes)
 
 
+class HiveChunks:
+    """Chunks of weights at the peers that offer them, see `swarmd.dht.ports.Chunks`."""
+
+    def __init__(self, node: DhtNode) -> None:
+        self._node = node
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        return await fetch_body(self._node, peer, digest, size_bytes, timeout_s, WEIGHTS)
+
+
 class HiveKeepers:
     """The peers around one life of p2pd, see `swarmd.dht.ports.Keepers`."""
 
@@ -119,7 +129,7 @@ class HiveKeepers:
 
     async def _store_nearest(self, name: str, signed: SignedRecord, stored: Collection[Hashable]) -> None:
         try:
-            found = await lookup(self._life, name)
+            found = await lookup(self._life, name, only=(signed.owner,))  # for the peers that are there
             further = [peer for _, peer in found.nearest(REPLICAS) if peer not in stored]
             await spread(self._life, name, signed, further)
         except Exception as error:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -20,13 +21,16 @@ from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
-from swarmd.dht.ports import Bodies, Record, Records
+from swarmd.dht.ports import Bodies, Chunks, Record, Records, RecordsSink
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
-from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy
+from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
+from swarmd.weights.shelf import OfferedWeights
 from swarmd.worker.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
@@ -90,6 +94,9 @@ class NetworkSession(ABC):
     policy: RecordPolicy
     seniority: Seniority
     withdrawals: Withdrawals
+    offered: OfferedWeights  # by this node
+    chunks: Chunks  # of the weights that peers offer
+    peer_weights: Path  # directory of those that were fetched
     invitation: bytes = b""
 
     def __init__(
@@ -113,10 +120,12 @@ class NetworkSession(ABC):
         self._observe = observe
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
+        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, config.chain is not None)
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
         self.rejections = Rejections(runtime.now)
+        self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: Callable[[Record], None] = lambda record: None
@@ -150,6 +159,10 @@ class NetworkSession(ABC):
     @abstractmethod
     async def withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
+
+    @abstractmethod
+    async def weights_offer(self) -> bytes:
+        """The offer of this node's weights, as it travels; empty where it offers none."""
 
     @abstractmethod
     def keep_withdrawn(self) -> None:
@@ -219,7 +232,8 @@ class NetworkSession(ABC):
 
     def told(self, record: Record) -> None:
         """An own record is out: hint at it, and look at it like everybody else."""
-        self.gossip.publish(record)
+        if not is_sharded(record.content):  # those who need it have it, or ask for its shard
+            self.gossip.publish(record)
         self.compared.see(record)
         if isinstance(record.content, ClockRecord):
             self.herald.publish(record)
@@ -237,15 +251,16 @@ class NetworkSession(ABC):
         self.compared.read_board(board.reports)
         self.start(self.keep_standings, board)
 
-    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> KeyWatch:
+    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         """Begin to watch a key: `seen` is called with owner → record after each read.
 
         Args:
             polls: so many times the configured time lies between two reads that nobody hints at.
+            later: whether the first read also waits for a hint, or for a part of that time that chance decides.
         """
         watch = KeyWatch(self.records, self.runtime, self.random, name, self.config.dht.poll_s * polls, seen)
         self.watches[name] = watch
-        self._watching[name] = self.runtime.start(watch.run())
+        self._watching[name] = self.runtime.start(watch.run(later))
         return watch
 
     def unwatch(self, name: str) -> None:

@@ -205,6 +205,18 @@ class Bodies(Protocol):
         """Is this the body that was announced? Raises RecordRejected."""
 
 
+class Chunks(Protocol):
+    """Chunks and manifests of the weights that peers offer, by their digest."""
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        """Fetch one from a peer.
+
+        Raises:
+            NetworkDown: the peer is not there, has no such chunk, or is too slow.
+            RecordRejected: what it sends has another size or digest, or stops coming.
+        """
+
+
 class Keepers(Protocol):
     """Peers that may keep this node's records, as long as one life of p2pd goes on."""
 

@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.adapters import HiveBodies, HiveNetwork, HiveRecords
+from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
@@ -36,7 +36,7 @@ from swarmd.dht.pubsub.clock_gossip import ClockGossip
 from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
 from swarmd.dht.pubsub.hints import HintGossip
 from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.rounds.fetch import BodyServer
+from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
@@ -48,6 +48,7 @@ from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, keep_sta
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
+from swarmd.weights.shelf import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 
 TELL_REJECTIONS_S = 2.0
@@ -137,6 +138,7 @@ class Session(NetworkSession):
         self.policy = RecordPolicy(
             self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
         )
+        self.policy.shards = self.shards
         self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
         admission.withdrawn = self.withdrawals.has
         self.withdrawn_here = OwnWithdrawals(OwnInvitations(paths.invitations))
@@ -166,6 +168,9 @@ class Session(NetworkSession):
         shelf, network = OwnRecordStore(ShelfFile(paths.records), self.swarm), HiveNetwork(self.node, self.identity)
         self.publisher = Publisher(network, shelf, self.runtime, dht.record_s, self.coordinating, self.told)
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
+        self.offered, self.chunks = OfferedWeights(paths.weights), HiveChunks(self.node)
+        self.peer_weights = paths.peer_weights
+        self.weights_server = BodyServer(self.node, self.offered, self.policy.admits, WEIGHTS)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
 
     def _compare_records(self) -> None:
@@ -226,6 +231,11 @@ class Session(NetworkSession):
     async def withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
         return await to_thread.run_sync(self.withdrawn_here.packed)
+
+    async def weights_offer(self) -> bytes:
+        """The offer of this node's weights, as it travels; empty where it offers none."""
+        offer = await to_thread.run_sync(self.offered.current)
+        return b"" if offer is None else offer.encode()
 
     def read_standings(self) -> KeptStandings | None:
         """The standings that were kept last, in this life or an earlier one."""

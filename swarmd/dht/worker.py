@@ -63,10 +63,10 @@ def prepare(start: Start) -> None:
     log_to_stderr(config)
     paths = DataPaths(Path(start.data_dir))
     own = (paths.network, paths.blobs)
-    for directory in own:
+    for directory in (*own, paths.weights):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     changes = (*own, make_place(paths.sockets))
-    bounds = AllowedAccess(reads=(identity_path(config, paths),), changes=changes, runs=(find_p2pd(),))
+    bounds = AllowedAccess(reads=(identity_path(config, paths), paths.weights), changes=changes, runs=(find_p2pd(),))
     for what in confine(bounds, paths.root):
         log.warning("not confined: %s", what)
 

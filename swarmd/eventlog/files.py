@@ -30,6 +30,15 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Make a file's content durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, durably. Raises NoSpaceLeft or LogWriteFailed."""
     missing = [place for place in (path, *path.parents) if not place.exists()]

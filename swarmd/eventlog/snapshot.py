@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.core.state import State
+from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
 from swarmd.eventlog.files import make_directory, write_durably
 from swarmd.eventlog.segment import damaged
@@ -45,8 +45,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     state: State
 
 
-_encoder = msgspec.msgpack.Encoder(order="deterministic")
-_decoder = msgspec.msgpack.Decoder(State)
+_encoder = msgspec.msgpack.Encoder(order="deterministic", enc_hook=to_plain)
+_decoder = msgspec.msgpack.Decoder(State, dec_hook=from_plain)
+_snapshots = msgspec.msgpack.Decoder(Snapshot, dec_hook=from_plain)
 
 
 def encode_state(state: State) -> bytes:
@@ -56,6 +57,11 @@ def encode_state(state: State) -> bytes:
     somewhere else stays in; decoding gives the objects of `Literal` types. So it is encoded as it reads back.
     """
     return _encoder.encode(_decoder.decode(_encoder.encode(state)))
+
+
+def decode_state(encoded: bytes) -> State:
+    """The state that `encode_state` encoded."""
+    return _decoder.decode(encoded)
 
 
 def snapshot_directory(directory: Path) -> Path:
@@ -118,7 +124,7 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
     """
     payload = _checked_payload(path)
     try:
-        snapshot = msgspec.msgpack.decode(payload, type=Snapshot)
+        snapshot = _snapshots.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise LogNewer(
             f"the snapshot {path} holds a state that this swarmd cannot read: {error}",

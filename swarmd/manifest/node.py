@@ -30,6 +30,8 @@ _COMMENTS = {  # by dotted key
     "round.stage_s": "a stage's longest time, by which the coordinator's conduct is judged",
     "round.quorum": "share of those expected whose reports close a stage before",
     "coordinator.stage_s": "a stage's longest time",
+    "training.offer_weights_every": "rounds; those who come late begin from them",
+    "training.catch_up": "after rounds missed, begin from the coordinator's weights where they are better here",
     "chain.rpc": "best first; file:PATH names a file of one URL a line",
     "chain.from_block": "the contract was created in this block",
     "chain.keystore": "encrypted key of the account, relative to the data directory",
@@ -112,8 +114,16 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
         tables["coordinator"] = ("how this node opens and closes the rounds", rounds)
     if manifest.chain is not None:
         tables["chain"] = ("from the manifest, but for endpoints and account", _chain(manifest.chain, choice))
-    tables["training"] = ("the recipe; device, threads and seed are this node's own", recipe | choice.training)
+    training = recipe | _weights(manifest, choice) | choice.training
+    tables["training"] = ("the recipe; device, threads and seed are this node's own", training)
     return tables
+
+
+def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    """All nodes train the recipe's model: the coordinator offers its weights, and who comes late takes them."""
+    if manifest.rounds is None:
+        return {}
+    return {"offer_weights_every": 1} if choice.role == "coordinator" else {"catch_up": "weights"}
 
 
 def _train_s(manifest: Manifest) -> float:

@@ -11,7 +11,7 @@ from typing import Literal, assert_never
 import msgspec
 
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
-from swarmd.core.coordinator.coordination import awaits_trainer, expected_of
+from swarmd.core.coordinator.coordination import awaits_trainer, waiting_of
 from swarmd.core.node.restored import is_barred
 from swarmd.core.peers.claims import unbacked
 from swarmd.core.peers.conduct import verdict_of
@@ -351,7 +351,6 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(state: State, coordination: Coordination, now: float) -> CoordinatorStatus:
     held = holding(state)
-    present = [member for member in coordination.members if not member.left]
     standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
@@ -360,9 +359,9 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         age_s=now - coordination.since if coordination.since else 0.0,
         round=coordination.round,
         stage=coordination.stage,
-        members=len(present),
+        members=coordination.members.present,
         reports=len(coordination.reports),
-        expected=len(expected_of(coordination)),
+        expected=waiting_of(coordination).awaited,
         standings=tuple(StandingStatus(r.peer, r.name, r.reward, r.rounds, r.last_round) for r in standings),
     )
 

@@ -20,10 +20,11 @@ from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands
+from swarmd.shell.batches import ROW_MIN, as_one, row_length
 from swarmd.shell.ports import CommandPort, CommitLog
 
 INBOX_FACTS_MAX = 1024  # at the bound whoever brings a fact waits
-BATCH_FACTS_MAX = 64  # facts of one commit
+BATCH_FACTS_MAX = 64  # events of one commit, before skips; those of `swarmd.shell.batches` are one
 WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock set anew is noticed
 
 
@@ -146,7 +147,10 @@ class Loop:
         """The facts that wait, up to the stop: with it a life ends."""
         facts: list[Event] = []
         while self._inbox and len(facts) < BATCH_FACTS_MAX:
-            facts.append(self._inbox.popleft())
+            length = row_length(self._inbox)
+            if length < ROW_MIN:
+                length = min(length, BATCH_FACTS_MAX - len(facts))
+            facts += as_one([self._inbox.popleft() for _ in range(length)])
             if isinstance(facts[-1], NodeStopped):
                 break
         return facts

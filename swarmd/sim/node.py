@@ -15,7 +15,18 @@ from msgspec.structs import replace
 from swarmd.core import applied
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
-from swarmd.core.events import ClockSet, Event, NodeStarted, RoundsSkipped, SpaceFreed, SpaceLow, TimerFired
+from swarmd.core.events import (
+    ClockSet,
+    Event,
+    MembersSeen,
+    NodeStarted,
+    ReportsSeen,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
+    TimerFired,
+)
+from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import StateFold
 from swarmd.core.values import Settings
@@ -348,7 +359,7 @@ class SimNode:
                 self.world.fail(self, f"the deadline {event.name} of {event.due_at:.3f} is reported at {at:.3f}")
             return
         own = isinstance(event, RoundsSkipped | NodeStarted)
-        if not own and not (self._brought and self._brought.popleft() is event):
+        if not own and not _take_brought(self._brought, event):
             self.world.fail(self, f"{type(event).__name__} is recorded before or without what was to be recorded")
 
     def perform(self, command: Command) -> None:
@@ -357,3 +368,11 @@ class SimNode:
         self.supervisor.ports.perform(command)
         if self.crash_point == "in-dispatch" and self.world.random.random() < 0.5:
             raise Crashed
+
+
+def _take_brought(brought: deque[Event], event: Event) -> bool:
+    """Take what an event tells of off what was brought. False where that is not what comes next."""
+    told = (*members_in(event), *reports_in(event)) if isinstance(event, MembersSeen | ReportsSeen) else ()
+    if not told:
+        return bool(brought) and brought.popleft() is event
+    return len(brought) >= len(told) and all(brought.popleft() == each for each in told)

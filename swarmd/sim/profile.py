@@ -55,6 +55,8 @@ class SimProfile(msgspec.Struct, frozen=True):
     shared: bool = False  # two of the followers submit from one account
     hostile: str = "none"  # kinds of hostile actors, with commas between them; or all
     crowd: int = 300  # identities of a Sybil crowd
+    catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
+    catch_up_s: float = 60.0
 
 
 CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
@@ -184,6 +185,8 @@ class World:
             chain=self._chain_settings(index) if profile.chain else None,
             promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
+        if index and profile.catch_up_rounds:
+            settings = replace(settings, catch_up_rounds=profile.catch_up_rounds, catch_up_s=profile.catch_up_s)
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
         node = SimNode(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
         if profile.shared and index == 2:

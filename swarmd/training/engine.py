@@ -27,7 +27,7 @@ from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.replay import Replay
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
@@ -43,6 +43,7 @@ from swarmd.training.sampling.evaluation import measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey
 from swarmd.training.trainer import SwarmTrainer, make_trainer
+from swarmd.training.weights.adopting import PeerWeightsUse
 from swarmd.worker.ports import EventSink
 
 _log = structlog.get_logger(__name__)
@@ -100,6 +101,8 @@ class TrainingEngine:
         self._pace = StepCallback(config.training)
         self._replay = Replay()
         self._stage: Stage | None = None
+        self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
+        self._peers = PeerWeightsUse(self.policy, paths.peer_weights)
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
@@ -202,16 +205,20 @@ class TrainingEngine:
         self._plan.begin(lambda: cancellation.is_asked)
         replay = self._replay.mark()
         try:
-            return self._train_anew(order, cancellation, report, observe)
-        except BaseException:
+            trained = self._train_anew(order, cancellation, report, observe)
+            self._peers.end(order)
+            return trained
+        except BaseException as error:
+            if isinstance(error, Cancelled):
+                self._peers.end(order)
             self.abandoned_steps = self.steps
             if self._crew is None:  # several ranks all end, and begin anew
-                self._progress.restore(touched=self._stage is not None)
+                self._progress.restore(touched=self._stage is not None or self._touched)
                 self._replay.rewind(replay)
                 self.trackers.rewind(self.steps)
             raise
         finally:
-            self._stage = None
+            self._stage, self._touched = None, False
             release_memory()
 
     def _make_trainer(self) -> SwarmTrainer:
@@ -276,6 +283,10 @@ class TrainingEngine:
         if self._crew is not None:
             self._crew.start_stage(order)
         before = self._measure(cancellation) if self.steps == 0 else None
+        if order.weights is not None:
+            self._touched = True
+            if self._peers.begin(order, before, lambda: self._measure(cancellation), observe):
+                self._progress.reset_optimizer()
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation

@@ -26,6 +26,7 @@ from swarmd.errors import ConfigError, ExitCode, ModelError, SwarmdError, SwarmE
 from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
+from swarmd.settings import takes_weights
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
@@ -35,6 +36,8 @@ from swarmd.worker.messages import Start, Stop
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine
+    from swarmd.training.models.model import Policy
+    from swarmd.training.weights.offering import WeightsOffering
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
 PROGRESS_S = 0.25  # least time between two progress messages of a stage
@@ -45,9 +48,17 @@ _log = structlog.get_logger(__name__)
 class TrainerService:
     """Takes commands from the inbox and runs them on the engine."""
 
-    def __init__(self, engine: TrainingEngine, config: Config, outbox: Outbox, pusher: Pusher) -> None:
+    def __init__(
+        self,
+        engine: TrainingEngine,
+        config: Config,
+        outbox: Outbox,
+        pusher: Pusher,
+        offering: WeightsOffering | None = None,
+    ) -> None:
         self._engine = engine
         self._pusher = pusher
+        self._offering = offering
         self._config = config
         self._outbox = outbox
         self._running: tuple[str, Cancellation] | None = None
@@ -104,11 +115,26 @@ class TrainerService:
         if isinstance(event, StageTrained):
             await self._push(event)
         self._running = None  # before the daemon hears of it: its next command may come at once
+        offering = self._take_weights(event)
         self._outbox.observe(event)
+        if offering is not None:
+            tasks.start_soon(anyio.to_thread.run_sync, offering)
         reason = self._reason_to_retire(command)
         if reason:
             self._outbox.retire(reason)
             tasks.cancel_scope.cancel()
+
+    def _take_weights(self, event: Event) -> Callable[[], None] | None:
+        """Keep the weights of a stage where they are to be offered, before the next checkpoint may take their place.
+
+        Returns:
+            What offers them; None where nothing is to be offered.
+        """
+        offering = self._offering
+        if offering is None or not isinstance(event, StageTrained) or not offering.is_due(event):
+            return None
+        taken = offering.take(self._engine.place_of(event))
+        return partial(offering.offer, event, self._engine.policy) if taken else None
 
     async def _push(self, event: StageTrained) -> None:
         """In a thread, since it copies the weights where there are no hard links; pings are answered meanwhile.
@@ -223,6 +249,22 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
     os._exit(ExitCode.OK)
 
 
+def _make_offering(config: Config, paths: DataPaths) -> WeightsOffering:
+    """What offers this node's weights to peers."""
+    from swarmd.training.weights.offering import WeightsOffering
+
+    return WeightsOffering(config.training.offer_weights_every, config.swarm.stages, paths.weights)
+
+
+def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:
+    """Digests of architecture and tokenizer, by which peers' weights fit; empty where this node takes none."""
+    if not takes_weights(config):
+        return "", ""
+    from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+
+    return digest_policy(policy), digest_tokenizer(policy.tokenizer)
+
+
 def settle_config(config: Config, paths: DataPaths) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
     if config.training.model != AUTO:
@@ -262,11 +304,12 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
+    fits = describe_fit(config, policy)
     outbox.observe(
-        TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
+        TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text, *fits)
     )
     try:
-        await TrainerService(engine, config, outbox, pusher).run(inbox, early)
+        await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None
     finally:

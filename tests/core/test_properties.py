@@ -36,6 +36,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -47,6 +48,7 @@ from swarmd.core.events import (
     RegistrationLog,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RewardLog,
     RolloutsGathered,
     RoundAnnounced,
@@ -67,12 +69,16 @@ from swarmd.core.events import (
     TrainerReady,
     TrainingCancelled,
     VoteLog,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
 from swarmd.core.node.catchup import advance, missed
 from swarmd.core.peers.observed import StageAccount
+from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import (
     BLOCKS_KEPT,
     OUTBOX_MAX,
@@ -83,11 +89,22 @@ from swarmd.core.state import (
     SKIPS_KEPT,
     State,
     Submission,
+    to_plain,
 )
 from swarmd.core.step import StateFold, step
 from swarmd.core.turn import PENDING_MAX, Turn
-from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, Prepared, Promised, RolloutsRef, Settings
+from swarmd.core.values import (
+    BlockRef,
+    ChainSettings,
+    CoordinatorSettings,
+    PeerWeights,
+    Prepared,
+    Promised,
+    RolloutsRef,
+    Settings,
+)
 from swarmd.errors import ChartError
+from swarmd.eventlog.snapshot import decode_state
 
 thorough = settings(max_examples=150, deadline=None, derandomize="SWARMD_SIM_SEEDS" not in os.environ)
 
@@ -104,7 +121,11 @@ codes = st.sampled_from([0, 0, 69])
 
 @st.composite
 def command_ids(draw: st.DrawFn) -> str:
-    kind = draw(st.sampled_from(["train", "gather", "report", "announce", "leaderboard", "register", "cancel"]))
+    kind = draw(
+        st.sampled_from(["train", "gather", "report", "announce", "leaderboard", "register", "cancel", "weights"])
+    )
+    if kind == "weights":
+        return f"weights/{draw(rounds)}"
     return "register" if kind == "register" else f"{kind}/{draw(rounds)}/{draw(stages)}"
 
 
@@ -128,6 +149,7 @@ def node_settings(draw: st.DrawFn) -> Settings:
         restarts_max=draw(st.sampled_from([1, 8])),
         coordination=coordination if coordinates and not chained else None,
         chain=chain if chained else None,
+        catch_up_rounds=draw(st.sampled_from([0, 1, 2])),
         promised=None if coordinates or chained else draw(st.sampled_from([None, Promised(60.0, 1.0)])),
     )
 
@@ -136,7 +158,9 @@ references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0,
 stage_accounts = st.builds(
     StageAccount, stages, st.integers(0, 9), st.integers(0, 9), times, st.lists(peers, max_size=3).map(tuple)
 )
-timers = st.builds(TimerFired, st.sampled_from(["clock", "train", "gather", "publish", "drive", "submission"]), times)
+peer_weights = st.builds(PeerWeights, peers, rounds, words, st.integers(1, 9))
+TIMERS = ["clock", "train", "gather", "publish", "drive", "submission", "weights"]
+timers = st.builds(TimerFired, st.sampled_from(TIMERS), times)
 
 
 @st.composite
@@ -190,6 +214,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     LinkDown: st.builds(LinkDown, words),
     Registered: st.builds(Registered, command_ids()),
     MemberSeen: st.builds(MemberSeen, peers, words),
+    MembersSeen: st.builds(
+        MembersSeen, st.lists(st.builds(MemberRow, peers, words, st.booleans()), max_size=4).map(tuple)
+    ),
     MemberLeft: st.builds(MemberLeft, peers),
     RoundAnnounced: st.builds(RoundAnnounced, rounds, stages, times, times, st.sampled_from([False, False, True])),
     NoRoundYet: st.builds(NoRoundYet),
@@ -197,6 +224,9 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     RolloutsGathered: st.builds(RolloutsGathered, command_ids(), rounds, stages, st.tuples(references)),
     ReportPublished: st.builds(ReportPublished, command_ids(), rounds, stages),
     ReportSeen: st.builds(ReportSeen, peers, rounds, stages, rewards, words, st.binary(max_size=4)),
+    ReportsSeen: st.builds(
+        ReportsSeen, rounds, stages, st.lists(st.builds(ReportRow, peers, rewards), max_size=4).map(tuple)
+    ),
     RoundPublished: st.builds(RoundPublished, command_ids(), rounds, stages),
     LeaderboardPublished: st.builds(LeaderboardPublished, command_ids(), rounds),
     Equivocated: st.builds(
@@ -213,10 +243,15 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
     ),
     RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
     CommandFailed: st.builds(CommandFailed, command_ids(), words),
-    TrainerReady: st.builds(TrainerReady, words, words, st.integers(0, 9)),
+    TrainerReady: st.builds(
+        TrainerReady, words, words, st.integers(0, 9), architecture=st.sampled_from(["", "aa", "aa"])
+    ),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
     OutputsMade: st.builds(OutputsMade, command_ids(), rounds, stages, references),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
+    WeightsFetched: st.builds(WeightsFetched, command_ids(), peer_weights),
+    WeightsRefused: st.builds(WeightsRefused, command_ids(), st.sampled_from(["none-offered", "no-better"])),
+    WeightsAdopted: st.builds(WeightsAdopted, command_ids(), rounds, stages, peer_weights, rewards, rewards),
     ModelPushed: st.builds(ModelPushed, rounds, words, words, words, words),
     ChainUp: chain_ups,
     ChainDegraded: st.builds(ChainDegraded, words),
@@ -249,7 +284,7 @@ openings = st.builds(
     chain_ups,
 )
 plots = st.lists(st.one_of(events, st.just("next timer"), st.just("answer")), max_size=60)
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder(order="deterministic", enc_hook=to_plain).encode
 
 
 def answer_to(state: State, position: int) -> Event:
@@ -345,7 +380,7 @@ def test_step_is_pure(opening: tuple[Event, ...], plot: list[Any]) -> None:
         before = _encode(state)
         after, commands = step(state, envelope)
         assert _encode(state) == before, "step changed the state it was given"
-        again, commands_again = step(msgspec.msgpack.decode(before, type=State), envelope)
+        again, commands_again = step(decode_state(before), envelope)
         assert again == after
         assert commands_again == commands
 

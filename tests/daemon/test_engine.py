@@ -12,6 +12,7 @@ from swarmd.core.commands import Command, StartWorker
 from swarmd.core.events import (
     Event,
     LinkUp,
+    MemberLeft,
     MemberSeen,
     NodeStarted,
     NodeStopped,
@@ -121,7 +122,7 @@ def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
     async def run() -> None:
         await bench.engine.commit([STARTED])
         for number in range(BATCH_FACTS_MAX + 6):
-            await bench.engine.observe(MemberSeen(f"peer{number}"))
+            await bench.engine.observe(MemberLeft(f"peer{number}"))
         await bench.engine.observe(NodeStopped("enough"))
         with anyio.fail_after(5):
             await bench.engine.run()

@@ -87,4 +87,4 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
         given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
         if number == 59:
             assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)
-    assert given <= BYTES_PER_S.all * (1 - RESERVE) * (BURST_S + time.monotonic() - began)
+    assert given <= BYTES_PER_S.all * ((1 - RESERVE) * BURST_S + time.monotonic() - began)

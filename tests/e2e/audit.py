@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swarmd.cli.local_swarm.nodes import LocalSwarm
-from swarmd.core.events import Equivocated, Event, NodeStarted, ReportSeen, RoundAnnounced, RoundsSkipped, StageTrained
+from swarmd.core.events import Equivocated, Event, NodeStarted, RoundAnnounced, RoundsSkipped, StageTrained
+from swarmd.core.reported import reports_in
 from swarmd.eventlog.reader import read_commits
 
 
@@ -75,7 +76,8 @@ def assert_one_report_each(swarm: LocalSwarm) -> None:
     """Nobody's report of a stage was ever signed with two contents. Rewards in legacy networks grow, unsigned."""
     contents: dict[tuple[str, int, int], set[tuple[float, str]]] = {}
     for event in events_of(swarm.places[0].paths.events):
-        if isinstance(event, ReportSeen) and event.record:
-            key = (event.peer, event.round, event.stage)
-            contents.setdefault(key, set()).add((event.reward, event.digest))
+        for report in reports_in(event):
+            if report.record:
+                key = (report.peer, report.round, report.stage)
+                contents.setdefault(key, set()).add((report.reward, report.digest))
     assert all(len(content) == 1 for content in contents.values()), contents

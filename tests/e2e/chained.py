@@ -18,6 +18,7 @@ from tests.e2e.conftest import NODES, PATIENCE_S, Swarm
 FUNDS_WEI = 10**20
 WORK = 1 << 12  # scrypt's n: these accounts guard nothing
 STAGE_S = 400  # the policy's longest stage
+LASTING = 8  # blocks on top of the policy, so that no reorganisation of a test takes it back
 
 
 class ChainedSwarm(Swarm):
@@ -49,6 +50,7 @@ class ChainedSwarm(Swarm):
         self.ready_accounts()
         contract = self.ground.swarm
         contract.send(contract.owner, "setRoundPolicy", len(self.places), STAGE_S)
+        self.ground.mine(LASTING)
         chain = {
             "chain.rpc": [self.ground.ws, self.ground.url],
             "chain.chain_id": CHAIN_ID,

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.core.state import State, to_plain
 from swarmd.core.step import RULES
 from swarmd.eventlog.fold import load
 
 HERE = Path(__file__).parent
+
+
+def state_json(state: State) -> bytes:
+    """A state as JSON."""
+    return msgspec.json.encode(state, enc_hook=to_plain)
 
 
 def record(swarm: Path, name: str) -> Path:
@@ -25,7 +31,7 @@ def record(swarm: Path, name: str) -> Path:
     for node in sorted(swarm.glob("node-*")):
         shutil.copytree(node / "events", place / node.name / "events", ignore=shutil.ignore_patterns("*lock*"))
         state, _ = load(node / "events")
-        (place / node.name / "state.json").write_bytes(msgspec.json.format(msgspec.json.encode(state), indent=1))
+        (place / node.name / "state.json").write_bytes(msgspec.json.format(state_json(state), indent=1))
     return place
 
 

@@ -14,7 +14,17 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundAnnounced, RoundPublished
+from swarmd.core.events import (
+    Event,
+    MemberSeen,
+    MembersSeen,
+    RecordsRejected,
+    ReportSeen,
+    ReportsSeen,
+    RoundAnnounced,
+    RoundPublished,
+)
+from swarmd.core.reported import members_in, reports_in
 from swarmd.dht.identity.rsa import RsaIdentity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import decode_signed
@@ -230,13 +240,15 @@ class Campaign:
 
     def _judge_event(self, event: Event, at: float, clock: set[tuple[int, int]]) -> bool:
         """True for an event that a record led to. Raises Forged where it should not have."""
-        if isinstance(event, MemberSeen):
-            self._check_owner(event.peer)
+        if isinstance(event, MemberSeen | MembersSeen):
+            for member in members_in(event):
+                self._check_owner(member.peer)
         elif isinstance(event, RoundAnnounced):
             if (event.round, event.stage) not in clock:
                 raise Forged("the coordinator announced no such stage")
-        elif isinstance(event, ReportSeen):
-            self._judge_report(event, at)
+        elif isinstance(event, ReportSeen | ReportsSeen):
+            for report in reports_in(event):
+                self._judge_report(report, at)
         else:
             return False
         return True
@@ -254,7 +266,7 @@ class Campaign:
         """(reports of honest nodes in the coordinator's log, how many there should be) for the rounds of the fuzz."""
         first, last = self.rounds
         events = [event for _, event in events_of(self._swarm.places[0].paths.events)]
-        reports = {(e.peer, e.round) for e in events if isinstance(e, ReportSeen) and first <= e.round < last}
+        reports = {(e.peer, e.round) for event in events for e in reports_in(event) if first <= e.round < last}
         return len([each for each in reports if each[0] in self._peers]), (last - first) * len(self._peers)
 
 

@@ -21,7 +21,6 @@ from swarmd.core.commands import (
     ReadClock,
     Register,
 )
-from swarmd.core.coordinator.coordination import reported_by
 from swarmd.core.events import (
     Equivocated,
     LeaderboardPublished,
@@ -104,7 +103,7 @@ async def test_a_member_with_two_reports_is_found_out_and_loses_its_place(tmp_pa
         core.tell(MemberSeen("otto"), MemberSeen(liar.peer_id))
         core.tell(RoundPublished("announce/0/0/1", 0, 0), *boss.seen(ReportSeen), *boss.seen(Equivocated))
         assert core.state.coordination is not None
-        assert reported_by(core.state.coordination) == [] and core.state.coordination.barred == (liar.peer_id,)
+        assert not core.state.coordination.reports and core.state.coordination.barred == (liar.peer_id,)
 
 
 async def test_followers_compare_the_reports_of_a_leaderboard_with_what_they_read(tmp_path: Path) -> None:

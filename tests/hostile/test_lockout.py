@@ -16,6 +16,7 @@ from swarmd.dht.members import presence
 from swarmd.dht.members.membership import Members
 from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
 from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 
@@ -38,6 +39,7 @@ class Watcher:
             remember_addresses=lambda peer, addresses, credited: None,
             emit=self.told.append,
             members=1,
+            offers=MembersOffers(lambda peer, reason, message="": None),
         )
         self.session = session
         self.members = Members(cast(Any, session))

@@ -43,7 +43,7 @@ EVIDENCE = (
     Mutant(
         "a stage waits for a barred peer",
         "swarmd/core/coordinator/coordination.py",
-        "            and member.peer not in barred\n",
+        "    if member.peer in coordination.barred:\n        return False\n",
         "",
         ("tests/core/peers/test_evidence.py",),
     ),

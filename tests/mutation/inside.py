@@ -16,7 +16,7 @@ CORE = (
     Mutant(
         "free identities may have all places of members",
         "swarmd/core/coordinator/members.py",
-        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked:",
+        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
         "if False:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
@@ -128,15 +128,15 @@ CORE = (
     Mutant(
         "who has left is waited for",
         "swarmd/core/coordinator/coordination.py",
-        "            if not member.left\n            and member.peer",
-        "            if member.peer",
+        "if member is None or member.left or not member.worked:",
+        "if member is None or not member.worked:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
     Mutant(
         "an identity that has cost nothing is waited for",
         "swarmd/core/coordinator/coordination.py",
-        "            and member.worked\n",
-        "",
+        "if member is None or member.left or not member.worked:",
+        "if member is None or member.left:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
 )

@@ -5,5 +5,6 @@ from __future__ import annotations
 from tests.mutation.around import AROUND
 from tests.mutation.evidence import EVIDENCE
 from tests.mutation.inside import INSIDE
+from tests.mutation.shards import SHARDS
 
-MUTANTS = (*INSIDE, *EVIDENCE, *AROUND)
+MUTANTS = (*INSIDE, *SHARDS, *EVIDENCE, *AROUND)

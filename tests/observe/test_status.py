@@ -18,6 +18,7 @@ from swarmd.core.state import (
     Deadline,
     Link,
     Member,
+    Members,
     Skip,
     StageReward,
     State,
@@ -58,7 +59,9 @@ STATE = State(
         NOW - 50,
         5,
         0,
-        members=(Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)),
+        members=Members.of(
+            [Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)]
+        ),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),

@@ -25,7 +25,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import State
+from swarmd.core.state import State, from_plain
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
 from swarmd.observe.narrative.lines import line_of
@@ -116,7 +116,7 @@ def test_events_of_no_node_are_refused() -> None:
 @pytest.mark.parametrize("node", sorted(GOLDEN.glob("rules-*/*/node-*")), ids=lambda node: "/".join(node.parts[-3:]))
 def test_golden_logs_tell_what_their_states_hold(node: Path) -> None:
     history = read_history(node)
-    state = msgspec.json.decode((node / "state.json").read_bytes(), type=State)
+    state = msgspec.json.decode((node / "state.json").read_bytes(), type=State, dec_hook=from_plain)
     assert state.settings is not None and history.peer == state.settings.peer
     told = {(stage.round, stage.stage): stage.reward for stage in history.stages}
     assert told == {(row.round, row.stage): row.reward for row in state.rewards}

@@ -134,3 +134,11 @@ def test_what_a_kernel_has_not_is_told_and_the_process_runs_on(tmp_path: Path) -
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert "no Landlock (landlock: Function not implemented)" in ended.stdout and "system calls:" in ended.stdout
+
+
+@pytest.mark.parametrize("worker", ["swarmd.dht.worker", "swarmd.chain.worker"])
+def test_a_worker_has_one_thread_before_it_is_confined(worker: str) -> None:
+    """Threads that libraries start when they are imported, as numpy's, would not be confined."""
+    program = f"import os, {worker}; assert os.listdir('/proc/self/task') == [str(os.getpid())]"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr

@@ -125,15 +125,15 @@ MUTANTS = (
     Mutant(
         "a quorum of others closes a stage that this node trains",
         coordination,
-        "if enough and not awaits_own(turn):",
-        "if enough:",
+        'if not awaits_own(turn):\n        _close(turn, "quorum")',
+        '_close(turn, "quorum")',
         (("quorum", 0.5),),
     ),
     Mutant(
         "the quorum is one report short",
         coordination,
-        "needed = max(1, math.ceil(quorum * len(latest.peers)))",
-        "needed = max(1, math.ceil(quorum * len(latest.peers)) - 1)",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited))",
+        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",
@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         "a report counts twice",
         coordination,
-        "or event.peer in reported_by(coordination):",
+        "or event.peer in coordination.reports:",
         "or False:",
     ),
     Mutant(

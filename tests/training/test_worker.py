@@ -184,7 +184,9 @@ def trained_in(round: int) -> StageTrained:
     return StageTrained(order(round).id, round, 0, 0.5, RolloutsRef("a", round, 0, "", 4, 0))
 
 
-def live(config: Config, pusher: object, outbox: Heard, use: Callable[[Any], Awaitable[None]]) -> None:
+def live(
+    config: Config, pusher: object, outbox: Heard, use: Callable[[Any], Awaitable[None]], offering: Any = None
+) -> None:
     """A trainer's loop around an engine that is done at once; `use` gets what tells it things."""
     engine: Any = SimpleNamespace(
         steps=0,
@@ -197,7 +199,7 @@ def live(config: Config, pusher: object, outbox: Heard, use: Callable[[Any], Awa
         told, inbox = anyio.create_memory_object_stream[Perform | Stop](4)
         with anyio.fail_after(60.0):
             async with told, inbox, anyio.create_task_group() as tasks:
-                tasks.start_soon(TrainerService(engine, config, outbox, pusher).run, inbox)  # type: ignore[arg-type]
+                tasks.start_soon(TrainerService(engine, config, outbox, pusher, offering).run, inbox)  # type: ignore[arg-type]
                 await use(told)
 
     anyio.run(run)
@@ -217,6 +219,25 @@ def reason_to_retire(rounds: int, **settings: Any) -> str:
     assert outbox.events == [trained_in(round) for round in range(rounds)]
     (reason,) = outbox.retired
     return reason
+
+
+def test_weights_are_kept_before_the_daemon_hears_of_a_stage_and_offered_afterwards() -> None:
+    outbox, took_at, offered = Heard(), [0], threading.Semaphore(0)
+    offering = SimpleNamespace(
+        is_due=lambda event: event.round == 1,
+        take=lambda checkpoint: not took_at.append(len(outbox.events)),  # type: ignore[func-returns-value]
+        offer=lambda event, policy: offered.release(),
+    )
+
+    async def train(told: Any) -> None:
+        for round in range(2):
+            await told.send(Perform(order(round)))
+            assert await anyio.to_thread.run_sync(outbox.heard.acquire, True, 30.0)
+        assert await anyio.to_thread.run_sync(offered.acquire, True, 30.0)
+        await told.send(Stop(1.0))
+
+    live(make_config(), Idle(), outbox, train, offering)
+    assert took_at == [0, 1] and len(outbox.events) == 2
 
 
 def test_a_process_retires_after_its_rounds() -> None:

@@ -18,7 +18,7 @@ from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.wire.records import PROTOCOL, WORK_SINCE
+from swarmd.dht.wire.records import SHARDED_SINCE, WITHDRAWN_SINCE, WORK_SINCE
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
@@ -62,6 +62,11 @@ Invited = Annotated[
 WorkBits = Annotated[
     int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
 ]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
+Large = Annotated[
+    bool,
+    typer.Option("--large", help="For hundreds of members: records lie in shards; an older swarmd cannot join."),
+]
 
 
 class NewSwarmOptions(NamedTuple):
@@ -77,6 +82,7 @@ class NewSwarmOptions(NamedTuple):
     members: tuple[str, ...]
     invited: bool
     work_bits: int
+    large: bool
     paid_by: Payer
     public_rpc: tuple[str, ...]
     min_submissions: int
@@ -100,6 +106,7 @@ def new(
     member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
     invited: Invited = False,
     work_bits: WorkBits = 0,
+    large: Large = False,
     rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
@@ -117,9 +124,7 @@ def new(
         int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
     ] = DEPTH,
     max_gwei: MaxGwei = MAX_GWEI,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")
-    ] = False,
+    yes: Yes = False,
 ) -> None:
     """Make a swarm: the first node's identity and configuration, and a manifest for all who are to join.
 
@@ -137,6 +142,7 @@ def new(
         members=tuple(member or ()),
         invited=invited,
         work_bits=work_bits,
+        large=large,
         paid_by=payer(rpc, account, passphrase_file, max_gwei),
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
@@ -227,7 +233,7 @@ def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
 
 def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
-    for own in ("resume_s", "when_alone"):  # the creator's node goes by these, and nobody else
+    for own in ("resume_s", "when_alone", "shard_members"):  # the creator's node goes by these, and nobody else
         rounds.pop(own)
     rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
     return Manifest(
@@ -243,8 +249,15 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
         signature=Signature(peer, "0" * 128),
         rounds=Rounds(coordinator=peer, **rounds),
         work_bits=wishes.work_bits,
-        protocol=PROTOCOL if wishes.invited else WORK_SINCE if wishes.work_bits else 1,
+        protocol=_protocol(wishes),
     )
+
+
+def _protocol(wishes: NewSwarmOptions) -> int:
+    """The oldest version of the protocol that knows what is wished for."""
+    if wishes.large:
+        return SHARDED_SINCE
+    return WITHDRAWN_SINCE if wishes.invited else WORK_SINCE if wishes.work_bits else 1
 
 
 def _membership(wishes: NewSwarmOptions) -> Literal["open", "allow-list", "invitation", "work"]:

@@ -11,6 +11,7 @@ from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.coordinator import standings
 from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, with_room, without_gone
+from swarmd.core.coordinator.shards import place_records, placement_of
 from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
@@ -21,7 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, stage_id
 from swarmd.core.peers import evidence
-from swarmd.core.state import MEMBERS_MAX, AnyState, Coordination, Member, Report
+from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, AnyState, Coordination, Member, Report, Reports
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings, Value
 
@@ -189,15 +190,11 @@ def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
 
 def member_of(coordination: Coordination, peer: str) -> Member | None:
     """The member with this peer id."""
-    for member in coordination.members:
-        if member.peer == peer:
-            return member
-    return None
+    return coordination.members.get(peer)
 
 
 def _set_member(turn: Turn, member: Member) -> None:
-    others = tuple(other for other in turn.coordination.members if other.peer != member.peer)
-    turn.state.coordination = replace(turn.coordination, members=(*others, member))
+    turn.state.coordination = replace(turn.coordination, members=turn.coordination.members.put(member))
 
 
 def on_member_left(turn: Turn, event: MemberLeft) -> None:
@@ -214,8 +211,9 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
 
 def _muster(turn: Turn) -> None:
     coordination = turn.coordination
-    present = sum(not member.left for member in coordination.members)
-    enough = present >= settings_of(turn).min_peers and not turn.state.restored  # then the clock may still be heard
+    enough = (
+        coordination.members.present >= settings_of(turn).min_peers and not turn.state.restored
+    )  # then the clock may still be heard
     if coordination.chart == "mustering" and enough:
         begin(turn)
 
@@ -244,17 +242,23 @@ def _first_round(turn: Turn) -> int:
 
 def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
     coordination = turn.coordination
+    placed = placement_of(coordination)
+    if stage == 0:
+        placed = place_records(coordination, settings_of(turn).shard_members, fit(round))
     opened = turn.move_coordinator(
         trigger,
         round=fit(round),
         stage=stage,
         opened_at=turn.at,
         deadline_at=turn.at + settings_of(turn).stage_s,
-        reports=(),
+        reports=NO_REPORTS,
         round_reports=() if stage == 0 else (*coordination.round_reports, *coordination.reports),
         openings=coordination.openings + 1,
         held_since=None,
         barred=evidence.barred_in(turn.state, round),
+        shards=placed.shards,
+        sharded_since=placed.since,
+        shards_before=placed.before,
     )
     if opened:
         _announce(turn)
@@ -266,7 +270,8 @@ def _announce_id(coordination: Coordination) -> str:
 
 def _announce(turn: Turn) -> None:
     clock = turn.coordination
-    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, clock.opened_at, clock.deadline_at))
+    times, placed = (clock.opened_at, clock.deadline_at), (clock.shards, clock.sharded_since, clock.shards_before)
+    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, *times, False, *placed))
 
 
 def _finish(turn: Turn, rounds: int) -> None:
@@ -275,7 +280,7 @@ def _finish(turn: Turn, rounds: int) -> None:
         "finish",
         round=rounds,
         stage=0,
-        reports=(),
+        reports=NO_REPORTS,
         round_reports=(),
         opened_at=turn.at,
         deadline_at=turn.at,
@@ -288,9 +293,9 @@ def _finish(turn: Turn, rounds: int) -> None:
 def _announce_end(turn: Turn) -> None:
     clock = turn.coordination
     opened_at, deadline_at = clock.opened_at, clock.deadline_at
-    turn.issue(
-        Announce(command_id("announce", f"final/{clock.round}"), clock.round, 0, opened_at, deadline_at, final=True)
-    )
+    placed = (clock.shards, clock.sharded_since, clock.shards_before)
+    final = command_id("announce", f"final/{clock.round}")
+    turn.issue(Announce(final, clock.round, 0, opened_at, deadline_at, True, *placed))
 
 
 def on_round_published(turn: Turn, event: RoundPublished) -> None:
@@ -310,7 +315,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     coordination = turn.state.coordination
     assert coordination is not None, "this node coordinates"
     current = event.round == coordination.round and event.stage == coordination.stage
-    if not current or coordination.chart not in COLLECTING or event.peer in reported_by(coordination):
+    if not current or coordination.chart not in COLLECTING or event.peer in coordination.reports:
         return
     if event.peer in coordination.barred:
         turn.count_rejections(evidence.REASON, 1)
@@ -324,61 +329,83 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
         if member_of(coordination, event.peer) is None:
             return
     report = Report(event.peer, event.reward, event.record)
-    turn.state.coordination = replace(coordination, reports=(*coordination.reports, report))
+    turn.state.coordination = replace(coordination, reports=coordination.reports.put(report))
     _close_on_quorum(turn)
 
 
-def reported_by(coordination: Coordination) -> list[str]:
-    """Peers whose reports of the open stage have come."""
-    return [report.peer for report in coordination.reports]
+class Waiting(Value, frozen=True):
+    """How many reports the open stage waits for, and of what that was counted.
 
-
-class _Expected(Value, frozen=True):
-    """Whom the open stage waits for, as it was found last, and of what that was found."""
-
-    members: tuple[Member, ...] = ()
-    round: int = -1
-    barred: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    quorum: float = 0.0
-    needed: int = 1  # reports, for a quorum of these peers
-
-
-_expected = [_Expected()]
-
-
-def expected_of(coordination: Coordination) -> tuple[str, ...]:
-    """Peers whose reports the open stage waits for.
-
-    Asked at every report, while members change between stages only: the last answer is kept, for these same members.
+    It goes with the members whom it counts (`ByPeer.keep_memo`), and names them by their size alone.
     """
-    return _wait_for(coordination, 0.0).peers
+
+    round: int
+    barred: tuple[str, ...]
+    members_size: int
+    reports: Reports
+    awaited: int  # members whose reports the stage waits for
+    reported: int  # those of them whose reports have come
 
 
-def _wait_for(coordination: Coordination, quorum: float) -> _Expected:
-    """Whom the open stage waits for, and how many of them it needs."""
-    latest, members, barred = _expected[0], coordination.members, coordination.barred
-    if latest.members is not members or latest.round != coordination.round or latest.barred != barred:
-        latest = _Expected(members, coordination.round, barred, _find_expected(coordination))
-    elif latest.quorum == quorum:
-        return latest
-    needed = max(1, math.ceil(quorum * len(latest.peers)))
-    latest = _expected[0] = replace(latest, quorum=quorum, needed=needed)
-    return latest
+def waiting_of(coordination: Coordination) -> Waiting:
+    """How many reports the open stage waits for, and how many of these have come.
+
+    Asked at every report and every member: what was counted last is counted on from, by what has changed since.
+    """
+    members, reports = coordination.members, coordination.reports
+    known: Waiting | None = members.memo
+    usable = known is not None and known.round == coordination.round and known.barred == coordination.barred
+    if known is None or not usable or known.members_size > members.size or not reports.follows(known.reports):
+        waiting = _count_waiting(coordination)
+    elif known.members_size == members.size and known.reports is reports:
+        return known
+    else:
+        waiting = _count_on(coordination, known)
+    if members.size:  # there is one object for no members, whoever has none
+        members.keep_memo(waiting)
+    return waiting
 
 
-def _find_expected(coordination: Coordination) -> tuple[str, ...]:
-    round, lately, barred = coordination.round, coordination.round - 1, coordination.barred
-    return tuple(
-        [
-            member.peer
-            for member in coordination.members
-            if not member.left
-            and member.peer not in barred
-            and member.worked
-            and (member.last_round >= lately or member.since_round > lately or is_expected(member, round))
-        ]  # whom `is_expected` takes for certain is not put to it: there may be thousands
-    )
+def _awaited(coordination: Coordination) -> int:
+    """How many reports the open stage waits for, whichever have come."""
+    known: Waiting | None = coordination.members.memo
+    if known is None or known.members_size != coordination.members.size:
+        return waiting_of(coordination).awaited
+    usable = known.round == coordination.round and known.barred == coordination.barred
+    return known.awaited if usable else waiting_of(coordination).awaited
+
+
+def _count_waiting(coordination: Coordination) -> Waiting:
+    members, reports = coordination.members, coordination.reports
+    peers = [member.peer for member in members if is_awaited(coordination, member)]
+    reported = sum([peer in reports for peer in peers])
+    return Waiting(coordination.round, coordination.barred, members.size, reports, len(peers), reported)
+
+
+def _count_on(coordination: Coordination, known: Waiting) -> Waiting:
+    """Count the members that changed, before and after, each once; then the reports that came."""
+    members, reports, awaited, reported = coordination.members, coordination.reports, known.awaited, known.reported
+    changed = dict.fromkeys(members.put_since(known.members_size)) if members.size > known.members_size else ()
+    for peer in changed:
+        before, after = members.get_before(peer, known.members_size), members.get(peer)
+        change = is_awaited(coordination, after) - is_awaited(coordination, before)
+        awaited += change
+        reported += change * (peer in known.reports)
+    for peer in dict.fromkeys(reports.put_since(known.reports.size)):
+        change = (peer in reports) - (peer in known.reports)
+        reported += change * is_awaited(coordination, members.get(peer))
+    return Waiting(known.round, known.barred, members.size, reports, awaited, reported)
+
+
+def is_awaited(coordination: Coordination, member: Member | None) -> bool:
+    """Whether the open stage waits for a member's report."""
+    if member is None or member.left or not member.worked:
+        return False
+    if member.peer in coordination.barred:
+        return False
+    lately = coordination.round - 1
+    certain = member.last_round >= lately or member.since_round > lately
+    return certain or is_expected(member, coordination.round)
 
 
 def is_expected(member: Member, round: int) -> bool:
@@ -407,12 +434,13 @@ def _close_on_quorum(turn: Turn) -> None:
     assert coordination is not None, "this node coordinates"
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
         return  # whom it was held for may take part now
-    awaited = _wait_for(coordination, settings_of(turn).quorum)
-    if len(coordination.reports) < awaited.needed:
+    if not len(coordination.reports):
+        return  # a quorum has one at least
+    awaited = _awaited(coordination)
+    needed = max(1, math.ceil(settings_of(turn).quorum * awaited))
+    if len(coordination.reports) < needed or waiting_of(coordination).reported < min(needed, awaited):
         return
-    expected, reported = awaited.peers, frozenset(reported_by(coordination))
-    enough = sum([peer in reported for peer in expected]) >= min(awaited.needed, len(expected))
-    if enough and not awaits_own(turn):
+    if not awaits_own(turn):
         _close(turn, "quorum")
 
 
@@ -428,7 +456,7 @@ def awaits_own(turn: Turn) -> bool:
     trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
     if turn.rules < OWN_PACE_SINCE or own is None or not trains:
         return False
-    if own.peer in coordination.barred or own.peer in reported_by(coordination):
+    if own.peer in coordination.barred or own.peer in coordination.reports:
         return False
     silent = coordination.round - max(own.last_round, own.since_round - 1)
     return silent <= OWN_SILENT_MAX or is_expected(own, coordination.round)

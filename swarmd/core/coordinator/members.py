@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Members
 
 MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
@@ -14,17 +14,15 @@ IDLE_BOUNDED_SINCE = 8  # rules under which free identities have few places, and
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
 
 
-def without_gone(coordination: Coordination, member: Member) -> tuple[Member, ...] | None:
+def without_gone(coordination: Coordination, member: Member) -> Members | None:
     """The members without one that has just left and whom nothing is owed; None where it is kept."""
-    owed = member.rounds > 0 or _has_reported(coordination, member.peer)
+    owed = member.rounds > 0 or member.peer in coordination.reports
     if owed or len(coordination.members) <= GONE_KEPT:
         return None
-    return tuple(other for other in coordination.members if other.peer != member.peer)
+    return coordination.members.without(member.peer)
 
 
-def with_room(
-    coordination: Coordination, newcomer: MemberSeen, reported: bool, rules: int
-) -> tuple[Member, ...] | None:
+def with_room(coordination: Coordination, newcomer: MemberSeen, reported: bool, rules: int) -> Members | None:
     """The members with room for one more; None where all take part.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
@@ -36,28 +34,24 @@ def with_room(
         rules: the version of the core's behaviour to follow.
     """
     members = coordination.members
-    if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked:
-        idle = [member for member in members if not member.worked]
-        if len(idle) >= IDLE_MEMBERS_MAX:
-            return _without_least(coordination, idle, reported, rules)
+    if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
+        return _without_least(coordination, members.idle, reported, rules)
     if len(members) < MEMBERS_MAX:
         return members
     return _without_least(coordination, members, reported, rules)
 
 
-def _without_least(
-    coordination: Coordination, among: Iterable[Member], reported: bool, rules: int
-) -> tuple[Member, ...] | None:
-    reporters = frozenset(report.peer for report in coordination.reports)
+def _without_least(coordination: Coordination, among: Iterable[Member], reported: bool, rules: int) -> Members | None:
+    reports = coordination.reports
     missed = [
         member
         for member in among
-        if member.peer not in reporters and _may_go(member, coordination.round, reported, rules)
+        if member.peer not in reports and _may_go(member, coordination.round, reported, rules)
     ]
     if not missed:
         return None
     least = min(missed, key=_worth)
-    return tuple(member for member in coordination.members if member is not least)
+    return coordination.members.without(least.peer)
 
 
 def _may_go(member: Member, round: int, reported: bool, rules: int) -> bool:
@@ -72,7 +66,3 @@ def _may_go(member: Member, round: int, reported: bool, rules: int) -> bool:
 
 def _worth(member: Member) -> tuple[bool, bool, int, int, str]:
     return (member.rounds > 0, not member.left, member.last_round, member.since_round, member.peer)
-
-
-def _has_reported(coordination: Coordination, peer: str) -> bool:
-    return any(report.peer == peer for report in coordination.reports)

@@ -20,7 +20,7 @@ def credit(turn: Turn) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
     rewards = {report.peer: report.reward for report in coordination.reports}
-    members = tuple(
+    members = coordination.members.renewed(
         [
             _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
             for member in coordination.members

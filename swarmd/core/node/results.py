@@ -10,7 +10,7 @@ from swarmd.core.ids import stage_id
 from swarmd.core.peers import claims
 from swarmd.core.state import SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
-from swarmd.core.values import SetAside
+from swarmd.core.values import RolloutsRef, SetAside
 
 
 def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
@@ -56,6 +56,15 @@ def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
         "mark": sum(bool(each.mark) for each in set_aside),
     }
     return tuple((reason, fit(count)) for reason, count in counts.items() if count > 0)
+
+
+def context_after(turn: Turn, before: Work | None, round: int) -> tuple[RolloutsRef, ...]:
+    """What later questions may be made of: rollouts of the stages that came before, down to the preceding round."""
+    if before is None or turn.settings.stages == 1:
+        return ()
+    own = () if before.result is None else (before.result.rollouts,)
+    known = (*before.context, *before.rollouts, *own)
+    return tuple([ref for ref in known if ref.round >= round - 1])
 
 
 def report_of(work: Work, result: Result) -> PublishReport:

@@ -30,8 +30,8 @@ from swarmd.core.events import (
     TrainingCancelled,
 )
 from swarmd.core.ids import command_id, stage_id, timer_about
-from swarmd.core.node import restored
-from swarmd.core.node.results import note_result, preceding, report_of, rewarded
+from swarmd.core.node import restored, weights
+from swarmd.core.node.results import context_after, note_result, preceding, report_of, rewarded
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.peers import claims, evidence
 from swarmd.core.state import Clock, Result, Work
@@ -146,6 +146,7 @@ def follow_clock(turn: Turn, moved: bool) -> None:
 
 def _resume_or_enter(turn: Turn, clock: Clock) -> None:
     """After a start: take up the stage left undone if the swarm is still there, else join where it is."""
+    weights.resume(turn)
     work = turn.state.work
     elsewhere = work is None or (work.round, work.stage) != (clock.round, clock.stage)
     if work is None or elsewhere or clock.final or restored.is_barred(turn.state, clock.round):
@@ -156,12 +157,13 @@ def _resume_or_enter(turn: Turn, clock: Clock) -> None:
     elif work.result is not None:
         turn.move_round("resume_publishing")
         turn.arm("publish", turn.at + turn.settings.publish_s)
-    elif work.gathered:
+    elif work.gathered and not weights.are_awaited(turn.state, work.round):
         turn.move_round("resume_training")
         _train(turn, work)
     else:
         turn.move_round("resume_gathering")
-        turn.arm("gather", turn.at + turn.settings.gather_s)
+        if not work.gathered:
+            turn.arm("gather", turn.at + turn.settings.gather_s)
 
 
 def enter_stage(turn: Turn, clock: Clock) -> None:
@@ -188,21 +190,13 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
     _drop_gathering(turn)
     before = turn.state.work
     joined = before is None or before.round != clock.round
-    work = Work(clock.round, clock.stage, joined_at=turn.at, context=_context_after(turn, before, clock.round))
+    work = Work(clock.round, clock.stage, joined_at=turn.at, context=context_after(turn, before, clock.round))
     turn.state.work = work
     turn.state.rounds_joined += joined
     if turn.settings.chain is not None:
         votes.begin_tally(turn, work.round, work.stage)
+    weights.begin(turn, work.round)
     _gather(turn, work)
-
-
-def _context_after(turn: Turn, before: Work | None, round: int) -> tuple[RolloutsRef, ...]:
-    """What later questions may be made of: rollouts of the stages that came before, down to the preceding round."""
-    if before is None or turn.settings.stages == 1:
-        return ()
-    own = () if before.result is None else (before.result.rollouts,)
-    known = (*before.context, *before.rollouts, *own)
-    return tuple([ref for ref in known if ref.round >= round - 1])
 
 
 def _drop_gathering(turn: Turn) -> None:
@@ -246,10 +240,19 @@ def on_gather_overdue(turn: Turn) -> None:
 def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
     turn.disarm("gather")
     work = turn.state.work
-    if turn.move_round("gathered"):
+    if work is not None and weights.are_awaited(turn.state, work.round):
+        turn.state.work = replace(work, gathered=True, rollouts=rollouts)
+    elif turn.move_round("gathered"):
         assert work is not None, "rollouts are gathered for a stage"
         turn.state.work = replace(work, gathered=True, rollouts=rollouts)
         _train(turn, turn.state.work)
+
+
+def begin_if_gathered(turn: Turn) -> None:
+    """Train the stage that waits for nothing any more."""
+    work = turn.state.work
+    if work is not None and work.gathered and turn.state.chart == "round.gathering":
+        _begin_training(turn, work.rollouts)
 
 
 def train_id(round: int, stage: int) -> str:
@@ -257,7 +260,10 @@ def train_id(round: int, stage: int) -> str:
 
 
 def _train(turn: Turn, work: Work) -> None:
-    turn.issue(Train(train_id(work.round, work.stage), work.round, work.stage, work.rollouts, work.context))
+    if turn.state.catch_up is not None and not work.begun:
+        work = turn.state.work = replace(work, begun=True, weights=weights.give(turn))
+    name = train_id(work.round, work.stage)
+    turn.issue(Train(name, work.round, work.stage, work.rollouts, work.context, work.weights))
     turn.arm("train", turn.at + turn.settings.train_s)
 
 
@@ -269,6 +275,7 @@ def on_stage_trained(turn: Turn, event: StageTrained) -> None:
         turn.settle(event.command)
     else:
         note_result(turn, event)
+        weights.on_stage_trained(turn)
         if work is not None and (work.round, work.stage) == (event.round, event.stage):
             _publish_result(turn, event, work)
             return
@@ -359,11 +366,7 @@ def cancel(turn: Turn) -> None:
 
 def _is_told(turn: Turn) -> bool:
     """Whether the trainer was told to stop and has not answered: a pause may begin and end meanwhile."""
-    return _is_asked(turn) and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
-
-
-def _is_asked(turn: Turn) -> bool:
-    return "cancel" in turn.deadlines
+    return "cancel" in turn.deadlines and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
 
 
 def on_train_overdue(turn: Turn) -> None:
@@ -386,7 +389,7 @@ def on_cancel_overdue(turn: Turn) -> None:
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
     leaving = turn.state.chart in LEAVING  # then nothing is waited for
-    if turn.rules >= ONE_FATE_SINCE and not leaving and not _is_asked(turn):
+    if turn.rules >= ONE_FATE_SINCE and not leaving and "cancel" not in turn.deadlines:
         return  # an answer that comes late: the stage failed meanwhile, and is being trained once more
     if _free_trainer(turn, train_id(event.round, event.stage)):
         go_on_training(turn)

@@ -21,6 +21,7 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.ids import command_id, timer_about
+from swarmd.core.node import weights
 from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
 from swarmd.core.turn import STOPPED_SINCE, Turn
 from swarmd.core.values import Worker
@@ -51,6 +52,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.stop_reason, state.exit_code = "", 0
     if event.restored:  # what was to be fetched and trained then is no longer, or was by now
         turn.drop_pending(Gather, Train)
+        weights.forget(turn)
     if state.chain is not None:
         state.chaining = WorkerState()
     turn.move_round("start")
@@ -221,9 +223,15 @@ def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     """The model is loaded: take up the stage that waits for it."""
     turn.disarm(timer_about("ready", "trainer"))
     if turn.move_trainer("ready"):
-        device, model, parameters, numbers = event.device, event.model, event.parameters, event.numbers
-        trainer = turn.state.trainer
-        turn.state.trainer = replace(trainer, device=device, model=model, parameters=parameters, numbers=numbers)
+        turn.state.trainer = replace(
+            turn.state.trainer,
+            device=event.device,
+            model=event.model,
+            parameters=event.parameters,
+            numbers=event.numbers,
+            architecture=event.architecture,
+            tokenizer=event.tokenizer,
+        )
     resend_training(turn)
 
 

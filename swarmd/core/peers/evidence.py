@@ -49,7 +49,9 @@ def on_equivocated(turn: Turn, event: Equivocated) -> None:
 def _withdraw(turn: Turn, coordination: Coordination) -> None:
     """Count no report of the open stage of those that are barred now. What was credited before stays."""
     barred = barred_in(turn.state, coordination.round)
-    reports = tuple([report for report in coordination.reports if report.peer not in barred])
+    reports = coordination.reports
+    for peer in barred:
+        reports = reports.without(peer)
     if len(reports) < len(coordination.reports):
         turn.count_rejections(REASON, len(coordination.reports) - len(reports))
     turn.state.coordination = replace(coordination, barred=barred, reports=reports)

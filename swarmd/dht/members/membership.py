@@ -16,11 +16,13 @@ from swarmd.dht.ports import Record
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ADDRESSES_MAX, PROTOCOL, Membership
+from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.worker.tasks import within
 
 LEAVE_S = 1.5  # longest announcement of the leaving
 WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
+FIELD_NAMES_BYTES = 24  # "withdrawn" and "weights", and how long they are
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,7 @@ class Members:
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
+        self._offer: bytes | None = b""  # in it
         self._watch: KeyWatch | None = None
         self._alert_until = 0.0
         self._elder = ""  # nonce of an elder twin's record that ours was written over
@@ -56,8 +59,7 @@ class Members:
         if self._watch is None:
             self._watch = self._begin_watch()
             self._session.start(self._keep_alert, self._watch)
-            if self._session.config.dht.admission == "invitation":
-                self._session.start(self._tell_withdrawn)
+            self._session.start(self._tell_changes)
         self._session.emit(Registered(command.id))
 
     def follow(self) -> None:
@@ -67,6 +69,7 @@ class Members:
     async def _publish(self, leaving: bool) -> None:
         session = self._session
         withdrawn = self._withdrawn = await self._read_withdrawn()
+        offer = self._offer = await session.weights_offer()
         content = Membership(
             swarm=session.swarm,
             name=session.config.name[:64],
@@ -78,6 +81,7 @@ class Members:
             invitation=session.invitation,
             protocol=PROTOCOL,
             withdrawn=withdrawn,
+            weights=_beside(withdrawn, offer),
         )
         record = await session.publisher.publish(content)
         self._published = record.expiration
@@ -88,16 +92,17 @@ class Members:
             return b""
         return await self._session.withdrawn()
 
-    async def _tell_withdrawn(self) -> None:
-        """Write the membership anew when the operator withdraws an invitation."""
+    async def _tell_changes(self) -> None:
+        """Write the membership anew when the operator withdraws an invitation, or the trainer offers weights."""
         while True:
             await self._session.runtime.sleep(self._session.config.dht.poll_s)
-            if await self._read_withdrawn() != self._withdrawn:
+            now = (await self._read_withdrawn(), await self._session.weights_offer())
+            if now != (self._withdrawn, self._offer):
                 try:
                     await self._publish(leaving=False)
                 except (NetworkDown, RecordRejected) as error:
-                    self._withdrawn = None  # not told yet: once more
-                    log.info("what was withdrawn is not told yet: %s", error)
+                    self._withdrawn = self._offer = None  # not told yet: once more
+                    log.info("what was withdrawn or is offered is not told yet: %s", error)
 
     def _begin_watch(self) -> KeyWatch:
         session = self._session
@@ -154,11 +159,13 @@ class Members:
             else:
                 self._session.remember_addresses(peer, content.addresses, self._session.is_credited(peer))
             self._note(peer, content, record)
+            self._session.offers.hear(peer, content)
             heard |= self._hear_withdrawn(peer, content, record.expiration)
         gone = self.presences.forget_gone(self._session.policy.now())
         for peer in (*gone, *(self.presences.forget(self._void()) if heard else ())):
             self._session.emit(MemberLeft(peer))
         known = self.presences.known
+        self._session.offers.keep(known)
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
         self._session.members = max(1, self.presences.here)
 
@@ -237,6 +244,11 @@ class Members:
 
 def _key(session: NetworkSession) -> bytes:
     return names.key_id(names.members(session.swarm))
+
+
+def _beside(withdrawn: bytes, offer: bytes) -> bytes:
+    """The offer of weights, where there is room: nodes of before take no more unknown fields than that."""
+    return offer if len(withdrawn) + len(offer) <= UNKNOWN_BYTES_MAX - FIELD_NAMES_BYTES else b""
 
 
 def _useful(addresses: tuple[str, ...]) -> tuple[str, ...]:

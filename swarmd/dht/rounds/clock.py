@@ -68,7 +68,11 @@ class SwarmClock:
             deadline_at=command.deadline_at,
             final=command.final,
             opening=command.opening,
+            shards=command.shards,
+            sharded_since=command.sharded_since,
+            shards_before=command.shards_before,
         )
+        self._session.shards.note(content)
         await self._session.publisher.publish(content)
         self._session.emit(RoundPublished(command.id, command.round, command.stage))
 
@@ -110,6 +114,7 @@ class SwarmClock:
         session, content = self._session, record.content
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
+            session.shards.note(content)
         session.records.hold(self._name, record)
         session.herald.pass_on(record)
 

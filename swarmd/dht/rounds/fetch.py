@@ -1,7 +1,10 @@
-"""Fetching bodies from their owners over a libp2p stream of our own.
+"""Fetching bodies, and chunks of weights, over libp2p streams of our own: from their owners, or from whom these name.
+
+Each has a protocol and bounds of its own, so that weights never take the room of bodies.
 
 Request: the 32 bytes of the digest. Answer: the size as an unsigned 64-bit big-endian number, then so many bytes; a
-size of 2**64 - 1 means that the peer has no such body, or will not give it now.
+size of 2**64 - 1 means that the peer has no such body, or will not give it now. Then come the names of a few peers to
+whom it has given the body, as in `swarmd.dht.rounds.body_holders`.
 """
 
 from __future__ import annotations
@@ -11,17 +14,19 @@ import hashlib
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
+import msgspec
 
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.node import DhtNode, NodeRun
+from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
 from swarmd.dht.ports import PeerCheck
-from swarmd.dht.wire.bodies import BlobStore
+from swarmd.dht.rounds.body_holders import NAMES_BYTES_MAX, BodyHolders, encode_names, read_names
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.weights.manifest import CHUNK_BYTES_MAX
 
 PROTOCOL = "/swarmd/body/1"
 DIGEST_BYTES = 32
@@ -35,29 +40,67 @@ REQUEST_S = 5.0
 CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
 BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
 BURST_S = 32.0
+OTHERS_MAX = 2  # of the peers that an owner names, so many are asked
+OTHERS_S = 3.0  # and each gets so long: it is not the owner's fault if one has nothing
+
+
+class StreamBounds(msgspec.Struct, frozen=True):
+    """A protocol, and what a node gives away over it."""
+
+    protocol: str
+    size_bytes_max: int  # of one body
+    served: PeerBounds  # at once
+    served_bytes: PeerBounds  # of them, in memory
+    bytes_per_s: PeerBounds
+    spreads: bool = False  # do those who were given something give it, too?
+
+
+MIB = 1024 * 1024
+BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S, spreads=True)
+WEIGHTS = StreamBounds(
+    "/swarmd/weights/1",
+    CHUNK_BYTES_MAX,
+    PeerBounds(2, 4, 8),
+    PeerBounds(2 * CHUNK_BYTES_MAX, 4 * CHUNK_BYTES_MAX, 8 * CHUNK_BYTES_MAX),
+    PeerBounds(2 * MIB, 4 * MIB, 8 * MIB),
+)
+
+
+class BodySource(Protocol):
+    """What is given out, by the SHA-256 of the content."""
+
+    def has(self, digest: str) -> bool:
+        """Whether there is something of this digest."""
+
+    def get(self, digest: str) -> bytes:
+        """It. Raises SwarmdError or OSError when it is not there."""
+
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class BodyServer:
-    """Gives bodies out of the blob store to those who may take part.
+    """Gives bodies out of the blob store, or chunks of weights, to those who may take part.
 
     Args:
         node: gets the stream's handler.
         blobs: what there is.
         admits: who may ask.
+        bounds: the protocol that it speaks, and how much it gives.
     """
 
-    def __init__(self, node: DhtNode, blobs: BlobStore, admits: PeerCheck) -> None:
+    def __init__(self, node: DhtNode, blobs: BodySource, admits: PeerCheck, bounds: StreamBounds = BODIES) -> None:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door
-        self._flow = Flow(BYTES_PER_S, BURST_S)
-        self._serving = ConcurrencyBudget(SERVED)
-        self._bytes = ConcurrencyBudget(SERVED_BYTES)
+        self._flow = Flow(bounds.bytes_per_s, BURST_S)
+        self._serving = ConcurrencyBudget(bounds.served)
+        self._bytes = ConcurrencyBudget(bounds.served_bytes)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
-        node.streams[PROTOCOL] = self.serve
+        self._holders = BodyHolders()
+        self._spreads = bounds.spreads
+        node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request.
@@ -76,28 +119,36 @@ class BodyServer:
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
         caller = self._door.caller(peer)
-        if not self._admits(peer) or not self._blobs.has(digest) or not self._serving.try_acquire(caller):
+        if not self._admits(peer):
             await _give(writer, ABSENT.to_bytes(8, "big"))
-            return
-        try:
-            await self._send(caller, digest, writer)
-        finally:
-            self._serving.give_back(caller)
+        elif not self._blobs.has(digest) or not self._serving.try_acquire(caller):
+            await self._name_others(caller, digest, writer)
+        else:
+            try:
+                await self._send(caller, digest, writer)
+            finally:
+                self._serving.give_back(caller)
+
+    async def _name_others(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
+        """Give no body, but the names of some that have it."""
+        await _give(writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(digest, caller.peer)))
 
     async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         async with self._reading:
             body = await self._read(digest)
         if body is None or not self._bytes.try_acquire(caller, len(body)):
-            await _give(writer, ABSENT.to_bytes(8, "big"))
+            await self._name_others(caller, digest, writer)
             return
         try:
             if not self._flow.try_charge(caller, len(body)):
                 self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
-                await _give(writer, ABSENT.to_bytes(8, "big"))
+                await self._name_others(caller, digest, writer)
                 return
             writer.write(len(body).to_bytes(8, "big"))
             for start in range(0, len(body), CHUNK_BYTES):
                 await _give(writer, body[start : start + CHUNK_BYTES])
+            if caller.known and self._spreads:
+                self._holders.note(digest, caller.peer)
         finally:
             self._bytes.give_back(caller, len(body))
 
@@ -123,32 +174,69 @@ async def _in_time(step: Awaitable[T], within_s: float, reason: str, what: str) 
     raise RecordRejected(reason, f"{what} within {within_s:g} s")
 
 
-async def fetch_body(node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-    """Fetch a body from its owner.
+async def fetch_body(
+    node: DhtNode, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = BODIES
+) -> bytes:
+    """Fetch a body from its owner, or, where that gives none, from others to whom it has given it.
+
+    With `WEIGHTS`, fetch a chunk or a manifest from whoever offers it.
 
     Raises:
-        NetworkDown: the peer is not there, has no such body, or is too slow.
-        RecordRejected: what it sends has another size or digest, or stops coming.
+        NetworkDown: the owner is not there, has no such body, or is too slow, and nobody whom it names gives it either.
+        RecordRejected: what the owner sends has another size or digest, or stops coming.
     """
-    return await node.call(lambda life: _fetch(life, peer, digest, size_bytes), timeout_s)
+    return await node.call(lambda life: _fetch_from_any(life, peer, digest, size_bytes, bounds), timeout_s)
 
 
-async def _fetch(life: NodeRun, peer: str, digest: str, size_bytes: int) -> bytes:
-    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), PROTOCOL)
+async def _fetch_from_any(life: NodeRun, owner: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes:
+    body, others = await _fetch(life, owner, digest, size_bytes, bounds)
+    own = life.p2p.peer_id.to_base58()
+    for other in [peer for peer in others if peer not in (own, owner)][:OTHERS_MAX]:
+        if body is None:
+            body = await _try_other(life, other, digest, size_bytes, bounds)
+    if body is None:
+        raise NetworkDown(f"{owner} has no body {digest[:12]}, nor has anybody whom it names")
+    return body
+
+
+async def _try_other(life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
+    """The body from a peer that the owner has named; None where it gives none, whatever it does."""
+    with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(OTHERS_S):
+        return (await _fetch(life, peer, digest, size_bytes, bounds))[0]
+    log.debug("%s was named for the body %s and does not give it", peer, digest)
+    return None
+
+
+async def _fetch(
+    life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds
+) -> tuple[bytes | None, list[str]]:
+    """(the body, peers that have it where this one does not give it). Raises RecordRejected, `CALL_ERRORS`."""
+    _, reader, writer = await life.p2p.call_binary_stream_handler(PeerID.from_base58(peer), bounds.protocol)
     try:
         writer.write(bytes.fromhex(digest))
         await writer.drain()
         stated = int.from_bytes(await _in_time(reader.readexactly(8), REQUEST_S, "slow", "no answer"), "big")
         if stated == ABSENT:
-            raise NetworkDown(f"{peer} has no body {digest[:12]}")
-        if stated != size_bytes or stated > BODY_BYTES_MAX:
+            return None, await _read_others(reader)
+        if stated != size_bytes or stated > bounds.size_bytes_max:
             raise RecordRejected("oversized", f"{stated} bytes instead of {size_bytes}")
         body = await _receive(reader, size_bytes)
     finally:
         writer.close()
     if hashlib.sha256(body).hexdigest() != digest:
         raise RecordRejected("wrong-digest", "the body is not the one that was announced")
-    return body
+    return body, []
+
+
+async def _read_others(reader: asyncio.StreamReader) -> list[str]:
+    """The peers that are named in the place of a body; none by whoever names none. Raises RecordRejected."""
+    try:
+        size = int.from_bytes(await _in_time(reader.readexactly(2), REQUEST_S, "slow", "no answer"), "big")
+        if size > NAMES_BYTES_MAX:
+            raise RecordRejected("oversized", f"{size} bytes of names")
+        return read_names(await _in_time(reader.readexactly(size), REQUEST_S, "slow", "no answer"))
+    except (EOFError, OSError):
+        return []
 
 
 async def _receive(reader: asyncio.StreamReader, size_bytes: int) -> bytes:

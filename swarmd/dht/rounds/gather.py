@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -11,7 +12,8 @@ from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Claim, RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.sources import Sources, choose_expected
+from swarmd.dht.rounds.sampled_shards import SampledShards
+from swarmd.dht.rounds.shard_counts import Shard, find_shards
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
@@ -32,6 +34,7 @@ ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger bod
 FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
 SLOW = "slow"
 SLOW_MAX = 1024  # peers that are noted for it
+FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +55,12 @@ class Gathering:
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
         self._bytes = 0
         self._runtime = session.runtime
-        self._sources = Sources(session.sample)
+        self._sample: SampledShards | None = None  # once the stage's shards are known
+        self._failures: Counter[str] = Counter()  # fetches that failed, by peer
+        self._replaced = 0  # of those that gave nothing, so many when others were chosen last
         self._expected: set[str] = set()  # peers whose reports name rollouts
         self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
+        self._announced: dict[str, Rank] = {}  # of their owners
         self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
         self._ranked: dict[str, tuple[Record, Rank]] = {}  # of all reports that were looked at
         self._awaited: set[str] = set()  # of them, those that gathering waits for
@@ -106,50 +112,79 @@ class Gathering:
 
     async def _look(self) -> None:
         """See who has announced rollouts, and begin to fetch those that are there. Raises NetworkDown."""
-        self._expected = await self._announced()
-        found = await self._session.records.find(names.rollouts(*self._place))
+        if self._sample is None:
+            shards, wanted = await find_shards(self._session, self._place[1]), self._session.config.dht.gather_peers
+            self._sample = SampledShards(shards, wanted, self._session.sample)
+        self._replaced = len(self._useless())
+        for shard in self._sample.read:
+            await self._look_at(shard)
+        while not self._sample.read or self._sample.lacks(len(self._useless())):
+            fresh = self._sample.next()
+            if fresh is None:
+                break
+            await self._look_at(fresh)
+
+    async def _look_at(self, shard: Shard) -> None:
+        """Look at a shard of the stage, or at all of it where it has none. Raises NetworkDown."""
+        await self._see_reports(names.reports(*self._place, *shard))
+        name = names.rollouts(*self._place, *shard)
+        found = await self._session.records.find(name)
         self._looked = self._looked or found.answered or self._session.coordinating
-        await self._begin_fetches(found.records)
+        await self._begin_fetches(name, found.records)
+
+    def _useless(self) -> set[str]:
+        """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""
+        refused = {peer for peer, _ in self._refused}
+        gone = {peer for peer, failed in self._failures.items() if failed >= FAILURES_MAX} - self._got.keys()
+        replaceable = self._sample is not None and not self._sample.is_exhausted(len(refused | gone))
+        return refused | gone if replaceable else refused
 
     def _end_lingering(self) -> bool:
         """Note when all that is waited for was there.
 
         Returns whether to end: nothing is being fetched any more, or what is has had its moment since then.
         """
+        assert self._sample is not None, "it was looked"
+        if self._sample.is_full(len(self._got)):
+            return True
         if self._complete_at is None:
             self._complete_at = self._runtime.now()
         lingered_s = min(LINGER_S, self._session.patience.strangers_s)
         return not self._fetching or self._runtime.now() > self._complete_at + lingered_s
 
     def _is_complete(self) -> bool:
-        """All awaited rollouts are here or refused. In a swarm that was just restarted, peers get a moment first."""
-        if self._fetching & self._awaited or self._awaited - self._got.keys() - {peer for peer, _ in self._refused}:
+        """All awaited rollouts are here or refused, or all that are wanted of a large swarm are here.
+
+        In a swarm that was just restarted, peers get a moment first, also while none of them is known yet.
+        """
+        if self._sample is not None and self._sample.is_full(len(self._got)):
+            return True
+        useless = self._useless()
+        if self._fetching & self._awaited or self._awaited - self._got.keys() - useless:
             return False
+        if self._sample is not None and self._sample.is_sample and len(useless) > self._replaced:
+            return False  # others may take their places
         now, session = self._runtime.time(), self._session
         settled = now > self._began_at + SETTLE_S or now > session.started_at + YOUNG_S
-        return settled or len(self._expected) >= session.members - 1
+        return settled or 1 < session.members <= len(self._expected) + 1
 
     def _remaining_s(self) -> float:
         return self._command.until_at - ANSWER_S - self._runtime.time()
 
-    async def _announced(self) -> set[str]:
-        """Peers whose report of the stage names rollouts.
+    async def _see_reports(self, name: str) -> None:
+        """See whose reports under a key name rollouts, and choose whom to gather from.
 
         It is worth waiting for those who gave theirs before, and for a while for others that worked, unless their last
         body stopped coming.
         """
-        name = names.reports(*self._place)
         found = await self._session.records.find(name)
         reports = {peer: report for peer, record in found.records.items() if (report := _report_of(record)).groups}
-        own = self._session.peer_id
-        self._reports = {each: reports[each] for each in reports if each != own and not self._is_barred(each)}
-        announced = {peer: found.records[peer] for peer in self._reports}
-        ranks = self._rank(announced, names.key_id(name))
-        expected = choose_expected(ranks)
-        self._ranks = {peer: ranks[peer] for peer in ranks if peer in expected}
-        awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
-        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
-        return expected
+        reports.pop(self._session.peer_id, None)
+        self._reports = {each: said for each, said in (self._reports | reports).items() if not self._is_barred(each)}
+        announced = {peer: found.records[peer] for peer in reports if peer in self._reports}
+        self._announced |= self._rank(announced, names.key_id(name))
+        self._announced = {peer: rank for peer, rank in self._announced.items() if peer in self._reports}
+        self._choose_awaited()
 
     def _rank(self, announced: dict[str, Record], key: bytes) -> dict[str, Rank]:
         """Where the reports stand; one that was looked at before keeps its rank."""
@@ -159,12 +194,21 @@ class Gathering:
             known[peer] = (announced[peer], rank)
         return {peer: known[peer][1] for peer in announced}
 
-    async def _begin_fetches(self, records: Mapping[str, Record]) -> None:
+    def _choose_awaited(self) -> None:
+        assert self._sample is not None, "the stage's shards are known"
+        self._sample.sources.choose(self._announced)
+        chosen = self._sample.sources.peers
+        self._ranks = {peer: rank for peer, rank in self._announced.items() if peer in chosen}
+        self._expected = set(self._ranks)
+        awaited = self._session.patience.awaited(self._ranks, self._runtime.time() - self._began_at)
+        self._awaited = {peer for peer in awaited if not self._session.slow[peer]}
+
+    async def _begin_fetches(self, name: str, records: Mapping[str, Record]) -> None:
         """Take the bodies that came with their records, which wait for nobody; begin to fetch the others.
 
         Those who kept to time before come first, and among them those whom the node knows.
         """
-        chosen = self._chosen(records)
+        chosen = self._chosen(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
         for peer, content in wanted:
             if content.body:
@@ -174,14 +218,15 @@ class Gathering:
             if not content.body:
                 self._begin_fetch(peer, content)
 
-    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
+    def _chosen(self, name: str, records: Mapping[str, Record]) -> list[str]:
         """Peers to gather from: at random of those known, and of newcomers those who come first; at most so many."""
-        tried, own = self._sources.peers, self._session.peer_id
-        fresh = {peer: record for peer, record in records.items() if peer != own and peer not in tried}
-        fresh = {peer: record for peer, record in fresh.items() if not self._is_barred(peer)}
-        key = names.key_id(names.rollouts(*self._place))
-        self._sources.choose(self._session.seniority.ranks_of(fresh, key))
-        return [peer for peer in self._sources.peers if peer in records and peer not in self._got]
+        assert self._sample is not None, "the stage's shards are known"
+        own = self._session.peer_id
+        fresh = {peer: record for peer, record in records.items() if peer != own and not self._is_barred(peer)}
+        sources = self._sample.sources
+        sources.choose(self._session.seniority.ranks_of(fresh, names.key_id(name)))
+        done = self._got.keys() | (self._useless() if self._sample.is_sample else set())
+        return [peer for peer in sources.peers if peer in records and peer not in done]
 
     def _is_barred(self, peer: str) -> bool:
         return self._session.bars(peer, self._command.source_round)
@@ -210,11 +255,24 @@ class Gathering:
             self._session.slow.pop(peer, None)
         except RecordRejected as error:
             self._refused.add((peer, content.digest))
+            self._replace(peer)
             self._session.rejections.count(peer, error.reason, error.message)
             if error.reason == SLOW and len(self._session.slow) < SLOW_MAX:
                 self._session.slow[peer] += 1
         except SwarmdError as error:
             log.info("rollouts of %s are not to be had: %s", peer, error)
+            self._note_failure(peer)
+
+    def _note_failure(self, peer: str) -> None:
+        """Where any other peer is as good, one that gives nothing is not asked for ever."""
+        assert self._sample is not None, "it was looked"
+        self._failures[peer] += self._sample.is_sample
+        if self._failures[peer] == FAILURES_MAX:
+            self._replace(peer)
+
+    def _replace(self, peer: str) -> None:
+        if self._sample is not None and self._sample.is_sample and peer in self._ranks and self._ranks[peer].known:
+            self._sample.sources.replace()
 
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
         if content.size_bytes > ROLLOUTS_BYTES_MAX:

@@ -58,8 +58,14 @@ class KeyWatch:
         """Read now, as if the time for it had come."""
         self._woken.set()
 
-    async def run(self) -> None:
-        """Read the key when hinted at, and at intervals, until cancelled."""
+    async def run(self, later: bool = False) -> None:
+        """Read the key when hinted at, and at intervals, until cancelled.
+
+        Args:
+            later: whether the first read waits, too: many keys are not to be read all at once.
+        """
+        if later:
+            await self._woken.wait(self._poll_s * self._random.random())
         while True:
             await self._records.wait_up()
             began_s = self._records.spent_s()

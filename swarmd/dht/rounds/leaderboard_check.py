@@ -7,6 +7,7 @@ import logging
 from swarmd.core.commands import PublishReport
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.credit_check import CreditCheck
+from swarmd.dht.rounds.shard_counts import find_own_shard
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import ReportRecord
@@ -34,17 +35,18 @@ class LeaderboardCheck:
             self._session.start(self._look, command.round, command.stage)
 
     async def _look(self, round: int, stage: int) -> None:
-        name = names.reports(self._session.swarm, round, stage)
+        session = self._session
         try:
-            found = await self._session.records.find(name)
+            name = names.reports(session.swarm, round, stage, *await find_own_shard(session, round, stage))
+            found = await session.records.find(name)
         except NetworkDown as error:
-            log.debug("%s was not read: %s", name, error)
+            log.debug("reports of round %d stage %d were not read: %s", round, stage, error)
             return
         if found.answered:
             reports = {peer: each for peer, each in found.records.items() if isinstance(each.content, ReportRecord)}
-            ranks = self._session.seniority.ranks_of(reports, names.key_id(name))
-            peers = [peer for peer in ranks if ranks[peer].awaited or peer == self._session.peer_id]
-            self._credit.note(round, stage, self._session.runtime.time(), peers)
+            ranks = session.seniority.ranks_of(reports, names.key_id(name))
+            peers = [peer for peer in ranks if ranks[peer].awaited or peer == session.peer_id]
+            self._credit.note(round, stage, session.runtime.time(), peers)
 
     def compare(self, board: LeaderboardBody) -> None:
         """Compare a leaderboard, and take over its standings."""

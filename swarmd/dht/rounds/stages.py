@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping
 
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
@@ -11,10 +12,13 @@ from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.dht.limits.reporters import Reporters
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
+from swarmd.dht.rounds.shard_counts import Shard, find_own_shard, find_shards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected
+
+WALKED_AT_ONCE = 8  # shards of the stage that is collected are read in each `dht.poll_s`, beside those hinted at
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ class Stages:
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
         self._collecting: CollectReports | None = None
+        self._watched: list[str] = []  # keys of its reports
         self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)  # of the stage that is collected
         self._remembers = session.publisher.remembers(ReportRecord)
         self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
@@ -40,10 +45,11 @@ class Stages:
             NetworkDown: it may be tried again.
             SwarmdError: the rollouts are not in the blob store, or too large.
         """
-        if await self._look_for_other_report(command):
+        place = await find_own_shard(self._session, command.round, command.stage)
+        if await self._look_for_other_report(command, place):
             self._session.emit(ReportPublished(command.id, command.round, command.stage))
             return
-        await self._publish_rollouts(command)
+        await self._publish_rollouts(command, place)
         rollouts = command.rollouts
         report = ReportRecord(
             swarm=self._session.swarm,
@@ -55,12 +61,14 @@ class Stages:
             groups=rollouts.groups,
             work=await self._session.work(),
             invitation=self._session.invitation,
+            shards=place.shards,
+            shard=place.shard,
         )
         await self._session.publisher.publish(report)
         self._remembers = True
         self._session.emit(ReportPublished(command.id, command.round, command.stage))
 
-    async def _look_for_other_report(self, command: PublishReport) -> bool:
+    async def _look_for_other_report(self, command: PublishReport, place: Shard) -> bool:
         """Look for another report of this node of this stage that peers hold: it stands then, and nothing is signed.
 
         Asked by a node that remembers no report of its own: its directory is new and its key is not, or a second node
@@ -68,23 +76,23 @@ class Stages:
         """
         if self._remembers:
             return False
-        name = names.reports(self._session.swarm, command.round, command.stage)
+        name = names.reports(self._session.swarm, command.round, command.stage, *place)
         own = self._session.peer_id
-        found = await self._session.records.find(name)
+        found = await self._session.records.find(name, {own: math.inf})  # of all who answer, its own record alone
         standing = found.records[own].content if own in found.records else None
         if not isinstance(standing, ReportRecord) or standing.digest == command.rollouts.digest:
             return False
         log.warning("%s holds another report of this node; it stands, this directory's is not published", name)
         return True
 
-    async def _publish_rollouts(self, command: PublishReport) -> None:
+    async def _publish_rollouts(self, command: PublishReport, shard: Shard) -> None:
         rollouts = command.rollouts
         if not rollouts.groups:  # nothing to share: the report alone counts
             return
         body = await self._session.bodies.get(rollouts.digest)
         _check_size(len(body))
         place = (command.round, command.stage)
-        inline = b"" if place == self._crowded else await self._session.bodies.deflate(body, self._session.members)
+        inline = b"" if place == self._crowded else await self._inline(body, shard)
         content = RolloutsRecord(
             swarm=self._session.swarm,
             round=command.round,
@@ -95,6 +103,8 @@ class Stages:
             body=inline,
             work=await self._session.work(),
             invitation=self._session.invitation,
+            shards=shard.shards,
+            shard=shard.shard,
         )
         try:
             await self._session.publisher.publish(content)
@@ -102,17 +112,32 @@ class Stages:
             self._crowded = place  # a small record finds room where a large one does not, and peers fetch the body
             raise
 
+    async def _inline(self, body: bytes, shard: Shard) -> bytes:
+        """What of a body travels inside its record.
+
+        In a sharded stage nothing: of a shard's records all are read, of their bodies some. A node that cannot be
+        called is not asked for its body, so its record brings it.
+        """
+        session = self._session
+        if shard.shards and not session.config.dht.client_mode:
+            return b""
+        return await session.bodies.deflate(body, session.members // max(shard.shards, 1))
+
     async def collect(self, command: CollectReports) -> None:
         """Report every member's report of a stage, and those that were seen before once more."""
+        shards = await find_shards(self._session, command.round)
         if self._collecting is not None:
-            self._session.unwatch(self._name_of(self._collecting))
+            for name in self._watched:
+                self._session.unwatch(name)
             if (self._collecting.round, self._collecting.stage) != (command.round, command.stage):
                 others = self._reporters.peers - {self._session.peer_id}
                 self._session.hearing.closed(bool(others), self._session.members - 1)
         self._collecting = command
         self._reporters = Reporters(self._session.runtime.now)
-        name = self._name_of(command)
-        self._session.watch(name, self._see)
+        parts = [(shards, shard) for shard in range(max(shards, 1))]
+        self._watched = [names.reports(self._session.swarm, command.round, command.stage, *part) for part in parts]
+        for name in self._watched:  # a report is stored with its coordinator, which is as good as a hint
+            self._session.watch(name, self._see, max(1.0, shards / WALKED_AT_ONCE), later=shards > WALKED_AT_ONCE)
 
     def _name_of(self, command: CollectReports) -> str:
         return names.reports(self._session.swarm, command.round, command.stage)

@@ -7,6 +7,7 @@ are asked at once, what they know of nearer ones is followed, and the answers of
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
@@ -16,8 +17,11 @@ from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
+from swarmd.dht.store.answer_memory import Progress
+from swarmd.dht.store.partial_find import find_at
 from swarmd.dht.store.validator import id_of
 from swarmd.dht.wire import names
+from swarmd.dht.wire.find_parts import OWNERS_MAX as ASKED_FOR_MAX
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 
@@ -37,12 +41,15 @@ class Found:
     """
 
     def __init__(self, life: NodeRun, name: str) -> None:
+        self.only: tuple[str, ...] = ()  # whose records are looked for; of all where nobody is named
+        self.since = Progress()  # of peers' answers, which show what is new since then
         self.key = DHTID.from_bytes(names.key_id(name))
         self.records: dict[str, SignedRecord] = {}
         self.answered = False
         self.known: dict[DHTID, PeerID] = {}
         self.asked: set[DHTID] = set()
         self.named_by: dict[DHTID, DHTID] = {}  # peer → who named it; not for those of the own table
+        self._sharded = names.is_sharded(name)
         self._life = life
         self._validator = life.dht.protocol.record_validator
         self._own_id = life.dht.node_id
@@ -62,11 +69,27 @@ class Found:
             self.known[node_id] = peer
         self.known.pop(self._own_id, None)
 
+    def ask_for(self, owners: Iterable[str]) -> None:
+        """Look for the records of these owners, if they are few; of all otherwise, of which peers show what is new."""
+        self.only = tuple(islice(owners, ASKED_FOR_MAX + 1))
+        if len(self.only) > ASKED_FOR_MAX:
+            self.only = ()
+        if not self.only:
+            self.remember()
+
     def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
         names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
         peers = [PeerID.from_base58(name) for name in names_]
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
+
+    def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
+        """The guides to read from: the coordinator of a large swarm keeps all its shards, and is not asked by all."""
+        guides = self.guides(wanted)
+        if not self._sharded:
+            return guides
+        coordinator = self._validator.policy.coordinator
+        return [guide for guide in guides if guide[1].to_base58() != coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:
         """The nearest that have not been asked, on paths of their own: few of them were named by the same peer."""
@@ -86,6 +109,22 @@ class Found:
             before = self.records.get(owner)
             if before is None or before.expiration < entry.expiration_time:
                 self._merge_one(owner, entry.value, entry.expiration_time)
+
+    def take(self, records: Iterable[SignedRecord]) -> None:
+        """Merge records that were found to count."""
+        for signed in records:
+            before = self.records.get(signed.owner)
+            if before is None or before.expiration < signed.expiration:
+                self.records[signed.owner] = signed
+
+    def remember(self) -> None:
+        """Merge what peers have shown before: they will not show it again."""
+        self.since = self._validator.remembered.progress(self.key)
+        for signed in self._validator.remembered.records(self.key, time.time()):
+            try:
+                self.take([self._validator.judge_again(signed)])
+            except RecordRejected as error:
+                self._validator.rejections.count("", error.reason, error.message)
 
     def _merge_one(self, owner: str, value: bytes, expiration: float) -> None:
         subkey = MSGPackSerializer.dumps(owner)
@@ -110,15 +149,19 @@ def local(life: NodeRun, name: str) -> Found:
     return found
 
 
-async def lookup(life: NodeRun, name: str, wanted: Mapping[str, float] | None = None) -> Found:
+async def lookup(
+    life: NodeRun, name: str, wanted: Mapping[str, float] | None = None, only: Iterable[str] = ()
+) -> Found:
     """Collect the records of a key.
 
     Args:
         wanted: owner → expiration: the search ends when all of these are there; None searches for the latest of all.
+        only: owners whose records are asked for; where nobody is named, those that are wanted, or all.
     """
     found = local(life, name)
     wanted = wanted or {}
-    guides = found.guides(wanted)
+    found.ask_for(only or wanted)
+    guides = found.first_asked(wanted)
     found.asked.update(node_id for node_id, _ in guides)
     pending: set[asyncio.Task[Any]] = {spawn(_ask(life, found, *peer)) for peer in guides if not found.has(wanted)}
     loop = asyncio.get_running_loop()
@@ -136,14 +179,13 @@ async def lookup(life: NodeRun, name: str, wanted: Mapping[str, float] | None = 
 
 async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
-    answer = await life.dht.protocol.call_find(peer, [found.key])
+    answer = await find_at(life.dht.protocol, peer, found.key, found.only, found.since)
     if answer is None:
         found.known.pop(node_id, None)
         return False
-    held, nearby = answer[found.key]
     found.answered = True
-    found.merge(held.value if held is not None else None)
-    found.learn(nearby, node_id)
+    found.take(answer.records)
+    found.learn(answer.nearby, node_id)
     return True
 
 
@@ -179,11 +221,10 @@ async def _store_at(life: NodeRun, peer: PeerID, key: DHTID, signed: SignedRecor
 async def holds(life: NodeRun, peer: PeerID, name: str, signed: SignedRecord) -> tuple[bool, SignedRecord | None]:
     """Read a record back from a peer: (is it there, the later one of the same owner that is there instead)."""
     found = Found(life, name)
-    answer = await life.dht.protocol.call_find(peer, [found.key])
+    answer = await find_at(life.dht.protocol, peer, found.key, (signed.owner,))
     if answer is None:
         return False, None
-    held, _ = answer[found.key]
-    found.merge(held.value if held is not None else None)
+    found.take(answer.records)
     kept = found.records.get(signed.owner)
     if kept is None or kept == signed:
         return kept is not None, None

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
+from swarmd.dht.store.changes import Changes
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.store.total_capacity import TotalCapacity
@@ -28,6 +29,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
 
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
+        self.changes = Changes()
         self._seniority = seniority or Seniority()
         self._rooms: dict[DHTID, KeyCapacity] = {}
         self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
@@ -66,6 +68,8 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             raise RecordRejected("full", "this node can hold no more keys")
         self._fit(key, signed, fresh)
         stored = bool(self.store_subkey(key, signed.owner, value, signed.expiration))
+        if stored:
+            self.changes.note(key, signed.owner, self.data[key].value.data)
         self._forget_ghosts(key)
         return stored
 
@@ -179,6 +183,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         if len(self._rooms) > 2 * len(self) + GHOSTS_MAX:
             for key in self._rooms.keys() - self.data.keys():
                 del self._rooms[key], self._counted[key]
+        self.changes.keep_only(self.data)
 
     def has_exactly(self, key: DHTID, signed: SignedRecord) -> bool:
         """Whether exactly this record is stored."""

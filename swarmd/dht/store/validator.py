@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -33,7 +33,9 @@ from swarmd.dht.p2p.hivemind_api import (
     protocol_module,
 )
 from swarmd.dht.ports import SignedRecordSink
+from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.partial_answers import make_result
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
 from swarmd.dht.store.total_capacity import RECORD_BYTES
@@ -65,6 +67,7 @@ REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can
 RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
 ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
+T = TypeVar("T")
 YIELD_EVERY = 16  # records checked before the loop may do something else
 
 
@@ -135,6 +138,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
+        self.remembered = AnswerMemory()
         self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], SignedRecord] = OrderedDict()
 
@@ -143,7 +147,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         place = (key, subkey, expiration, value[-64:] if isinstance(value, bytes) else b"")
         known = self._checked.get(place)
         if known is not None and known.value == value:
-            return self._judge_again(known)
+            return self.judge_again(known)
         signed = check_record(self.policy, key, subkey, value, expiration)
         self._checked[place] = signed
         self._checked_bytes += len(value)
@@ -154,10 +158,12 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
 
     def judge_held(self, owner: str, value: bytes, expiration: float) -> SignedRecord:
         """A record that this node holds: it was checked when it came. Raises RecordRejected."""
-        return self._judge_again(split_value(owner, value, expiration))
+        return self.judge_again(split_value(owner, value, expiration))
 
-    def _judge_again(self, known: SignedRecord) -> SignedRecord:
-        """The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
+    def judge_again(self, known: SignedRecord) -> SignedRecord:
+        """A record that was checked before. Raises RecordRejected.
+
+        The signature stands; whether it is too old, and its owner still admitted, is a question of now."""
         check_admitted(self.policy, known.owner)
         check_expiration(known.expiration, self.policy.now())  # the clock may have been set since
         return known
@@ -166,6 +172,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         """Judge all records anew: the rules by which they were judged have changed."""
         self._checked.clear()
         self._checked_bytes = 0
+        self.remembered.clear()
 
     def validate(self, record: DHTRecord) -> bool:
         """hivemind asks this of the node's own records."""
@@ -254,7 +261,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def _store_dictionary(self, sender: str, key: bytes, encoded: bytes) -> bool:
         """Another holder hands on all records of a key, which a peer does when it meets a new one."""
         stored = True
-        for number, (subkey, value, expiration) in enumerate(_entries(load_dictionary(encoded))):
+        for number, (subkey, value, expiration) in enumerate(entries_of(load_dictionary(encoded))):
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
             try:
@@ -298,36 +305,24 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             raise RecordRejected("flood", f"{signed.owner} writes {signed.content.key} anew too often")
 
     async def rpc_find(self, request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
-        """A peer looks for keys; only so many at once."""
+        """A peer looks for keys; only so many at once. Of one key it may ask for a part."""
         del request.keys[KEYS_PER_FIND_MAX:]
         sender = context.remote_id.to_base58()
-        check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
-        return await super().rpc_find(request, context)
+        result = make_result(self, sender, request)
+        if result is None:
+            check_answerable(self.p2p.door, sender, list(request.keys), self.storage, self.cache)
+            return await super().rpc_find(request, context)
+        response = await super().rpc_find(dht_pb2.FindRequest(peer=request.peer), context)
+        response.results.append(result)
+        return response
 
     async def call_find(self, peer: PeerID, keys: Collection[DHTID]) -> dict[DHTID, Any] | None:
         """Ask a peer for keys: for each, what it holds of it (only what counts) and the peers it knows nearby."""
         keys = list(keys)
         request = dht_pb2.FindRequest(keys=[key.to_bytes() for key in keys], peer=self.node_info)
-        try:
-            async with self.rpc_semaphore:
-                response = await self.get_stub(peer).rpc_find(request, timeout=self.wait_timeout)
-        except Exception as error:
-            protocol_module.logger.debug(f"find at {peer} failed: {error!r}")
-            self._note(self.routing_table.get(peer_id=peer), peer, responded=False)
-            return None
         sender = peer.to_base58()
-        try:
-            if response.peer.node_id:
-                self._note(read_id(response.peer.node_id), peer, responded=True)
-            if len(response.results) != len(keys):
-                return None
-            results = zip(keys, response.results, strict=True)
-            return {key: self._open_result(sender, key, result) for key, result in results}
-        except RecordRejected as error:
-            self._refuse(sender, error)
-        except Exception as error:  # whatever is odd about an answer is its sender's matter alone
-            self._refuse(sender, RecordRejected("malformed", f"no answer: {error!r:.200}"))
-        return None
+        answers = await ask(self, peer, request, lambda key, result: self._open_result(sender, key, result))
+        return None if answers is None else dict(zip(keys, answers, strict=True))
 
     async def call_ping(self, peer: PeerID, validate: bool = False, strict: bool = True) -> DHTID | None:
         """As hivemind's; who answers with what is no DHT id has not answered."""
@@ -342,17 +337,31 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         spawn(self.update_routing_table(node_id, peer, responded=responded))
 
     def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
-        nearest = {id_of(peer): peer for peer in read_nearby(result).values()}
-        if result.type == dht_pb2.NOT_FOUND:
-            return None, nearest
+        """(what counts of a peer's dictionary, peers nearby). It goes by the records' expirations, not by the one that
+        the peer states."""
+        kept = DictionaryDHTValue()
         try:
-            if result.type != dht_pb2.FOUND_DICTIONARY:
+            if result.type == dht_pb2.FOUND_REGULAR:
                 raise RecordRejected("unowned", "a plain value")
-            entries = _entries(load_dictionary(result.value))
+            entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
+            for signed in self.keep_genuine(sender, key, entries):
+                kept.store(signed.owner, signed.value, signed.expiration)
         except RecordRejected as error:
             self._refuse(sender, error)
-            return None, nearest
-        return self._keep_genuine(sender, key, entries), nearest
+        held = ValueWithExpiration(kept, kept.latest_expiration_time) if len(kept) else None
+        return held, nearby(result)
+
+    def keep_genuine(
+        self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]
+    ) -> list[SignedRecord]:
+        """Those of (encoded owner, value, expiration) that count; the others are counted under the sender."""
+        kept = []
+        for subkey, value, expiration in entries:
+            try:
+                kept.append(self.judge_shown(key, subkey, value, expiration))
+            except RecordRejected as error:
+                self._refuse(sender, error)
+        return kept
 
     def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
         """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
@@ -362,19 +371,6 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if self.storage.held(key, owner) == (value, expiration):
             return validator.judge_held(owner, value, expiration)
         return validator.judge(key.to_bytes(), subkey, value, expiration)
-
-    def _keep_genuine(self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]) -> Any:
-        """The dictionary of those records that count. Its expiration is theirs, not the one the peer states."""
-        kept = DictionaryDHTValue()
-        for subkey, value, expiration in entries:
-            try:
-                signed = self.judge_shown(key, subkey, value, expiration)
-                kept.store(signed.owner, value, expiration)
-            except RecordRejected as error:
-                self._refuse(sender, error)
-        if not len(kept):
-            return None
-        return ValueWithExpiration(kept, kept.latest_expiration_time)
 
     async def call_store(
         self,
@@ -399,6 +395,36 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
                 return None
             answers += answer
         return answers
+
+
+async def ask(
+    protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], T]
+) -> list[T] | None:
+    """Send a `FindRequest`, and read the answer about each of its keys; None where there is none that counts."""
+    try:
+        async with protocol.rpc_semaphore:
+            response = await protocol.get_stub(peer).rpc_find(request, timeout=protocol.wait_timeout)
+    except Exception as error:
+        protocol_module.logger.debug(f"find at {peer} failed: {error!r}")
+        protocol._note(protocol.routing_table.get(peer_id=peer), peer, responded=False)
+        return None
+    try:
+        if response.peer.node_id:
+            protocol._note(read_id(response.peer.node_id), peer, responded=True)
+        if len(response.results) != len(request.keys):
+            return None
+        results = zip(request.keys, response.results, strict=True)
+        return [read(DHTID.from_bytes(key), result) for key, result in results]
+    except RecordRejected as error:
+        protocol._refuse(peer.to_base58(), error)
+    except Exception as error:  # whatever is odd about an answer is its sender's matter alone
+        protocol._refuse(peer.to_base58(), RecordRejected("malformed", f"no answer: {error!r:.200}"))
+    return None
+
+
+def nearby(result: Any) -> dict[DHTID, PeerID]:
+    """The peers that an answer names, each at its own place."""
+    return {id_of(peer): peer for peer in read_nearby(result).values()}
 
 
 def read_nearby(result: Any) -> dict[DHTID, PeerID]:
@@ -431,7 +457,7 @@ def bound_waiting(table: Any, node_id: DHTID) -> None:
         del table[next(iter(waiting))]
 
 
-def _entries(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
+def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
     """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
     try:
         return [

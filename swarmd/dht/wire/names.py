@@ -20,14 +20,23 @@ def clock(swarm: str) -> str:
     return f"swarmd/{swarm}/clock"
 
 
-def reports(swarm: str, round: int, stage: int) -> str:
-    """Key of the reports of a stage."""
-    return f"swarmd/{swarm}/reports/{round}/{stage}"
+def reports(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
+    """Key of the reports of a stage, or of one of its shards."""
+    return f"swarmd/{swarm}/reports/{round}/{stage}{_part(shards, shard)}"
 
 
-def rollouts(swarm: str, round: int, stage: int) -> str:
-    """What each peer shares of a stage."""
-    return f"swarmd/{swarm}/rollouts/{round}/{stage}"
+def rollouts(swarm: str, round: int, stage: int, shards: int = 0, shard: int = 0) -> str:
+    """What each peer shares of a stage; of one of its shards, where it has any."""
+    return f"swarmd/{swarm}/rollouts/{round}/{stage}{_part(shards, shard)}"
+
+
+def _part(shards: int, shard: int) -> str:
+    return f"/{shards}/{shard}" if shards else ""
+
+
+def is_sharded(name: str) -> bool:
+    """Is this the key of a shard?"""
+    return name.count("/") > 4
 
 
 def leaderboard(swarm: str, round: int) -> str:

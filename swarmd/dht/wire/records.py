@@ -17,6 +17,7 @@ import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
+from swarmd.core.coordinator.shards import SHARDED_SINCE as SHARDED_SINCE
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
 from swarmd.dht.identity.signatures import signature_bytes, verify
@@ -24,8 +25,10 @@ from swarmd.dht.members.admission import Admission
 from swarmd.dht.members.withdrawal import is_packed
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.shards import Shards, ShardSource, check_shards, shard_of
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
+from swarmd.weights.offer import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-record-v1\x00"
@@ -47,8 +50,10 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-PROTOCOL = 3  # that this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn
+# That this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn, 3 no shards.
+PROTOCOL = SHARDED_SINCE
 WORK_SINCE = 2
+WITHDRAWN_SINCE = 3
 Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
@@ -71,6 +76,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     invitation: bytes = b""
     protocol: Protocol = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
+    weights: bytes = b""  # an offer, see `swarmd.weights.offer`; one of a later format is no reason to refuse the rest
 
     @property
     def key(self) -> str:
@@ -86,6 +92,9 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
     deadline_at: Real
     final: bool = False
     opening: Count = 0  # number of the announcement among all of this coordinator; 0: it has none
+    shards: Shards = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they are one
+    sharded_since: Round = 0
+    shards_before: Shards = 0  # in the rounds before that
 
     @property
     def key(self) -> str:
@@ -103,10 +112,12 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
     groups: Groups = 0
     work: Work = 0
     invitation: bytes = b""
+    shards: Shards = 0  # of the stage, as the clock has it
+    shard: Shards = 0  # the owner's, see `swarmd.dht.wire.shards`
 
     @property
     def key(self) -> str:
-        return names.reports(self.swarm, self.round, self.stage)
+        return names.reports(self.swarm, self.round, self.stage, self.shards, self.shard)
 
 
 class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
@@ -120,10 +131,12 @@ class RolloutsRecord(RecordContent, frozen=True, tag="rollouts"):
     body: bytes = b""
     work: Work = 0
     invitation: bytes = b""
+    shards: Shards = 0  # as in `ReportRecord`
+    shard: Shards = 0
 
     @property
     def key(self) -> str:
-        return names.rollouts(self.swarm, self.round, self.stage)
+        return names.rollouts(self.swarm, self.round, self.stage, self.shards, self.shard)
 
 
 class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
@@ -140,6 +153,12 @@ class LeaderboardRecord(RecordContent, frozen=True, tag="leaderboard"):
 
 
 Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | LeaderboardRecord
+
+
+def is_sharded(content: Payload) -> bool:
+    """Does the record lie in a shard of its stage?"""
+    return isinstance(content, ReportRecord | RolloutsRecord) and content.shards > 0
+
 
 _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
 
@@ -227,6 +246,7 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
+        self.shards: ShardSource | None = None  # where the swarm's clock may announce any
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
@@ -278,6 +298,7 @@ def check_record(policy: RecordPolicy, key: bytes, subkey: bytes, value: bytes, 
     content = check_payload(signed.payload)
     if names.key_id(content.key) != key:
         raise RecordRejected("wrong-key", f"a record of {content.key} lies under another key")
+    check_shard(owner, content)
     check_rights(policy, owner, content)
     return signed
 
@@ -378,14 +399,21 @@ def _check_values(content: Payload) -> None:
     """What the types of the fields do not say."""
     if isinstance(content, Membership):
         _check_membership(content)
-    elif not isinstance(content, ClockRecord):
+    elif isinstance(content, ClockRecord):
+        check_shards(content.shards)
+        check_shards(content.shards_before)
+    else:
         _check_body(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
+    if isinstance(content, ReportRecord | RolloutsRecord):
+        check_shards(content.shards, content.shard)
 
 
 def _check_membership(content: Membership) -> None:
     short = len(content.name) <= NAME_LENGTH_MAX and len(content.nonce) <= NAME_LENGTH_MAX
     if not short or len(content.addresses) > ADDRESSES_MAX or not is_packed(content.withdrawn):
         raise RecordRejected("oversized", "a name, nonce, list of addresses or of withdrawn invitations is too long")
+    if len(content.weights) > OFFER_BYTES_MAX:
+        raise RecordRejected("oversized", f"an offer of weights of {len(content.weights)} bytes")
     texts = (content.name, content.nonce, *content.addresses)
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")
@@ -401,6 +429,22 @@ def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, the limit is {BODY_BYTES_MAX}")
 
 
+def check_shard(owner: str, content: Payload) -> None:
+    """Does a record lie in its owner's shard? Raises RecordRejected("wrong-shard")."""
+    if not isinstance(content, ReportRecord | RolloutsRecord):
+        return
+    own = shard_of(content.swarm, owner, content.round, content.stage, content.shards)
+    if content.shard != own:
+        raise RecordRejected("wrong-shard", f"shard {content.shard} of {content.shards}, the owner's is {own}")
+
+
+def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecord) -> None:
+    """Has the stage as many shards as the clock announces? Raises RecordRejected("wrong-shard")."""
+    announced = None if policy.shards is None else policy.shards.of(content.round)
+    if announced is not None and content.shards != announced:
+        raise RecordRejected("wrong-shard", f"{content.shards} shards where the clock announces {announced}")
+
+
 def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     """Is this the owner's to write, here and now? Raises RecordRejected."""
     if content.swarm != policy.swarm:
@@ -408,7 +452,10 @@ def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
         raise RecordRejected("not-the-coordinator", f"{owner} is not the coordinator")
     if isinstance(content, Membership) and content.protocol < policy.protocol:
-        raise RecordRejected("old-protocol", f"it speaks version {content.protocol}, {policy.protocol} is needed here")
+        need = f"it speaks version {content.protocol}, {policy.protocol} is needed here: install a newer swarmd there"
+        raise RecordRejected("old-protocol", need)
+    if isinstance(content, ReportRecord | RolloutsRecord):
+        _check_announced(policy, content)
     if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
         policy.admission.check(owner, content.work, content.invitation, policy.now)
     if policy.round is None or isinstance(content, Membership | ClockRecord):

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from swarmd.core.by_peer import ByPeer
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, tag_of
+from swarmd.core.state import to_plain
 from swarmd.eventlog.offline.changes import Change
 
 VALUE_CHARS_MAX = 60  # of one value in a line for people
@@ -38,7 +40,7 @@ def to_json(value: Any) -> bytes:
 
 def plain(value: Any) -> Any:
     """Dicts, lists and scalars that every JSON reader takes."""
-    return _finite(msgspec.to_builtins(value, builtin_types=(bytes,)))
+    return _finite(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=to_plain))
 
 
 def full(value: Any) -> Any:
@@ -47,7 +49,7 @@ def full(value: Any) -> Any:
         tag = value.__struct_config__.tag
         fields = {name: full(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": tag, **fields} if tag else fields
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | ByPeer):
         return [full(inner) for inner in value]
     return _finite(value)
 

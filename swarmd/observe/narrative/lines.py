@@ -26,6 +26,7 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembershipRead,
+    MembersSeen,
     ModelPushed,
     NodeStarted,
     NodeStopped,
@@ -35,6 +36,7 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     ReportSeen,
+    ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
     RoundPublished,
@@ -52,6 +54,9 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
@@ -66,6 +71,7 @@ from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.blocks import block_words
 from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
+from swarmd.observe.narrative.weights import weights_level, weights_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
 
@@ -98,6 +104,7 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     LinkDown: ("warning", "the DHT node is down: {reason}"),
     Registered: ("info", "membership record stored"),
     MemberSeen: ("info", "member seen: {peer} {name}"),
+    MembersSeen: ("info", "{count} members seen"),
     MemberLeft: ("info", "member left: {peer}"),
     RoundAnnounced: ("info", "round {round} stage {stage} is open"),
     NoRoundYet: ("info", "no round has been announced yet"),
@@ -105,6 +112,7 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     RolloutsGathered: ("info", "peers' rollouts gathered for round {round} stage {stage}, {missing} missing"),
     ReportPublished: ("info", "report of round {round} stage {stage} published"),
     ReportSeen: ("info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}"),
+    ReportsSeen: ("info", "{count} reports of round {round} stage {stage}"),
     RoundPublished: ("info", "announcement of round {round} stage {stage} is in the DHT"),
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
     LeaderboardSeen: ("info", "leaderboard of round {round} read"),
@@ -115,6 +123,9 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
     OutputsMade: ("debug", "round {round} stage {stage}: what there is so far goes to the network"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),
+    WeightsFetched: ("info", "{weights.peer}"),  # these three have words of their own
+    WeightsRefused: ("info", "{cause}"),
+    WeightsAdopted: ("info", "{weights.peer}"),
     ModelPushed: ("info", "model of round {round} pushed to {repo}, revision {revision}"),
     ChainUp: ("info", "the chain {chain_id} is read up to block {head.number}"),
     ChainDegraded: ("warning", "the chain cannot be read: {reason}"),
@@ -142,6 +153,8 @@ _BULKY = (
     "claims",
     "backed",
     "off_policy",
+    "reports",
+    "members",
 )
 
 
@@ -163,6 +176,8 @@ def line_of(applied: Applied) -> EventLine:
         level = "debug" if before.equivocations is after.equivocations else "error" if bars_nobody(event) else level
     elif isinstance(event, ChainBlock | MembershipRead):
         return EventLine(_quiet(event), _chain_words(event, after), _fields(envelope, before, after))
+    elif isinstance(event, WeightsAdopted | WeightsFetched | WeightsRefused):
+        return EventLine(weights_level(event), weights_words(event), _fields(envelope, before, after))
     if isinstance(event, ModelPushed):
         if event.error:
             level, words = "warning", "the model of round {round} was not pushed to {repo}: {error}"

@@ -33,6 +33,9 @@ from swarmd.core.events import (
     TimerFired,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
 )
 from swarmd.core.ids import Timer, TimerName, timer_about
@@ -43,6 +46,7 @@ from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
 from swarmd.observe.narrative.off_policy import off_policy_words
+from swarmd.observe.narrative.weights import weights_level, weights_round, weights_words
 
 WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
@@ -54,6 +58,7 @@ _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
     "gather": ("the wait for peers' rollouts ended", False),
     "publish": ("nobody had acknowledged the report, it was sent again", False),
     "clock": ("no announcement had come although one was due: the node looked again", False),
+    "weights": ("the wait for a peer's weights ended", False),
     "cancel": ("the trainer had not stopped when told", True),
     timer_about("ready", "trainer"): ("the trainer was not ready in time", True),
     timer_about("ready", "network"): ("the network worker was not ready in time", True),
@@ -180,6 +185,13 @@ def _cancelled(applied: Applied, last_at: float) -> Sentence | None:
     return _fact(applied, f"training of stage {event.stage} ended after {event.steps} steps, unfinished", event.round)
 
 
+def _weights(applied: Applied, last_at: float) -> Sentence | None:
+    event = applied.event
+    assert isinstance(event, WeightsAdopted | WeightsFetched | WeightsRefused)
+    fact = _fact(applied, _short(weights_words(event)), weights_round(event))
+    return msgspec.structs.replace(fact, trouble=weights_level(event) == "warning")
+
+
 def _published(applied: Applied, last_at: float) -> Sentence | None:
     event = applied.event
     assert isinstance(event, ReportPublished)
@@ -294,6 +306,9 @@ _PHRASES: dict[type[Event], _Phrase] = {
     RolloutsGathered: _gathered,
     StageTrained: _trained,
     TrainingCancelled: _cancelled,
+    WeightsAdopted: _weights,
+    WeightsFetched: _weights,
+    WeightsRefused: _weights,
     ReportPublished: _published,
     RoundsSkipped: _skipped,
     TimerFired: _timer,

@@ -11,7 +11,7 @@ from swarmd.core.chart_types import SubmissionState
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
 from swarmd.core.peers.observed import Verdict
-from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, Worker
+from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
 
@@ -39,9 +39,13 @@ OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not set
 FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
 SENDERS = ("webhook", "telegram", "command")  # of notifications
 OUTCOMES = ("done", "failed")
+WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
+    "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",
+    "no-better",
+)  # fmt: skip
 COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",
-    "submit", "broadcast", OTHER,
+    "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip
 # What the contract calls its errors, and swarmd's own words for what the contract never sees.
 REFUSAL_CODES = (
@@ -58,7 +62,7 @@ REJECTION_REASONS = (
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed",
     "slow", "source", "stale", "streams", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
     "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round",
-    "wrong-swarm", OTHER,
+    "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

@@ -28,6 +28,9 @@ from swarmd.core.events import (
     StageTrained,
     SubmissionConfirmed,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStartFailed,
 )
@@ -93,6 +96,10 @@ COUNTERS: Mapping[str, Count] = {
     ),
     "chain_reorgs": Count("Reorganisations of the chain."),
     "chain_reorged_blocks": Count("Blocks that reorganisations dropped."),
+    "peer_weights": Count(
+        "Peers' weights by what became of them: fetched, begun from, or why not.", {"outcome": labels.WEIGHTS}
+    ),
+    "peer_weights_bytes": Count("Bytes of peers' weights received."),
     "model_pushes": Count("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
 }
 
@@ -278,6 +285,11 @@ def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: Sta
     to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
 
 
+def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
+    to.count("peer_weights", "fetched")
+    to.count("peer_weights_bytes", by=event.received_bytes)
+
+
 _RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
     StageTrained: _on_stage_trained,
     TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
@@ -288,4 +300,7 @@ _RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
     CommandFailed: _on_command_failed,
     ChainReorged: _on_chain_reorged,
     ModelPushed: _on_model_pushed,
+    WeightsFetched: _on_weights_fetched,
+    WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
+    WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
 }

@@ -13,7 +13,8 @@ from swarmd.core.commands import Command, PublishLeaderboard
 from swarmd.core.events import Equivocated, NodeStarted, ReportSeen, TimerFired, TrainerReady
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
-from swarmd.core.state import Coordination, Member, State
+from swarmd.core.reported import reports_in
+from swarmd.core.state import NO_MEMBERS, Coordination, Members, State
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -37,7 +38,7 @@ class CoordinatorModel:
         self.credited: dict[str, int] = {}  # last round each peer was credited in
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
-        self._expected_of: tuple[tuple[Member, ...], int, list[str]] = ((), -1, [])  # found last, and of what
+        self._expected_of: tuple[Members, int, list[str]] = (NO_MEMBERS, -1, [])  # found last, and of what
 
     def apply(self, applied: Applied) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -48,8 +49,11 @@ class CoordinatorModel:
         event = envelope.event
         if isinstance(event, Equivocated) and event.kind == "report":
             self._bar(event, now.round)
-        if isinstance(event, ReportSeen):
-            self._take_report(then, event)
+        closed, counted = _place(now) != _place(then), msgspec.structs.replace(then, members=now.members)
+        for report in reports_in(event):
+            self._take_report(then, report)
+            if closed and self._is_complete(counted, before):
+                break  # what comes later with it is too late
         if now.members is not then.members and len(now.members) <= len(then.members):
             self._forget_evicted(now)
         if now.chart != then.chart or _place(now) != _place(then):
@@ -76,7 +80,7 @@ class CoordinatorModel:
             rounds.append(event.round)
         if self._is_barred(event.peer, round):
             self.reports.pop(event.peer, None)
-        self._expected_of = ((), -1, [])
+        self._expected_of = (NO_MEMBERS, -1, [])
 
     def _is_barred(self, peer: str, round: int) -> bool:
         return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
@@ -125,7 +129,7 @@ class CoordinatorModel:
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
             self.credited[peer] = then.round
         self.reports = {}
-        self._expected_of = ((), -1, [])
+        self._expected_of = (NO_MEMBERS, -1, [])
         if now.round != then.round:
             self._check_leaderboard(applied.after.pending, then.round)
             self.round_reports = []
@@ -165,14 +169,15 @@ class CoordinatorModel:
 
     def _awaits_own(self, coordination: Coordination, state: State) -> bool:
         own = self.node.peer
-        since = [member.since_round for member in coordination.members if member.peer == own]
+        known = coordination.members.get(own)
+        since = [] if known is None else [known.since_round]
         trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
         if not since or not trains or own in self.reports:
             return False
         silent = coordination.round - max(self.credited.get(own, -1), since[0] - 1)
         return silent <= 3 or own in self._expected_of[2]
 
-    def _find_expected(self, round: int, members: tuple[Member, ...]) -> list[str]:
+    def _find_expected(self, round: int, members: Members) -> list[str]:
         return [
             member.peer
             for member in members

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from swarmd.core.commands import CollectReports
-from swarmd.core.events import Equivocated, MemberLeft, MemberSeen, NodeStopped, RecordsRejected, Registered, ReportSeen
+from swarmd.core.events import (
+    Equivocated,
+    MemberLeft,
+    MemberSeen,
+    NodeStopped,
+    RecordsRejected,
+    Registered,
+    ReportSeen,
+)
+from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import MEMBERS_MAX, Coordination
 from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.limits.reporters import CHANGES_MAX, IDLE_MAX
@@ -74,7 +83,10 @@ class Honest:
         collected = sum([isinstance(command, CollectReports) for command in applied.commands])
         self._collected[node.index] += collected
         self._begun += collected if node.coordinates else 0
-        if isinstance(event, MemberSeen | MemberLeft | ReportSeen):
+        told: list[MemberSeen | ReportSeen] = [*members_in(event), *reports_in(event)]
+        for each in told:
+            self._count(node, each)
+        if isinstance(event, MemberLeft):
             self._count(node, event)
         elif isinstance(event, Equivocated):
             self.told[node.index]["Equivocated"] += 1

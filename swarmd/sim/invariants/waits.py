@@ -7,6 +7,7 @@ from typing import assert_never
 from swarmd.core.commands import Announce, PublishReport, Register, Train
 from swarmd.core.contract import submissions
 from swarmd.core.ids import submission_id, timer_about
+from swarmd.core.node import weights
 from swarmd.core.node.restored import is_barred
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import Chain, Coordination, State, WorkerState
@@ -93,6 +94,12 @@ def _is_paused(state: State, armed: list[str]) -> bool:
     return owed and _settles(state, armed)
 
 
+def _awaits_weights(state: State, armed: list[str]) -> bool:
+    """Peers' rollouts are here, their weights are not, and the round is the one that waits for them."""
+    work = state.work
+    return work is not None and work.gathered and weights.are_awaited(state, work.round) and "weights" in armed
+
+
 def _waits(state: State, armed: list[str]) -> bool:
     """A node waits only while no stage is known to be open that it has not trained and may train."""
     clock = state.clock
@@ -110,7 +117,7 @@ def _is_owed(state: State, armed: list[str]) -> bool:
         case "waiting":
             return _waits(state, armed)
         case "round.gathering":
-            return "gather" in armed
+            return "gather" in armed or _awaits_weights(state, armed)
         case "round.training":
             return _trains(state, armed)
         case "round.publishing":

@@ -13,14 +13,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
-from swarmd.core.commands import Command, Gather, PublishReport
-from swarmd.core.events import Event, LinkDegraded, LinkDown, LinkUp, ReportSeen, RolloutsGathered, RoundAnnounced
+from swarmd.core.commands import Command, FetchWeights, Gather, PublishReport
+from swarmd.core.events import (
+    Event,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    ReportSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    WeightsFetched,
+    WeightsRefused,
+)
+from swarmd.core.values import PeerWeights
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record
+from swarmd.dht.ports import Record, RecordsSink
 from swarmd.dht.pubsub.clock_gossip import ClockGossip
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
@@ -54,6 +65,7 @@ if TYPE_CHECKING:
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 PIPE_S = 0.001  # from the daemon to the worker
 JOIN_S = (0.2, 3.0)
+WEIGHTS_MISSING_CHANCE = 0.2
 CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
 
 
@@ -106,9 +118,9 @@ class SimSession(NetworkSession):
         shelf, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
         self.publisher = Publisher(network, shelf, self.runtime, RECORD_S, self.coordinating, self.told)
 
-    def watch(self, name: str, seen: Callable[[Mapping[str, Record]], None], polls: int = 1) -> KeyWatch:
+    def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         self._dht.watch(self._worker, name)
-        return super().watch(name, seen, polls)
+        return super().watch(name, seen, polls, later)
 
     def unwatch(self, name: str) -> None:
         self._dht.unwatch(self._worker, name)
@@ -136,6 +148,9 @@ class SimSession(NetworkSession):
         return 0
 
     async def withdrawn(self) -> bytes:
+        return b""
+
+    async def weights_offer(self) -> bytes:
         return b""
 
     def keep_withdrawn(self) -> None:
@@ -288,12 +303,28 @@ class NetworkWorker(SimWorker):
     def perform(self, command: Command) -> None:
         if self._deaf:
             return
+        if isinstance(command, FetchWeights):
+            self._fetch_weights(command)
+            return
         if isinstance(command, PublishReport):
             self.world.note_report(self.node, report_of(self.node.peer, command))
         elif isinstance(command, Gather):
             self._gathers[command.id] = command
             self.world.checks.network.on_gather(self, command)
         self.later(PIPE_S, self._agent.take, command)
+
+    def _fetch_weights(self, command: FetchWeights) -> None:
+        """A peer's weights come after a while, too late at times; or they do not come. No bytes are moved here."""
+        left_s = command.until_at - self.node.clock()
+        if self.random.random() < self.world.chance("loss") or left_s <= 0:
+            return
+        if not self.joined or self.random.random() < WEIGHTS_MISSING_CHANCE:
+            self.tell(WeightsRefused(command.id, "none-offered", "nobody offers any"))
+            return
+        digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
+        weights = PeerWeights(self.node.settings.coordinator, 0, digest, size_bytes, 0.5)
+        seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
+        self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
 
     async def guarded(self, task: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
         """Nothing of what runs as long as a session does ends it, in a world where no node has a twin."""

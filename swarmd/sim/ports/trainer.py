@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 
 from swarmd.core.commands import CancelTraining, Command, Train
-from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
-from swarmd.core.values import RolloutsRef
+from swarmd.core.events import (
+    CommandFailed,
+    StageTrained,
+    TrainerReady,
+    TrainingCancelled,
+    WeightsAdopted,
+    WeightsRefused,
+)
+from swarmd.core.values import PeerWeights, RolloutsRef
 from swarmd.sim.ports.disk import SimCheckpoint
 from swarmd.sim.ports.worker import SimWorker
 
 ORPHAN_S = 0.5  # a trainer whose daemon was killed notices within this, and may save a checkpoint meanwhile
 LOAD_S = (0.5, 4.0)
+MEASURE_S = 0.1  # of a peer's weights, before the first step
 STEP_S = 0.5  # cancellation takes effect between two steps
 FULL_CHANCE = 0.5  # that a checkpoint does not fit a disk that is nearly full
 SAVE_S = 3.0  # evaluation and checkpoint at the end of a stage, which no cancellation stops
@@ -27,7 +35,9 @@ class TrainerWorker(SimWorker):
 
     def begin(self) -> None:
         if self.random.random() >= self.world.chance("slow_start"):
-            self.later(self.random.uniform(*LOAD_S), self.tell, TrainerReady("cpu", "embedded", 1))
+            takes = "a" * 64 if self.node.settings.catch_up_rounds else ""
+            ready = TrainerReady("cpu", "embedded", 1, architecture=takes, tokenizer=takes)
+            self.later(self.random.uniform(*LOAD_S), self.tell, ready)
 
     def perform(self, command: Command) -> None:
         if isinstance(command, Train):
@@ -52,6 +62,8 @@ class TrainerWorker(SimWorker):
         return (command.round, command.stage) in self.node.disk.checkpoints
 
     def _begin_stage(self, command: Train) -> None:
+        if command.weights is not None:
+            self.later(MEASURE_S, tell_measured, self, command, command.weights)
         self.hangs = self.random.random() < self.world.chance("trainer_hang")
         if not self.hangs:
             self._finish_in(self.random.lognormvariate(math.log(self.node.pace_s), 0.25), command)
@@ -122,3 +134,13 @@ class TrainerWorker(SimWorker):
         if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
             self.save(self.running)
         self.end()
+
+
+def tell_measured(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:
+    """A peer's weights are better than the own ones, or not."""
+    if trainer.running is not command:
+        return
+    if trainer.random.random() < 0.5:
+        trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, 0.5))
+    else:
+        trainer.tell(WeightsRefused(command.id, "no-better", "", weights.peer, 0.25, 0.125))

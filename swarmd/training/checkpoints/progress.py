@@ -106,6 +106,10 @@ class TrainingState:
         self._pace.steps = checkpoint.meta.steps
         _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
+    def reset_optimizer(self) -> None:
+        """Begin the optimiser's moments anew: they were another model's. Steps are counted on."""
+        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
         written = checkpoint.meta.optimizer or recognise_optimizer(state)

@@ -30,7 +30,9 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    MembersSeen,
     ReportSeen,
+    ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
 )
@@ -64,8 +66,8 @@ CURVES_SHOWN = 10  # where none are asked for
 GATHER_S = 20.0  # for the rollouts of a stage
 AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
-IN_BOOKS = (MemberSeen, MemberLeft, ReportSeen, RolloutsGathered)
-OF_A_STAGE = (ReportSeen, RolloutsGathered)  # they say how far a peer is
+IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
+OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
 
 log = logging.getLogger(__name__)
 

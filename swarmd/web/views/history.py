@@ -12,14 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-import msgspec
-
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
-from swarmd.eventlog.snapshot import encode_state
+from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
@@ -79,7 +77,7 @@ class Keyframes:
     def unpack(self, keyframe: Keyframe) -> State:
         """The state itself."""
         packed = os.pread(self._file.fileno(), keyframe.size_bytes, keyframe.offset)
-        return msgspec.msgpack.decode(zlib.decompress(packed), type=State)
+        return decode_state(zlib.decompress(packed))
 
     def begin_at(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""

@@ -14,12 +14,15 @@ from swarmd.core.events import (
     ChainReorged,
     MemberLeft,
     MemberSeen,
+    MembersSeen,
     ReportSeen,
+    ReportsSeen,
     RewardLog,
     RolloutsGathered,
     StageTrained,
     VoteLog,
 )
+from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
@@ -153,12 +156,14 @@ class PeerLedger:
         if state.settings is not None and state.settings.peer != self._own:
             self._own = state.settings.peer
             self._meet(self._own, state.settings.name, at)
-        if isinstance(event, MemberSeen):
-            self._meet(event.peer, event.name, at)
+        if isinstance(event, MemberSeen | MembersSeen):
+            for member in members_in(event):
+                self._meet(member.peer, member.name, at)
         elif isinstance(event, MemberLeft):
             self._leave(event.peer)
-        elif isinstance(event, ReportSeen):
-            self._report(event.peer, event.round, event.stage, event.reward, at, state)
+        elif isinstance(event, ReportSeen | ReportsSeen):
+            for report in reports_in(event):
+                self._report(report.peer, report.round, report.stage, report.reward, at, state)
         elif isinstance(event, StageTrained):
             self._report(self._own, event.round, event.stage, event.reward, at, state)
         elif isinstance(event, RolloutsGathered):

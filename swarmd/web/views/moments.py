@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from swarmd.core.applied import Applied
+from swarmd.core.by_peer import ByPeer
 from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
 from swarmd.core.state import State
@@ -99,9 +101,9 @@ def plain(value: Any) -> Any:
         tag = value.__struct_config__.tag
         fields = {name: plain(getattr(value, name)) for name in value.__struct_fields__}
         return {"type": tag, **fields} if tag else fields
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | ByPeer):
         rest = len(value) - ITEMS_MAX
-        items = [plain(inner) for inner in value[:ITEMS_MAX]]
+        items = [plain(inner) for inner in islice(value, ITEMS_MAX)]
         return [*items, f"... {rest} more"] if rest > 0 else items
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}

@@ -28,11 +28,15 @@ _LANE_OF: dict[type, str] = {
     events.LeaderboardPublished: "rounds",
     events.ReportPublished: "rounds",
     events.ReportSeen: "rounds",
+    events.ReportsSeen: "rounds",
     events.TrainerReady: "training",
     events.StageTrained: "training",
     events.OutputsMade: "training",
     events.TrainingCancelled: "training",
     events.ModelPushed: "training",
+    events.WeightsFetched: "training",
+    events.WeightsRefused: "training",
+    events.WeightsAdopted: "training",
     events.WorkerStarted: "workers",
     events.WorkerExited: "workers",
     events.WorkerStartFailed: "workers",
@@ -44,7 +48,15 @@ _LANE_OF: dict[type, str] = {
 }
 _BY_NAME = {"Chain": "chain", "Submission": "chain", "Membership": "chain", "Space": "workers"}
 # Never a warning, and frequent: spares asking for their line.
-CALM = (events.MemberSeen, events.ReportSeen, events.RoundAnnounced, events.RolloutsGathered, events.TimerFired)
+CALM = (
+    events.MemberSeen,
+    events.MembersSeen,
+    events.ReportSeen,
+    events.ReportsSeen,
+    events.RoundAnnounced,
+    events.RolloutsGathered,
+    events.TimerFired,
+)
 
 
 def lane_of(kind: type) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from swarmd.core.coordinator.coordination import expected_of
+from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
 from swarmd.observe.narrative.conduct import complaints_of
@@ -45,7 +45,7 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         final=clock.final if clock else False,
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
-        expected=len(expected_of(coordination)) if coordination else None,
+        expected=waiting_of(coordination).awaited if coordination else None,
         peers=tuple(rows[:peers_max]),
         total=len(rows),
         chain=_chain(state, ledger, around.explorer) if state.chain else None,

@@ -16,6 +16,7 @@ from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
+from swarmd.settings import settings_of
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
@@ -327,6 +328,15 @@ def test_a_swarm_that_asks_for_work(shell: Shell) -> None:
     assert shell("swarm", "invite", STRANGER, "--dir", a).code == ExitCode.BAD_CONFIG
     both = shell("swarm", "new", "Digits", "--dir", shell.root / "c", "--work-bits", "20", "--invited")
     assert both.code == ExitCode.BAD_CONFIG and "exclude one another" in both.err
+
+
+def test_a_large_swarm_has_shards_and_others_have_none(shell: Shell) -> None:
+    for name, more, protocol, shard_members in (("a", ("--large",), 4, 64), ("b", (), 1, 0)):
+        shell.well("swarm", "new", "Digits", "--dir", shell.root / name, *more)
+        config = load_config(shell.root / name / "config.toml")
+        coordination = settings_of(config, "peer").coordination
+        assert config.dht.protocol == protocol
+        assert coordination is not None and coordination.shard_members == shard_members
 
 
 def test_a_manifest_that_needs_a_newer_protocol_is_refused_in_so_many_words(shell: Shell, manifest: Path) -> None:

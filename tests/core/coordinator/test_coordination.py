@@ -11,7 +11,7 @@ from swarmd.core.commands import Announce, Command, PublishLeaderboard
 from swarmd.core.coordinator import coordination as coordination_rules
 from swarmd.core.coordinator import members
 from swarmd.core.coordinator import standings as standings_rules
-from swarmd.core.coordinator.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, expected_of, reported_by
+from swarmd.core.coordinator.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, is_awaited, waiting_of
 from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
 from swarmd.core.events import (
     CommandFailed,
@@ -27,7 +27,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member
+from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
 from swarmd.worker.frames import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
@@ -49,6 +49,15 @@ def announced_by(commands: tuple[Command, ...]) -> list[Command]:
 
 def publish(node: Story, announce: Announce) -> tuple[Command, ...]:
     return node.tell(RoundPublished(announce.id, announce.round, announce.stage))
+
+
+def awaited(coordination: Coordination) -> set[str]:
+    """Peers whose reports the open stage waits for; the count that is kept agrees."""
+    peers = {member.peer for member in coordination.members if is_awaited(coordination, member)}
+    waiting = waiting_of(coordination)
+    assert waiting.awaited == len(peers)
+    assert waiting.reported == len([report for report in coordination.reports if report.peer in peers])
+    return peers
 
 
 def report(peer: str, round: int, stage: int = 0, reward: float = 1.0) -> ReportSeen:
@@ -101,12 +110,12 @@ def test_nobody_waits_for_identities_that_cost_nothing_and_their_reports_count(n
     reported = report("idle 7", 0)
     node.tell(reported, replace(reported, peer="unseen", worked=False))
     node.tell(report("me", 0), report("a", 0))
-    assert set(expected_of(coordination(node))) == {"me", "a", "b"}
+    assert awaited(coordination(node)) == {"me", "a", "b"}
     assert announcement(node.tell(report("b", 0))).round == 1, "the last that is waited for"
     credited = {member.peer for member in coordination(node).members if member.rounds}
     assert credited == {"me", "a", "b", "idle 7", "unseen"}
     node.tell(MemberSeen("idle 7"))
-    assert "idle 7" in expected_of(coordination(node)), "it has worked since"
+    assert "idle 7" in awaited(coordination(node)), "it has worked since"
 
 
 def open_without_trainer(node: Story) -> None:
@@ -175,7 +184,7 @@ def test_a_report_counts_once(node: Story) -> None:
 def test_a_padded_report_does_not_count(node: Story) -> None:
     open_first(node)
     node.tell(ReportSeen("a", 0, 0, 1.0, record=b"x" * (REPORT_BYTES_MAX + 1)))
-    assert coordination(node).reports == () and node.state.rejections == (("oversized", 1),)
+    assert not coordination(node).reports and node.state.rejections == (("oversized", 1),)
 
 
 def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: Story) -> None:
@@ -197,7 +206,7 @@ def test_the_greatest_leaderboard_is_no_larger_than_a_frame() -> None:
 def test_reports_of_other_stages_do_not_count(node: Story) -> None:
     open_first(node)
     node.tell(report("a", 1), report("b", 0, stage=1))
-    assert coordination(node).reports == ()
+    assert not coordination(node).reports
 
 
 def test_the_deadline_closes_the_stage_with_what_there_is(node: Story) -> None:
@@ -430,18 +439,12 @@ def test_a_swarm_that_never_had_another_member_goes_on_alone() -> None:
 
 
 def test_whom_a_stage_waits_for_follows_round_and_members() -> None:
-    """The answer is kept from one question to the next: it must be that of these members and this round."""
+    """The answer is counted on from one question to the next: it must be that of these members and this round."""
     early, late = Member("early", "Ed", 0, last_round=3), Member("late", "Lo", since_round=4)
-    these, those = Coordination(round=4, members=(early, late)), Coordination(round=4, members=(late,))
-    asked = (these, those, these, replace(these, round=9), these, replace(these, members=(early,)))
-    assert [expected_of(each) for each in asked] == [
-        ("early", "late"),
-        ("late",),
-        ("early", "late"),
-        (),
-        ("early", "late"),
-        ("early",),
-    ]
+    both = Members.of((early, late))
+    these, those = Coordination(round=4, members=both), Coordination(round=4, members=both.without("early"))
+    asked = (these, those, these, replace(these, round=9), these, replace(these, members=both.without("late")))
+    assert [waiting_of(each).awaited for each in asked] == [2, 1, 2, 0, 2, 1]
 
 
 FEW = 40
@@ -464,7 +467,7 @@ def test_members_that_never_reported_make_room_for_one_that_does(node: Story, fe
     node.tell(report("late", 1))
     kept = {member.peer for member in coordination(node).members}
     assert len(kept) == FEW and {"late", "me", "a", "b"} <= kept
-    assert "late" in reported_by(coordination(node))
+    assert "late" in coordination(node).reports
 
 
 def test_free_identities_have_few_places_among_the_members(node: Story, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +482,7 @@ def test_free_identities_have_few_places_among_the_members(node: Story, monkeypa
     assert len(free_now) == 6
     assert not node.state.rejections, "each made room for those that came after it"
     node.tell(MemberSeen("late"))
-    assert "late" in expected_of(coordination(node))
+    assert "late" in awaited(coordination(node))
 
 
 def test_little_credit_keeps_no_place_for_long(few: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,4 +520,4 @@ def test_under_the_rules_of_before_the_list_stays_full(node: Story, few: None, m
     open_first(node)
     crowd = [f"crowd {number:04d}" for number in range(FEW)]
     node.tell(*map(MemberSeen, crowd), *map(MemberLeft, crowd), report("late", 0))
-    assert "late" not in reported_by(coordination(node)) and len(coordination(node).members) == FEW
+    assert "late" not in coordination(node).reports and len(coordination(node).members) == FEW

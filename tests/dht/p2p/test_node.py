@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,94 +14,26 @@ import anyio
 import pytest
 
 from swarmd.dht import adapters, clock_watch
-from swarmd.dht.adapters import HiveNetwork, HiveRecords
-from swarmd.dht.identity.identity import Identity, create_identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.adapters import HiveRecords
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import peers
-from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
-from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.store import storage
+from swarmd.dht.store import partial_answers, storage, validator
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.lookup import lookup
-from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
-from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, RecordPolicy, ReportRecord, sign
 from swarmd.errors import NetworkDown
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import is_alive, until
-from tests.dht.making import DIGEST, SWARM
+from tests.dht.making import DIGEST, REPORT, SWARM
+from tests.dht.p2p.conftest import Single, Start, pair
 
 pytestmark = pytest.mark.anyio
 
 CALL_S = 60.0  # a call that nothing ends takes so long
-
-
-class Single:
-    """A node with its rejoin loop and publisher."""
-
-    def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), call_s: float = 5.0) -> None:
-        root.mkdir()
-        install_guards()
-        self.identity: Identity = create_identity(root / "identity.key")
-        self.downs: list[str] = []
-        self.told: list[Any] = []
-        policy = self.policy = RecordPolicy(SWARM, coordinator or self.identity.peer_id)
-        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
-        self.node = DhtNode(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
-        self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
-        self.network = HiveNetwork(self.node, self.identity)
-        self.runtime = LoopRuntime()
-        self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
-
-    def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
-        """A publisher that remembers what a file says."""
-        return Publisher(
-            self.network, OwnRecordStore(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
-        )
-
-    @property
-    def life(self) -> NodeRun:
-        assert self.node.life is not None
-        return self.node.life
-
-    async def address(self) -> str:
-        await self.node.wait_up()
-        return (await self.node.addresses())[0]
-
-    async def read(self, name: str) -> dict[str, Any]:
-        found = await self.node.call(lambda life: lookup(life, name))
-        return found.records
-
-
-Start = Callable[..., Coroutine[Any, Any, Single]]
-
-
-@pytest.fixture
-async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    async with anyio.create_task_group() as tasks:
-        singles: list[Single] = []
-
-        async def begin(*args: Any, **kwargs: Any) -> Single:
-            single = Single(tmp_path / str(len(singles)), *args, **kwargs)
-            singles.append(single)
-            tasks.start_soon(single.node.run)
-            await single.node.wait_up()
-            return single
-
-        yield begin
-        tasks.cancel_scope.cancel()
-    for number in range(len(singles)):
-        assert list((tmp_path / str(number) / "run").iterdir()) == []
-
-
-async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
-    one = await start()
-    two = await start(one.identity.peer_id, (await one.address(),), **kwargs)
-    await until(lambda: one.node.peers and two.node.peers)
-    return one, two
 
 
 async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_back(start: Start) -> None:
@@ -235,6 +166,7 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
         records=HiveRecords(one.node),
         hearing=CoordinatorContact(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
+        shards=AnnouncedShards(False),
     )
     clock = SwarmClock(session)  # type: ignore[arg-type]
     for ahead_s, round in ((3600.0, 1), (0.0, 2)):
@@ -341,3 +273,57 @@ async def test_the_port_stays_the_same_over_lives(start: Start) -> None:
     os.kill(one.life.p2p.pid, signal.SIGKILL)
     await until(lambda: one.downs)
     assert await one.address() == before
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Owners of the records in each answer that any node here gives."""
+    answers: list[tuple[str, ...]] = []
+
+    def part_of(*asked: Any) -> Any:
+        part = partial_answers_part_of(*asked)
+        answers.append(tuple(each.owner for each in part.records))
+        return part
+
+    partial_answers_part_of = partial_answers.part_of
+    monkeypatch.setattr(partial_answers, "part_of", part_of)
+    return answers
+
+
+def hold_reports(node: Single, count: int) -> list[str]:
+    """Have a node hold so many reports of one key, and tell their owners."""
+    identities = [generate_identity() for _ in range(count)]
+    for each in identities:
+        signed = sign(each, REPORT, time.time() + 60.0)
+        node.life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(REPORT.key)), signed)
+    return [each.peer_id for each in identities]
+
+
+async def test_a_peer_that_is_asked_again_shows_what_is_new_only(start: Start, shown: list[tuple[str, ...]]) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 5)
+    assert set(await two.read(REPORT.key)) == set(owners) and set(shown.pop()) == set(owners)
+    assert set(await two.read(REPORT.key)) == set(owners) and shown.pop() == ()
+    fresh = hold_reports(one, 1)
+    assert set(await two.read(REPORT.key)) == {*owners, *fresh} and shown.pop() == (*fresh,)
+
+
+async def test_publishing_and_a_search_for_one_bring_that_record_alone(
+    start: Start, shown: list[tuple[str, ...]]
+) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 5)
+    await two.publisher.publish(REPORT)
+    found = await two.node.call(lambda life: lookup(life, REPORT.key, {owners[0]: 0.0}))
+    assert found.records[owners[0]].owner == owners[0]
+    assert {len(each) for each in shown} == {1}
+
+
+async def test_a_peer_that_knows_no_parts_shows_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = await pair(start)
+    owners = hold_reports(one, 3)
+    monkeypatch.setattr(validator, "make_result", lambda *asked: None)
+    for _ in range(2):
+        assert set(await two.read(REPORT.key)) == set(owners)
+    await two.publisher.publish(REPORT)
+    assert set(await one.read(REPORT.key)) == {*owners, two.identity.peer_id}

@@ -14,6 +14,7 @@ import anyio
 import msgspec
 import pytest
 
+from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Gather
 from swarmd.core.events import Event, RolloutsGathered
 from swarmd.dht.adapters import HiveBodies
@@ -23,6 +24,7 @@ from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.patience import FAILED_S, UNTRIED_S, Patience
 from swarmd.dht.rounds import gather
 from swarmd.dht.rounds.sources import IDLE_MAX
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, SignedRecord
@@ -55,7 +57,8 @@ class Swarm:
             swarm=SWARM, peer_id="me", coordinating=True, members=2, started_at=0.0, emit=self.told.append,
             patience=Patience(), slow=Counter(), seniority=Seniority(),
             knows=lambda peer: False, bars=lambda peer, round: False,
-            records=self, bodies=bodies, rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
+            shards=AnnouncedShards(False), config=Config(swarm=SwarmConfig(id=SWARM)), records=self, bodies=bodies,
+            rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
         )  # fmt: skip
 
     async def find(self, name: str) -> SimpleNamespace:

@@ -40,11 +40,14 @@ from swarmd.core.events import (
     SubmissionSent,
     TrainerReady,
     TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.values import Prepared, RolloutsRef
+from swarmd.core.values import PeerWeights, Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status, status_of
@@ -194,6 +197,14 @@ def test_a_reorganisation_is_counted_with_its_depth() -> None:
 def test_a_push_is_counted_by_what_came_of_it() -> None:
     found = count(*JOINED, ModelPushed(0, "me/it", "abc"), ModelPushed(1, "me/it", error="no"))
     assert found["swarmd_model_pushes_total", "done"] == found["swarmd_model_pushes_total", "failed"] == 1
+
+
+def test_peers_weights_are_counted_by_what_became_of_them() -> None:
+    theirs = PeerWeights("them", 7, "c" * 64, 4096)
+    fetched, adopted = WeightsFetched("weights/8", theirs, 4000), WeightsAdopted("train/8/0", 8, 0, theirs, 0.2, 0.5)
+    found = count(*JOINED, fetched, adopted, WeightsRefused("train/9/0", "no-better"))
+    outcomes = [found["swarmd_peer_weights_total", outcome] for outcome in ("fetched", "adopted", "no-better", "unfit")]
+    assert outcomes == [1, 1, 1, 0] and found["swarmd_peer_weights_bytes_total",] == 4000
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,136 @@
+"""`swarmd model fetch`: the weights that a swarm's coordinator offers, as a model on disk, without running a node."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.errors import WeightsUnavailable
+
+if TYPE_CHECKING:
+    from swarmd.core.events import WeightsFetched
+    from swarmd.manifest import Manifest
+    from swarmd.training.models.model import Policy
+
+BYTES_OF_PARAMETER = 4  # that are fetched at most
+BYTES_BESIDE = 16 * 1024 * 1024
+LINK_S = 60.0  # until a node of the swarm answers
+
+
+def fetch(
+    swarm: Annotated[Path, typer.Argument(help="The swarm's manifest.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory to write; it must not exist.")] = Path("model"),
+    bootnode: Annotated[
+        list[str] | None,
+        typer.Option("--bootnode", metavar="ADDRESS", help="A node to ask, beside the manifest's."),
+    ] = None,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds, at most.")] = 600.0,
+) -> None:
+    """Fetch the weights that a swarm's coordinator offers, without running a node.
+
+    What comes out is a model that transformers loads. Nothing measures it here: `swarmd model check` does, for the
+    embedded models.
+    """
+    import anyio
+
+    from swarmd.config import TrainingConfig
+    from swarmd.manifest import read_manifest
+    from swarmd.training.library_logging import quieten
+    from swarmd.training.models.model import load_policy
+
+    if out.exists():
+        raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
+    quieten()
+    manifest = read_manifest(swarm)
+    recipe = manifest.recipe
+    policy = load_policy(TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32"))
+    with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
+        place = Path(scratch)
+        event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s)
+        write_model(place, event, policy, out)
+    weights = event.weights
+    claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
+    typer.echo(f"{out}: the weights of {weights.peer} after round {weights.round}{claimed}")
+    typer.echo(f"{event.received_bytes:,} bytes in {event.seconds:.1f} s, sha256 {weights.digest}")
+
+
+async def take(
+    manifest: Manifest, place: Path, bootnodes: Sequence[str], policy: Policy, timeout_s: float
+) -> WeightsFetched:
+    """Join the DHT as an observer and fetch.
+
+    Args:
+        place: a scratch directory, in which the file is afterwards.
+
+    Raises:
+        WeightsUnavailable: no node answers, or none gives weights that fit.
+    """
+    import anyio
+
+    from swarmd.core.commands import FetchWeights
+    from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
+    from swarmd.dht.identity.identity import create_identity
+    from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+    from swarmd.dht.session import Session
+    from swarmd.dht.weights.taking import WeightsTaking
+    from swarmd.errors import single_error
+    from swarmd.eventlog.blobs import Blobs
+    from swarmd.paths import DataPaths
+    from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+    from swarmd.web.observing.observer import observer_config
+
+    class Answers:
+        def __init__(self) -> None:
+            self.last: Event | None = None
+            self.linked = anyio.Event()
+
+        def observe(self, event: Event) -> None:
+            if isinstance(event, LinkUp):
+                self.linked.set()
+            elif isinstance(event, WeightsFetched | WeightsRefused):
+                self.last = event
+
+    use_hivemind_log_handler("nowhere")
+    paths, answers = DataPaths(place), Answers()
+    paths.network.mkdir()
+    identity = create_identity(place / "identity.key")
+    session = Session(
+        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
+    )
+    fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
+    most = BYTES_OF_PARAMETER * policy.parameters + BYTES_BESIDE
+    command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
+
+    async def ask() -> None:
+        with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
+            await answers.linked.wait()
+        if not waiting.cancelled_caught:
+            await WeightsTaking(session).take(command)
+
+    try:
+        await session.run(ask)
+    except BaseExceptionGroup as errors:
+        raise single_error(errors) from None
+    if isinstance(answers.last, WeightsFetched):
+        return answers.last
+    reason = answers.last.reason if isinstance(answers.last, WeightsRefused) else "no node of the swarm answers"
+    raise WeightsUnavailable(f"no weights of {manifest.name}: {reason}", "Try again while its coordinator runs")
+
+
+def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
+    """Write what was fetched as a model. Raises RecordRejected, ModelError, OSError."""
+    import shutil
+
+    from swarmd.paths import DataPaths
+    from swarmd.training.weights.announced import read_announced
+
+    path = DataPaths(place).peer_weights / f"{event.weights.digest}.safetensors"
+    read_announced(path, policy.trained_weights())  # safe, finite and this model's
+    out.mkdir(parents=True)
+    policy.describe(out)
+    shutil.copyfile(path, out / "model.safetensors")

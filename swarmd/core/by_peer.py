@@ -1,0 +1,204 @@
+"""Values of peers in an order, immutable, of which a changed one is made without copying the others.
+
+All versions that came of one another share one list of what was ever put or removed, and each knows how much of it is
+its own: what comes later is behind that, and does not count. So the newest version takes one more value in O(1), and
+every older one stays as it was; only where an older one is changed too, or most of the list is out of date, is there a
+copy. Versions may be read in any thread while a further one is made, by one thread at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+STALE_MIN = 64  # entries out of date from whose number on, and from half of all on, they are dropped
+
+
+class OfPeer(Protocol):
+    """What belongs to one peer."""
+
+    @property
+    def peer(self) -> str:
+        """The peer's id."""
+
+
+T = TypeVar("T", bound=OfPeer)
+
+
+class _Entries(Generic[T]):
+    """What was put and removed, in order.
+
+    Attributes:
+        values: of each entry, `None` for a removal.
+        removed: whose value it was, by the place of a removal.
+        latest: place of each peer's last entry.
+        before: place of the same peer's entry before it, by the place of an entry that is not its peer's first.
+        memo: what somebody has counted of these entries, to go on from it; anything may be there.
+    """
+
+    __slots__ = ("before", "latest", "memo", "removed", "values")
+
+    def __init__(self, values: list[T], latest: dict[str, int]) -> None:
+        self.values = cast("list[T | None]", values)
+        self.removed: dict[int, str] = {}
+        self.latest = latest
+        self.before: dict[int, int] = {}
+        self.memo: Any = None
+
+    def add(self, peer: str, value: T | None) -> None:
+        """Add an entry. Whoever reads meanwhile knows of none at its place or later."""
+        values, latest = self.values, self.latest
+        place = len(values)
+        if peer in latest:
+            self.before[place] = latest[peer]
+        if value is None:
+            self.removed[place] = peer
+        values.append(value)
+        latest[peer] = place
+
+    def peers(self, start: int, end: int) -> list[str]:
+        """Whose the entries are, of some places."""
+        return [
+            self.removed[place] if value is None else value.peer
+            for place, value in enumerate(self.values[start:end], start)
+        ]
+
+
+class ByPeer(Generic[T]):
+    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one."""
+
+    __slots__ = ("_count", "_entries", "size")
+
+    def __init__(self, values: Iterable[T] = ()) -> None:
+        listed = [*values]
+        latest = {value.peer: place for place, value in enumerate(listed)}
+        if len(latest) < len(listed):
+            listed = [listed[place] for place in sorted(latest.values())]
+            latest = {value.peer: place for place, value in enumerate(listed)}
+        self._hold(listed, latest)
+
+    def _hold(self, values: list[T], latest: dict[str, int]) -> None:
+        self._entries: _Entries[T] = _Entries(values, latest)
+        self._count = len(values)
+        self.size = len(values)  # entries that are this version's: how many changes it is made of
+
+    @classmethod
+    def of(cls, values: Iterable[T]) -> Self:
+        """These values, in order; of several of one peer the last."""
+        made = cls(values)
+        return made if made._count else cls.none()
+
+    @classmethod
+    @cache
+    def none(cls) -> Self:
+        """No values: always the same object, so that msgspec leaves a field out that has it by default."""
+        return cls()
+
+    def put(self, value: T) -> Self:
+        """With this value last, in place of the one that its peer has now."""
+        made = self._next()
+        made._add(value.peer, value)
+        return made
+
+    def without(self, peer: str) -> Self:
+        """Without the value of a peer."""
+        if peer not in self:
+            return self
+        made = self._next()
+        made._add(peer, None)
+        return made if made._count else self.none()
+
+    def renewed(self, values: list[T]) -> Self:
+        """The same peers in the same order, each with a new value."""
+        if self.size != self._count or self.size != len(self._entries.values):
+            return type(self).of(values)
+        made = object.__new__(type(self))
+        made._hold(values, self._entries.latest.copy())
+        self._hand_on(made)
+        return made
+
+    def _add(self, peer: str, value: T | None) -> None:
+        before = self.get(peer)
+        self._count += (value is not None) - (before is not None)
+        self._note(before, value)
+        self._entries.add(peer, value)
+        self.size += 1
+
+    def _next(self) -> Self:
+        """This version once more, to be made the next one."""
+        size, count = self.size, self._count
+        stale = size - count
+        if not size or size != len(self._entries.values) or (stale >= STALE_MIN and stale >= count):
+            return type(self)(self)
+        made = object.__new__(type(self))
+        made._entries, made._count, made.size = self._entries, count, size
+        self._hand_on(made)
+        return made
+
+    def _hand_on(self, made: Self) -> None:
+        """Give a further version what this one has counted."""
+
+    def _note(self, before: T | None, after: T | None) -> None:
+        """Count that a peer's value was one and is another."""
+
+    def get(self, peer: str) -> T | None:
+        """The value of a peer."""
+        place = self._entries.latest.get(peer, -1)
+        if place < self.size:
+            return self._entries.values[place] if place >= 0 else None
+        return self.get_before(peer, self.size)
+
+    def get_before(self, peer: str, size: int) -> T | None:
+        """The value that a peer had when this version, or an earlier one of which it came, had that `size`."""
+        entries = self._entries
+        place = entries.latest.get(peer, -1)
+        while place >= size:
+            place = entries.before.get(place, -1)
+        return entries.values[place] if place >= 0 else None
+
+    def put_since(self, size: int) -> list[str]:
+        """The peers of the entries from place `size` on: whoever's value changed since a version had that `size`."""
+        return self._entries.peers(size, self.size)
+
+    def follows(self, earlier: ByPeer[T]) -> bool:
+        """Whether this came of an earlier version by `put_since(earlier.size)` alone; so does all of an empty one."""
+        same = self._entries is earlier._entries and earlier.size <= self.size
+        return same or not earlier.size
+
+    @property
+    def memo(self) -> Any:
+        """What was kept with `keep_memo` by this version, or one that it came of or that came of it."""
+        return self._entries.memo
+
+    def keep_memo(self, memo: object) -> None:
+        """Keep what was counted, for the versions that follow. It may not refer to any of them: they refer to it."""
+        self._entries.memo = memo
+
+    def __contains__(self, peer: object) -> bool:
+        return isinstance(peer, str) and self.get(peer) is not None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        entries = self._entries.values[: self.size]
+        if self.size == self._count:
+            return iter(cast("list[T]", entries))
+        last = {peer: place for place, peer in enumerate(self._entries.peers(0, self.size))}
+        return iter([value for place in sorted(last.values()) if (value := entries[place]) is not None])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ByPeer):
+            return NotImplemented
+        same = self._entries is other._entries and self.size == other.size
+        return same or (len(self) == len(other) and list(self) == list(other))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({list(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).of, (list(self),)

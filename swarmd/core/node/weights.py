@@ -1,0 +1,94 @@
+"""Weights that a node takes over from a peer before it trains, when it comes late or was away for long.
+
+It waits for them in the round that it joins and in no later one, and no longer than the settings say; whatever becomes
+of them, that round is trained. What comes after the wait is given to the trainer with the next stage.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import WeightsFetched
+from swarmd.core.ids import command_id
+from swarmd.core.state import AnyState, CatchUp
+from swarmd.core.turn import Turn
+from swarmd.core.values import PeerWeights
+
+BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are no parameters
+BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
+
+
+def begin(turn: Turn, round: int) -> None:
+    """Ask for weights where this node has missed enough rounds before this one. Once for each absence."""
+    missed, enough = round - 1 - turn.state.done[0], turn.settings.catch_up_rounds
+    if not enough or missed < enough or turn.state.catch_up is not None:
+        return
+    catch_up = turn.state.catch_up = CatchUp(round, turn.at + turn.settings.catch_up_s)
+    turn.arm("weights", catch_up.until_at)
+    ask(turn)
+
+
+def ask(turn: Turn) -> None:
+    """Have them fetched as soon as the trainer has said what fits its model; one that takes none ends the wait."""
+    catch_up, trainer = turn.state.catch_up, turn.state.trainer
+    if catch_up is None or catch_up.over or trainer.chart not in ("idle", "busy"):
+        return
+    name = command_id("weights", catch_up.round)
+    if not trainer.architecture:
+        end(turn)
+    elif name not in turn.pending:
+        most = BYTES_OF_PARAMETER * trainer.parameters + BYTES_BESIDE
+        turn.issue(FetchWeights(name, trainer.architecture, trainer.tokenizer, most, catch_up.until_at))
+
+
+def resume(turn: Turn) -> None:
+    """The process was started again meanwhile: its deadlines are gone, what was asked for still comes."""
+    catch_up = turn.state.catch_up
+    if catch_up is not None and not catch_up.over:
+        turn.arm("weights", catch_up.until_at)
+
+
+def are_awaited(state: AnyState, round: int) -> bool:
+    """Whether a stage of this round waits for weights."""
+    catch_up = state.catch_up
+    return catch_up is not None and not catch_up.over and catch_up.round == round
+
+
+def end(turn: Turn, fetched: PeerWeights | None = None) -> None:
+    """Wait no longer: they are here, or given up."""
+    catch_up = turn.state.catch_up
+    if catch_up is not None:
+        turn.settle(command_id("weights", catch_up.round))
+        turn.disarm("weights")
+        turn.state.catch_up = replace(catch_up, over=True, weights=fetched)
+
+
+def on_fetched(turn: Turn, event: WeightsFetched) -> bool:
+    """They are here. False when nobody asks for them any more."""
+    if turn.settle(event.command) is None:
+        return False
+    end(turn, event.weights)
+    return True
+
+
+def give(turn: Turn) -> PeerWeights | None:
+    """What the trainer is to measure before the next stage."""
+    catch_up = turn.state.catch_up
+    if catch_up is None or catch_up.weights is None:
+        return None
+    turn.state.catch_up = replace(catch_up, given=True)
+    return catch_up.weights
+
+
+def on_stage_trained(turn: Turn) -> None:
+    """A stage was trained since: the absence is over once they were measured, or will not come."""
+    catch_up = turn.state.catch_up
+    if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
+        turn.state.catch_up = None
+
+
+def forget(turn: Turn) -> None:
+    """A restored node: what was fetched in the life that was backed up is not here."""
+    turn.drop_pending(FetchWeights)
+    turn.state.catch_up = None

@@ -1,0 +1,1 @@
+"""Weights fetched from peers: who offers them, and chunks from several at once."""

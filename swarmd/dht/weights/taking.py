@@ -1,0 +1,184 @@
+"""Taking weights from a peer that this node trusts: whose offers fit, which is taken, and what came of it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from anyio import to_thread
+
+from swarmd.core.commands import FetchWeights
+from swarmd.core.events import Event, WeightsFetched, WeightsRefused
+from swarmd.core.values import PeerWeights, WeightsCause
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Chunks
+from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership
+from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
+from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.manifest import WeightsManifest
+from swarmd.weights.offer import WeightsOffer
+
+COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
+LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
+AGAIN_S = 2.0  # between two of them
+OFFERS_MAX = 4  # tried after one look
+SUFFIX = ".safetensors"
+
+log = logging.getLogger(__name__)
+
+
+class Counting:
+    """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
+
+    def __init__(self, source: Chunks) -> None:
+        self._source = source
+        self.received_bytes = 0
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        content = await self._source.fetch(peer, digest, size_bytes, timeout_s)
+        self.received_bytes += len(content)
+        return content
+
+
+class WeightsTaking:
+    """Carries `FetchWeights` out.
+
+    Args:
+        session: the network.
+    """
+
+    def __init__(self, session: NetworkSession) -> None:
+        self._session = session
+
+    async def take(self, command: FetchWeights) -> None:
+        """Fetch weights and say so, or say why not."""
+        self._session.emit(await self._take(command))
+
+    async def _take(self, command: FetchWeights) -> Event:
+        session, tried = self._session, set[bytes]()
+        source, began_at = Counting(session.chunks), session.runtime.now()
+        refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
+        for look in range(LOOKS):
+            if look:
+                await session.runtime.sleep(AGAIN_S)
+            offers = await self._read_offers()
+            for peer, offer in choose_offers(offers, self._ranks(offers), command)[:OFFERS_MAX]:
+                if offer.manifest in tried:
+                    continue
+                tried.add(offer.manifest)
+                holders = [
+                    peer,
+                    *(other for other, same in offers.items() if other != peer and same.manifest == offer.manifest),
+                ]
+                try:
+                    manifest = await self._fetch(source, holders, offer, command)
+                except SwarmdError as error:
+                    refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
+                    log.info("weights of %s are not to be had: %s", peer, error)
+                    if refused.cause == "no-room":
+                        return refused
+                    continue
+                whole = manifest.whole
+                weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, offer.accuracy)
+                return WeightsFetched(
+                    command.id, weights, source.received_bytes, round(session.runtime.now() - began_at, 3)
+                )
+        return refused
+
+    async def _read_offers(self) -> dict[str, WeightsOffer]:
+        """What members offer now, by member."""
+        heard = self._session.offers
+        try:
+            found = await self._session.records.find(names.members(self._session.swarm))
+        except NetworkDown as error:
+            log.info("the memberships cannot be read: %s", error)
+            return dict(heard.by_member)
+        for peer, record in found.records.items():
+            content = record.content
+            if isinstance(content, Membership):
+                heard.hear(peer, content)
+        return dict(heard.by_member)
+
+    def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
+        """Those of the peers that are trusted, each with its place; the greatest comes first."""
+        session = self._session
+        ranks: dict[str, tuple[int, int]] = {}
+        for peer in offers:
+            credit = session.seniority.rounds_of(peer)
+            words = {peer, *([COORDINATOR] if peer == session.coordinator else ()), *([CREDITED] if credit else ())}
+            places = [-place for place, word in enumerate(session.config.training.weights_from) if word in words]
+            if places and peer != session.peer_id:
+                ranks[peer] = (places[0], credit)
+        return ranks
+
+    async def _fetch(
+        self, source: Chunks, holders: list[str], offer: WeightsOffer, command: FetchWeights
+    ) -> WeightsManifest:
+        """Fetch what one offer names, and leave nothing else in the directory."""
+        session = self._session
+        manifest = await fetch_manifest(source, holders, offer)
+        path = session.peer_weights / f"{manifest.whole.digest}{SUFFIX}"
+        if manifest.whole.size_bytes > command.size_bytes_max:
+            raise WeightsUnavailable(
+                f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
+                f"{command.size_bytes_max}"
+            )
+        base = await to_thread.run_sync(self._make_room, path, manifest)
+        if not await to_thread.run_sync(path.exists):
+            left_s = max(0.0, command.until_at - session.runtime.time())
+            await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
+        await to_thread.run_sync(_keep_only, session.peer_weights, {path.name})
+        return manifest
+
+    def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
+        """Remove what is of no use, and see that there is room. Returns a base of one of the manifest's deltas.
+
+        Raises:
+            NoSpaceLeft: less would be left than the node is to keep free.
+        """
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
+        change = path.with_suffix(".delta")
+        kept = {path.name, change.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
+        _keep_only(path.parent, kept)
+        free = shutil.disk_usage(path.parent).free
+        least = self._session.config.storage.free_bytes_min
+        if free - manifest.whole.size_bytes < least:
+            raise NoSpaceLeft(
+                f"no room for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, {least} are kept "
+                "free",
+                "Free space there or lower storage.free_bytes_min",
+            )
+        return whole[0] if whole else None
+
+
+def choose_offers(
+    offers: Mapping[str, WeightsOffer], ranks: Mapping[str, tuple[int, int]], command: FetchWeights
+) -> list[tuple[str, WeightsOffer]]:
+    """Offers of trusted peers that fit, the most trusted first, then the newest.
+
+    What accuracy an offer claims does not count: whoever claims most would always be asked first.
+    """
+    fitting = [
+        (peer, offer)
+        for peer, offer in offers.items()
+        if peer in ranks
+        and (offer.architecture.hex(), offer.tokenizer.hex()) == (command.architecture, command.tokenizer)
+    ]
+    return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
+
+
+def _cause_of(error: SwarmdError) -> WeightsCause:
+    if isinstance(error, NoSpaceLeft | LogWriteFailed):
+        return "no-room"
+    return "damaged" if isinstance(error, RecordRejected) else "unavailable"
+
+
+def _keep_only(directory: Path, names_kept: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name not in names_kept:
+            path.unlink(missing_ok=True)

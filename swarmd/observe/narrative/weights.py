@@ -1,0 +1,38 @@
+"""What became of a peer's weights, for people."""
+
+from __future__ import annotations
+
+from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
+from swarmd.core.values import WeightsCause
+
+CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better")  # as it goes; the rest is worth a look
+
+
+def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
+    """A sentence without its full stop."""
+    match event:
+        case WeightsFetched():
+            mib = event.received_bytes / 2**20
+            return (
+                f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
+                f"{event.seconds:.1f} s"
+            )
+        case WeightsAdopted():
+            return (
+                f"it began from the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} here, its "
+                f"own had {event.held_out_before:.2f}"
+            )
+        case WeightsRefused():
+            whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"
+            return f"it did not begin from {whose} ({event.cause}): {event.reason}"
+
+
+def weights_level(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
+    """Of the line in the log."""
+    return "warning" if isinstance(event, WeightsRefused) and event.cause not in CALM else "info"
+
+
+def weights_round(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> int | None:
+    """The round that it is about, which stands in the command's name; None where that is none of this node's."""
+    number = event.command.split("/")[1:2]
+    return int(number[0]) if number and number[0].isdecimal() else None

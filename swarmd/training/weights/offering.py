@@ -1,0 +1,95 @@
+"""Offering a checkpoint's weights to peers, beside training: what fails is logged, and training goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from swarmd.core.events import StageTrained
+from swarmd.errors import SwarmdError
+from swarmd.training.checkpoints.checkpoint import WEIGHTS
+from swarmd.training.models.model import Policy
+from swarmd.training.weights.announced import DTYPE, write_announced_file
+from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.tensors import digest_architecture, read_tensors
+
+TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
+
+_log = structlog.get_logger(__name__)
+
+
+class WeightsOffering:
+    """Offers the weights of every so manieth round.
+
+    Args:
+        every: rounds between offers; 0 for none.
+        stages: of a round; its last one counts.
+        directory: where what is offered lies.
+    """
+
+    def __init__(self, every: int, stages: int, directory: Path) -> None:
+        self._every = every
+        self._stages = stages
+        self._shelf = OfferedWeights(directory)
+        self._busy = False
+
+    def is_due(self, event: StageTrained) -> bool:
+        """Whether the weights after this stage are to be offered; while others are being written they are not."""
+        last = event.stage + 1 == self._stages
+        return bool(self._every) and last and (event.round + 1) % self._every == 0 and not self._busy
+
+    def take(self, checkpoint: Path) -> bool:
+        """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time. Returns whether it could."""
+        taken = self._shelf.announced.with_name(TAKEN)
+        taken.unlink(missing_ok=True)
+        try:
+            os.link(checkpoint / WEIGHTS, taken)
+        except OSError as error:
+            _log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
+            return False
+        self._busy = True
+        return True
+
+    def offer(self, event: StageTrained, policy: Policy) -> None:
+        """Round, cut and offer what was taken; runs in a thread beside the next stage."""
+        taken = self._shelf.announced.with_name(TAKEN)
+        try:
+            write_announced_file(taken, self._shelf.announced)
+            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._shelf.announced)}
+            architecture = digest_architecture(describe_architecture(policy), shapes)
+            offered = self._shelf.offer(
+                architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
+            )
+            _log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
+        except (SwarmdError, OSError) as error:
+            self._shelf.announced.unlink(missing_ok=True)
+            _log.warning("weights are not offered", round=event.round, reason=str(error))
+        finally:
+            taken.unlink(missing_ok=True)
+            self._busy = False
+
+
+def digest_policy(policy: Policy) -> str:
+    """The architecture's digest as the policy's own offers have it."""
+    shapes = {name: tuple(weight.shape) for name, weight in policy.trained_weights().items()}
+    return digest_architecture(describe_architecture(policy), shapes)
+
+
+def describe_architecture(policy: Policy) -> dict[str, Any]:
+    """What makes weights fit this policy: the configuration, and under adapters theirs and the base's digest."""
+    config = dict(policy.model.config.to_dict())
+    if policy.numbers.adapters:
+        settings = policy.model.peft_config["default"]
+        config["adapters"] = [policy.frozen_digest, settings.r, settings.lora_alpha]
+    return dict(msgspec.json.decode(msgspec.json.encode(config, enc_hook=str)))
+
+
+def digest_tokenizer(tokenizer: Any) -> str:
+    """SHA-256 of what a tokenizer makes of text: its tokens with their ids, its chat template, and its end token."""
+    parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.eos_token_id]
+    return hashlib.sha256(b"swarmd-tokenizer-1\0" + msgspec.json.encode(parts)).hexdigest()

@@ -1,0 +1,119 @@
+"""Files in chunks: cut here, and put together again from peers' chunks, in any order and over several lives."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from swarmd.errors import RecordRejected
+from swarmd.eventlog.files import make_directory, sync_directory, write_all, write_failure
+from swarmd.weights.manifest import CHUNK_BYTES, CHUNKS_MAX, ChunkedFile
+
+PARTIAL = ".part"  # suffix of a file of which chunks are missing
+
+
+def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
+    """The chunks of a file; chunks of a large one are larger, so that there are not too many. Raises OSError."""
+    size_bytes = path.stat().st_size
+    while size_bytes > CHUNKS_MAX * chunk_bytes:
+        chunk_bytes *= 2
+    whole, chunks = hashlib.sha256(), bytearray()
+    with path.open("rb") as file:
+        while chunk := file.read(chunk_bytes):
+            whole.update(chunk)
+            chunks += hashlib.sha256(chunk).digest()
+    return ChunkedFile(size_bytes, whole.hexdigest(), chunk_bytes, bytes(chunks))
+
+
+def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
+    """A chunk, if it is there as the manifest says. Raises OSError."""
+    with path.open("rb") as opened:
+        opened.seek(index * file.chunk_bytes)
+        chunk = opened.read(file.chunk_size(index))
+    return chunk if hashlib.sha256(chunk).hexdigest() == file.chunk_digest(index) else None
+
+
+class PartialFile:
+    """A file that is being put together; its bytes are under a temporary name until all of them are right.
+
+    What an earlier life has left there is looked through once, and counts chunk by chunk.
+
+    Args:
+        path: where the file is to be.
+        file: what it is to be.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: there is no room for all of it, or it cannot be written.
+    """
+
+    def __init__(self, path: Path, file: ChunkedFile) -> None:
+        self.path = path
+        self.file = file
+        self.partial = path.with_name(path.name + PARTIAL)
+        make_directory(path.parent)
+        self.missing = self._reserve()
+
+    def _reserve(self) -> set[int]:
+        """Take the room that all of it needs. Returns the chunks that are not there."""
+        old = self.partial.exists()
+        try:
+            descriptor = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, self.file.size_bytes)
+                os.ftruncate(descriptor, self.file.size_bytes)
+            finally:
+                os.close(descriptor)
+            every = set(range(len(self.file)))
+            return {index for index in every if not self._holds(index)} if old else every
+        except OSError as error:
+            raise write_failure(error, self.partial, "reservation") from error
+
+    def _holds(self, index: int) -> bool:
+        return read_chunk(self.partial, self.file, index) is not None
+
+    def put(self, index: int, chunk: bytes) -> None:
+        """Keep a chunk that a peer has sent.
+
+        Raises:
+            RecordRejected: "oversized" or "wrong-digest"; nothing is kept of it.
+            NoSpaceLeft, LogWriteFailed: it could not be written.
+        """
+        if len(chunk) != self.file.chunk_size(index):
+            raise RecordRejected("oversized", f"a chunk of {len(chunk)} bytes instead of {self.file.chunk_size(index)}")
+        if hashlib.sha256(chunk).hexdigest() != self.file.chunk_digest(index):
+            raise RecordRejected("wrong-digest", "the chunk is not the one that the manifest names")
+        try:
+            descriptor = os.open(self.partial, os.O_WRONLY)
+            try:
+                write_all(descriptor, chunk, index * self.file.chunk_bytes)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise write_failure(error, self.partial, "writing") from error
+        self.missing.discard(index)
+
+    def finish(self) -> Path:
+        """Give the file its name, durably; all its chunks must be there.
+
+        Raises:
+            RecordRejected: "wrong-digest" when the chunks make another file than the manifest says; it is removed.
+            NoSpaceLeft, LogWriteFailed: it could not be synced or renamed.
+        """
+        assert not self.missing, "chunks are missing"
+        try:
+            with self.partial.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
+            if found != self.file.digest:
+                self.drop()
+                raise RecordRejected("wrong-digest", "the chunks make another file than the manifest says")
+            self.partial.replace(self.path)
+            sync_directory(self.path.parent)
+        except OSError as error:
+            raise write_failure(error, self.path, "renaming") from error
+        return self.path
+
+    def drop(self) -> None:
+        """Remove what has come of it."""
+        self.partial.unlink(missing_ok=True)

@@ -1,0 +1,114 @@
+"""What a peer has to offer: one file of weights, cut into chunks, and deltas that lead to it from earlier ones.
+
+The manifest is msgpack and is known by its SHA-256, which stands in a signed record. Everything in it is a claim until
+a chunk, a file or a model has been held to it; of its digests, which name files here, the form is checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated
+
+import msgspec
+
+from swarmd.errors import RecordRejected
+
+FORMAT = 1
+MANIFEST_BYTES_MAX = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024  # of chunks that are made here
+CHUNK_BYTES_MIN = 4 * 1024
+CHUNK_BYTES_MAX = 4 * 1024 * 1024
+CHUNKS_MAX = 8192  # of one file
+WEIGHTS_BYTES_MAX = CHUNKS_MAX * CHUNK_BYTES_MAX  # 32 GiB
+DELTAS_MAX = 4
+DIGEST_BYTES = 32
+ROUND_MAX = 2**31 - 1
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=WEIGHTS_BYTES_MAX)]
+ChunkSize = Annotated[int, msgspec.Meta(ge=CHUNK_BYTES_MIN, le=CHUNK_BYTES_MAX)]
+
+
+class ChunkedFile(msgspec.Struct, frozen=True):
+    """A file and the digests of its chunks, all of `chunk_bytes` but the last."""
+
+    size_bytes: Size
+    digest: str  # SHA-256 of the whole file, lower-case hex
+    chunk_bytes: ChunkSize
+    chunks: bytes  # SHA-256 of each chunk, one after another
+
+    def __len__(self) -> int:
+        return -(-self.size_bytes // self.chunk_bytes)
+
+    def chunk_digest(self, index: int) -> str:
+        """SHA-256 of a chunk, lower-case hex."""
+        return self.chunks[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES].hex()
+
+    def chunk_size(self, index: int) -> int:
+        """Bytes of a chunk."""
+        return min(self.chunk_bytes, self.size_bytes - index * self.chunk_bytes)
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """A file that makes the whole one out of an earlier one, see `swarmd.weights.delta`."""
+
+    base: str  # digest of the earlier file
+    file: ChunkedFile
+
+
+class WeightsManifest(msgspec.Struct, frozen=True):
+    """A checkpoint's weights as they are offered."""
+
+    format: int
+    architecture: str  # digest of configuration, names and shapes
+    tokenizer: str  # digest of the tokenizer
+    round: Round  # the last one that they were trained in
+    dtype: str  # of the floating-point tensors
+    whole: ChunkedFile
+    deltas: tuple[Delta, ...] = ()
+
+    def encode(self) -> bytes:
+        """As it travels."""
+        return msgspec.msgpack.encode(self)
+
+    def delta_from(self, base: str) -> Delta | None:
+        """The delta that begins at a file of this digest."""
+        return next((delta for delta in self.deltas if delta.base == base), None)
+
+
+def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
+    """A manifest that came from outside.
+
+    Args:
+        digest: SHA-256 that it must have, lower-case hex; empty where nobody has stated one.
+
+    Raises:
+        RecordRejected: "oversized", "wrong-digest" or "malformed".
+    """
+    if len(encoded) > MANIFEST_BYTES_MAX:
+        raise RecordRejected("oversized", f"a manifest of {len(encoded)} bytes, the limit is {MANIFEST_BYTES_MAX}")
+    if digest and hashlib.sha256(encoded).hexdigest() != digest:
+        raise RecordRejected("wrong-digest", "the manifest is not the one that was announced")
+    try:
+        manifest = msgspec.msgpack.decode(encoded, type=WeightsManifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RecordRejected("malformed", f"no manifest of weights: {error}") from error
+    _check(manifest)
+    return manifest
+
+
+def _check(manifest: WeightsManifest) -> None:
+    """What the types of the fields do not say. Raises RecordRejected."""
+    if manifest.format != FORMAT:
+        raise RecordRejected("malformed", f"a manifest of format {manifest.format}, this version reads {FORMAT}")
+    if len(manifest.deltas) > DELTAS_MAX:
+        raise RecordRejected("oversized", f"{len(manifest.deltas)} deltas, the limit is {DELTAS_MAX}")
+    digests = (manifest.architecture, manifest.tokenizer, *(delta.base for delta in manifest.deltas))
+    if not all(map(_DIGEST.fullmatch, digests)) or manifest.dtype not in ("BF16", "F16", "F32"):
+        raise RecordRejected("malformed", "a digest is no lower-case sha256, or the dtype is unknown")
+    for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
+        if not _DIGEST.fullmatch(file.digest) or len(file) > CHUNKS_MAX or len(file.chunks) != len(file) * DIGEST_BYTES:
+            raise RecordRejected("malformed", f"a file of {file.size_bytes} bytes has other chunks than it states")

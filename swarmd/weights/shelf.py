@@ -1,0 +1,154 @@
+"""The weights that a node offers, on its disk: the trainer writes them, the network worker gives them out.
+
+<digest>.safetensors    weights as announced, the newest and the one before, of which some peers may have a part
+<base>.delta            what leads from the one before to the newest, where that is smaller
+<digest>.manifest       what these are made of
+offer                   written last; what it names is whole
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from swarmd.errors import NotFoundError, RecordRejected
+from swarmd.eventlog.files import sync_file, write_durably
+from swarmd.weights.chunks import cut, read_chunk
+from swarmd.weights.manifest import FORMAT, ChunkedFile, Delta, WeightsManifest, decode_manifest
+from swarmd.weights.offer import FORMAT as OFFER_FORMAT
+from swarmd.weights.offer import WeightsOffer, decode_offer
+
+OFFER = "offer"
+ANNOUNCED = "announced.tmp"  # where a trainer writes the next
+DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
+
+
+class OfferedWeights:
+    """A directory of offered weights.
+
+    Args:
+        directory: made by `offer`; nothing is offered where there is none.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read_for = b""
+        self._places: dict[str, tuple[Path, ChunkedFile, int]] = {}  # chunk's digest → where it lies
+
+    @property
+    def announced(self) -> Path:
+        """Where the file is to be written that `offer` takes."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._directory / ANNOUNCED
+
+    def current(self) -> WeightsOffer | None:
+        """What is offered now."""
+        try:
+            return decode_offer((self._directory / OFFER).read_bytes())
+        except (OSError, RecordRejected):
+            return None
+
+    def offer(self, architecture: str, tokenizer: str, round: int, dtype: str, accuracy: float | None) -> WeightsOffer:
+        """Offer the file that was written to `announced`, and drop what is older than the one before.
+
+        Args:
+            architecture, tokenizer: digests, lower-case hex.
+
+        Raises:
+            OSError, LogWriteFailed: it cannot be written; what was offered before still is.
+        """
+        before = self._manifest(self.current())
+        whole = cut(self.announced)
+        path = _file(self._directory, whole.digest)
+        sync_file(self.announced)
+        self.announced.replace(path)
+        deltas = self._delta(before, whole) if before is not None else ()
+        manifest = WeightsManifest(FORMAT, architecture, tokenizer, round, dtype, whole, deltas)
+        encoded = manifest.encode()
+        digest = hashlib.sha256(encoded)
+        write_durably(self._directory / f"{digest.hexdigest()}.manifest", encoded)
+        digests = (bytes.fromhex(architecture), bytes.fromhex(tokenizer), digest.digest())
+        offered = WeightsOffer(OFFER_FORMAT, round, *digests, len(encoded), accuracy)
+        write_durably(self._directory / OFFER, offered.encode())
+        self._prune(manifest, before, digest.hexdigest())
+        return offered
+
+    def _delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
+        """The delta from what was offered before, where it is worth its bytes."""
+        old, base = _file(self._directory, before.whole.digest), before.whole.digest
+        if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
+            return ()
+        from swarmd.weights.delta import write_delta  # with it numpy, whose threads would not be confined
+
+        path = self._directory / f"{base}.delta"
+        write_delta(old, _file(self._directory, whole.digest), path)
+        if path.stat().st_size > DELTA_SHARE_MAX * whole.size_bytes:
+            path.unlink()
+            return ()
+        sync_file(path)
+        return (Delta(base, cut(path)),)
+
+    def _prune(self, manifest: WeightsManifest, before: WeightsManifest | None, digest: str) -> None:
+        """Remove all that neither the newest manifest nor the one before names."""
+        kept = {OFFER, f"{digest}.manifest", f"{manifest.whole.digest}.safetensors"}
+        kept |= {f"{delta.base}.delta" for delta in manifest.deltas}
+        if before is not None:
+            encoded = hashlib.sha256(before.encode()).hexdigest()
+            kept |= {f"{encoded}.manifest", f"{before.whole.digest}.safetensors"}
+        for path in self._directory.iterdir():
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    def _manifest(self, offer: WeightsOffer | None) -> WeightsManifest | None:
+        if offer is None:
+            return None
+        try:
+            encoded = (self._directory / f"{offer.manifest.hex()}.manifest").read_bytes()
+            return decode_manifest(encoded, offer.manifest.hex())
+        except (OSError, RecordRejected):
+            return None
+
+    def has(self, digest: str) -> bool:
+        """Whether there is a chunk or manifest of this digest; what was offered since the last call counts."""
+        self._refresh()
+        return digest in self._places or self._is_manifest(digest)
+
+    def get(self, digest: str) -> bytes:
+        """A chunk or manifest, checked. Raises NotFoundError, OSError."""
+        self._refresh()
+        if self._is_manifest(digest):
+            content: bytes | None = (self._directory / f"{digest}.manifest").read_bytes()
+            return content or b""
+        place = self._places.get(digest)
+        content = read_chunk(*place) if place is not None else None
+        if content is None:
+            raise NotFoundError(f"no chunk {digest[:80]!r} is offered in {self._directory}")
+        return content
+
+    def _is_manifest(self, digest: str) -> bool:
+        return digest.isalnum() and (self._directory / f"{digest}.manifest").is_file()
+
+    def _refresh(self) -> None:
+        try:
+            state = (self._directory / OFFER).read_bytes()
+        except OSError:
+            state = b""
+        if state != self._read_for:
+            self._read_for, self._places = state, {}
+            for path in sorted(self._directory.glob("*.manifest")):
+                self._index(path)
+
+    def _index(self, path: Path) -> None:
+        try:
+            manifest = decode_manifest(path.read_bytes())
+        except (OSError, RecordRejected):
+            return
+        files = [(_file(self._directory, manifest.whole.digest), manifest.whole)]
+        files += [(self._directory / f"{delta.base}.delta", delta.file) for delta in manifest.deltas]
+        for place, file in files:
+            if place.is_file():
+                self._places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
+
+
+def _file(directory: Path, digest: str) -> Path:
+    return directory / f"{digest}.safetensors"

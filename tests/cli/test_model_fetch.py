@@ -1,0 +1,59 @@
+"""What a swarm has learnt is fetched as a model, by somebody without a node: over real p2pd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+import torch
+
+from swarmd.cli.model_fetch import fetch, take
+from swarmd.config import TrainingConfig
+from swarmd.core.commands import Register
+from swarmd.core.events import Registered
+from swarmd.dht.identity.identity import read_identity
+from swarmd.errors import WeightsUnavailable
+from swarmd.manifest import sign_manifest
+from swarmd.manifest.text import write_manifest
+from swarmd.training.models.model import load_policy
+from swarmd.training.weights.announced import DTYPE, write_announced
+from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+from swarmd.weights.shelf import OfferedWeights
+from tests.dht.driver import Driver
+from tests.web.observing.test_observer import made, manifest_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_the_coordinators_weights_become_a_model_and_none_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = load_policy(TrainingConfig(device="cpu"))
+    boss = Driver(tmp_path / "boss")
+    await boss.start()
+    try:
+        address = await boss.address()
+        await boss.do(Register("register"))
+        await boss.expect(Registered)
+        manifest = manifest_of(boss, address)
+        with pytest.raises(WeightsUnavailable, match="no peer that is trusted offers weights"):
+            await take(manifest, made(tmp_path / "early"), (), policy, 60.0)
+        taught = {name: weight * 1.5 for name, weight in policy.copy_weights().items()}
+        shelf = OfferedWeights(boss.paths.weights)
+        write_announced(taught, shelf.announced)
+        shelf.offer(digest_policy(policy), digest_tokenizer(policy.tokenizer), 7, DTYPE, 0.5)
+        await boss.do(Register("register"))
+        await boss.expect(Registered, since=len(boss.events))
+        path = tmp_path / "swarm.toml"
+        write_manifest(path, sign_manifest(manifest, read_identity(boss.paths.root / "identity.key")))
+        await anyio.to_thread.run_sync(fetch, path, tmp_path / "model", None, 60.0)
+    finally:
+        await boss.clean()
+    assert f"the weights of {boss.peer_id} after round 7" in capsys.readouterr().out
+    fetched = load_policy(TrainingConfig(model=str(tmp_path / "model"), device="cpu", dtype="float32"))
+    for name, weight in fetched.trained_weights().items():
+        assert torch.equal(weight, taught[name].to(torch.bfloat16).to(weight.dtype)), name
+    with pytest.raises(WeightsUnavailable, match="exists"):
+        fetch(path, tmp_path / "model")

@@ -1,0 +1,198 @@
+"""A node that comes late waits for a peer's weights in the round that it joins, and trains that round in any case."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from swarmd.core.commands import FetchWeights, Gather, Train
+from swarmd.core.events import (
+    CommandFailed,
+    Event,
+    LinkDown,
+    LinkUp,
+    NodeStarted,
+    Registered,
+    SpaceFreed,
+    SpaceLow,
+    TrainerReady,
+    WeightsFetched,
+    WeightsRefused,
+    WorkerExited,
+    WorkerStarted,
+)
+from swarmd.core.values import PeerWeights, RolloutsRef
+from tests.core.story import Story, announced, gathered, settings, trained
+
+READY = TrainerReady("cpu", "tiny", 1000, architecture="a" * 64, tokenizer="b" * 64)
+THEIRS = PeerWeights("them", 7, "c" * 64, 4096, 0.9)
+FETCHED = WeightsFetched("weights/8", THEIRS)
+REFUSED = WeightsRefused("weights/8", "none-offered")
+ROLLOUTS = (RolloutsRef("them", 7, 0, "d" * 64, 100, 4),)
+
+
+def newcomer(round: int = 8, ready: bool = True, **fields: object) -> Story:
+    """A node that has just joined a round, its trainer loaded or not."""
+    story = Story(settings(**({"catch_up_rounds": 3, "catch_up_s": 100.0} | fields)))
+    story.start()
+    story.workers_run()
+    story.tell(LinkUp(1), Registered("register"), *([READY] if ready else []))
+    story.told = story.tell(announced(round))  # type: ignore[attr-defined]
+    return story
+
+
+def asked(commands: tuple[object, ...]) -> list[FetchWeights]:
+    return [command for command in commands if isinstance(command, FetchWeights)]
+
+
+def trains(commands: tuple[object, ...]) -> list[Train]:
+    return [command for command in commands if isinstance(command, Train)]
+
+
+def test_it_asks_for_weights_that_fit_beside_peers_rollouts() -> None:
+    story = newcomer()
+    (command,) = asked(story.told)  # type: ignore[attr-defined]
+    assert (command.id, command.architecture, command.tokenizer) == ("weights/8", "a" * 64, "b" * 64)
+    assert command.until_at == 100.0 and command.size_bytes_max > 4000
+    assert any(isinstance(each, Gather) for each in story.told)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("round", [0, 2])
+def test_who_has_missed_little_asks_for_none(round: int) -> None:
+    assert not asked(newcomer(round).told)  # type: ignore[attr-defined]
+
+
+def test_who_is_configured_without_asks_for_none() -> None:
+    story = newcomer(catch_up_rounds=0)
+    assert not asked(story.told) and story.state.catch_up is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("first", ["weights", "rollouts"])
+def test_the_stage_begins_when_both_are_here(first: str) -> None:
+    story = newcomer()
+    facts: list[Event] = [FETCHED, gathered(8, rollouts=ROLLOUTS)]
+    early, late = facts if first == "weights" else facts[::-1]
+    assert not trains(story.tell(early)) and story.chart() == "round.gathering"
+    (train,) = trains(story.tell(late))
+    assert (train.weights, train.rollouts) == (THEIRS, ROLLOUTS)
+    assert "weights" not in story.waits
+    story.tell(trained(8))
+    assert story.state.catch_up is None
+    assert not asked(story.tell(announced(9)))
+    assert trains(story.tell(gathered(9)))[0].weights is None
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_the_stage_begins_without_them_when_they_are_refused_or_late(refused: bool) -> None:
+    story = newcomer()
+    story.tell(gathered(8, rollouts=ROLLOUTS))
+    (train,) = trains(story.tell(REFUSED) if refused else story.wait("weights"))
+    assert train.weights is None and train.rollouts == ROLLOUTS
+    assert not story.tell(FETCHED), "too late"
+    story.tell(trained(8))
+    assert story.state.catch_up is None
+
+
+def test_the_wait_holds_up_no_later_round() -> None:
+    """Round 9 opens while the weights are on their way: it is trained at once, and the round after begins with them."""
+    story = newcomer()
+    story.tell(gathered(8))
+    story.tell(announced(9))
+    assert not asked(story.told[-1:])  # type: ignore[attr-defined]
+    (train,) = trains(story.tell(gathered(9)))
+    assert train.weights is None
+    story.tell(FETCHED, trained(9))
+    story.tell(announced(10))
+    assert trains(story.tell(gathered(10)))[0].weights == THEIRS
+
+
+def test_a_trainer_that_loads_longer_is_awaited_and_then_asked_for() -> None:
+    story = newcomer(ready=False)
+    assert not asked(story.told)  # type: ignore[attr-defined]
+    story.tell(gathered(8))
+    assert len(asked(story.tell(READY))) == 1
+    assert trains(story.tell(FETCHED))[0].weights == THEIRS
+
+
+def test_a_trainer_that_takes_no_weights_ends_the_wait() -> None:
+    story = newcomer(ready=False)
+    story.tell(gathered(8))
+    assert trains(story.tell(TrainerReady("cpu", "tiny", 1)))[0].weights is None
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_a_stage_that_fails_is_given_the_same_again(crash: bool) -> None:
+    """A command has one content: what is to become of weights that a trainer fails with, the trainer says."""
+    story = newcomer()
+    story.tell(gathered(8))
+    (given,) = trains(story.tell(FETCHED))
+    if crash:
+        story.tell(WorkerExited("trainer", "killed"), WorkerStarted("trainer", 99, 2))
+        (train,) = trains(story.tell(READY))
+    else:
+        story.tell(CommandFailed("train/8/0", "no"))
+        (train,) = trains(story.wait("retry/train/8/0"))
+    assert train == given and train.weights == THEIRS
+    story.tell(trained(8))
+    assert story.state.done == (8, 0) and story.state.catch_up is None
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_node_that_is_killed_meanwhile_goes_on_waiting_and_no_longer(done: bool) -> None:
+    story = newcomer()
+    story.tell(gathered(8, rollouts=ROLLOUTS))
+    story.at = 40.0
+    story.start()
+    story.workers_run()
+    again = story.tell(LinkUp(1), Registered("register"), READY, announced(8))
+    assert len(asked(again)) == 1 and not trains(again) and story.chart() == "round.gathering"
+    if done:
+        (train,) = trains(story.tell(FETCHED))
+    else:
+        (train,) = trains(story.wait("weights"))
+        assert story.at == 100.0
+    assert train.weights == (THEIRS if done else None) and train.rollouts == ROLLOUTS
+
+
+def test_a_node_that_is_killed_with_weights_in_the_trainer_gives_them_again() -> None:
+    story = newcomer()
+    story.tell(gathered(8), FETCHED)
+    story.start()
+    story.workers_run()
+    assert trains(story.tell(LinkUp(1), Registered("register"), READY, announced(8)))[0].weights == THEIRS
+
+
+def test_a_lost_link_asks_again_and_a_failure_is_tried_again() -> None:
+    story = newcomer()
+    story.tell(LinkDown("p2pd ended"))
+    assert len(asked(story.tell(LinkUp(1)))) == 1
+    story.tell(CommandFailed("weights/8", "no answer"))
+    assert len(asked(story.wait("retry/weights/8"))) == 1
+
+
+def test_a_node_from_a_backup_forgets_what_was_fetched() -> None:
+    story = newcomer()
+    story.tell(FETCHED)
+    story.tell(NodeStarted(story.node, run="restored", restored=True))
+    assert story.state.catch_up is None and not asked(story.state.pending)
+
+
+def test_what_the_trainer_refuses_changes_nothing() -> None:
+    story = newcomer()
+    story.tell(gathered(8), FETCHED)
+    before = story.state
+    story.tell(WeightsRefused("train/8/0", "no-better", held_out_before=0.5, held_out=0.1))
+    assert msgspec.structs.replace(story.state) == before
+
+
+def test_weights_that_come_while_a_stage_is_trained_wait_for_the_next_also_after_a_pause() -> None:
+    """The command to train has one content, however often it goes out."""
+    story = newcomer()
+    story.tell(gathered(8))
+    story.tell(announced(9))
+    (begun,) = trains(story.tell(gathered(9)))
+    story.tell(FETCHED, SpaceLow(1, 2), WorkerExited("trainer", "killed"), WorkerStarted("trainer", 99, 2), READY)
+    again = (*story.tell(SpaceFreed(3)), *story.tell(announced(9, deadline_at=2000.0)))
+    assert trains(again) == [begun] and begun.weights is None
+    story.tell(trained(9), announced(10))
+    assert trains(story.tell(gathered(10)))[0].weights == THEIRS

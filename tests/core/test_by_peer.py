@@ -1,0 +1,118 @@
+"""Values by peer: every version stays as it was made, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import pickle
+from random import Random
+
+import msgspec
+import pytest
+
+from swarmd.core.by_peer import STALE_MIN, ByPeer
+from swarmd.core.coordinator.coordination import is_awaited, waiting_of
+from swarmd.core.state import NO_MEMBERS, NO_REPORTS, Coordination, Member, Members, Report, State
+from swarmd.eventlog.snapshot import decode_state, encode_state
+
+PEERS = [f"peer {number}" for number in range(9)]
+
+
+def invent(random: Random) -> Member:
+    """A member of one of few peers."""
+    flags = {"left": random.random() < 0.3, "worked": random.random() < 0.7}
+    return Member(random.choice(PEERS), "", random.randrange(4), last_round=random.randrange(-1, 4), **flags)
+
+
+def put_last(plain: list[Member], member: Member) -> list[Member]:
+    """The same with a list."""
+    return [*without(plain, member.peer), member]
+
+
+def without(plain: list[Member], peer: str) -> list[Member]:
+    return [each for each in plain if each.peer != peer]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_version_is_what_a_list_would_be(seed: int) -> None:
+    """Changed are older versions too, from which a copy has to be made."""
+    random = Random(seed)
+    versions: list[tuple[Members, list[Member]]] = [(NO_MEMBERS, [])]
+    for _ in range(5 * STALE_MIN):
+        members, plain = versions[-1] if random.random() < 0.9 else random.choice(versions)
+        if random.random() < 0.2:
+            peer = random.choice(PEERS)
+            versions.append((members.without(peer), without(plain, peer)))
+        else:
+            member = invent(random)
+            versions.append((members.put(member), put_last(plain, member)))
+    for members, plain in versions:
+        assert list(members) == plain and len(members) == len(plain)
+        assert [members.get(peer) for peer in PEERS] == [
+            next((each for each in plain if each.peer == peer), None) for peer in PEERS
+        ]
+        assert members.present == sum(not each.left for each in plain)
+        assert {each.peer for each in members.idle} == {each.peer for each in plain if not each.worked}
+
+
+def test_a_put_copies_nothing_however_many_there_are() -> None:
+    members = Members.of([Member(f"peer {number}", "", 0) for number in range(1000)])
+    assert members.put(Member("one more", "", 0)).follows(members)
+    assert not members.put(Member("another", "", 0)).follows(members.put(Member("one more", "", 0)))
+
+
+def test_a_member_that_changes_for_ever_takes_no_more_room() -> None:
+    members = NO_MEMBERS
+    for number in range(100 * STALE_MIN):
+        members = members.put(Member("restless", str(number), 0))
+    assert members.size <= 2 * STALE_MIN
+
+
+def test_nothing_is_always_the_same_object() -> None:
+    """msgspec leaves out a field that has its default, which it tells by that."""
+    assert reports_of([Report("a", 1.0, b"")]).without("a") is NO_REPORTS
+    assert Members.of([]) is NO_MEMBERS is Members.none() and ByPeer.none() is not NO_MEMBERS
+
+
+def reports_of(reports: list[Report]) -> ByPeer[Report]:
+    return type(NO_REPORTS).of(reports)
+
+
+def test_a_state_reads_back_with_its_members_and_reports() -> None:
+    members, reports = Members.of([Member("a", "Ann", 1)]), reports_of([Report("a", float("nan"), b"r")])
+    state = State(coordination=Coordination(members=members, reports=reports))  # type: ignore[arg-type]
+    again = decode_state(encode_state(state))
+    assert encode_state(again) == encode_state(state)
+    assert again.coordination is not None and again.coordination.members == members
+    assert pickle.loads(pickle.dumps(members)) == members
+
+
+def test_a_state_whose_members_are_none_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode_state(msgspec.msgpack.encode({"coordination": {"members": [{"peer": 5}]}}))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_stage_waits_for_is_counted_on_as_if_counted_anew(seed: int) -> None:
+    random = Random(seed)
+    coordination, earlier = Coordination(round=3), [Coordination(round=3)]
+    for _ in range(300):
+        coordination = change(random, coordination if random.random() < 0.9 else random.choice(earlier))
+        earlier.append(coordination)
+        if random.random() < 0.6:  # else several changes are counted at once
+            awaited = [member.peer for member in coordination.members if is_awaited(coordination, member)]
+            waiting = waiting_of(coordination)
+            assert waiting.awaited == len(awaited)
+            assert waiting.reported == sum(peer in coordination.reports for peer in awaited)
+
+
+def change(random: Random, coordination: Coordination) -> Coordination:
+    """Something that happens to a coordinator."""
+    chance, members, reports = random.random(), coordination.members, coordination.reports
+    if chance < 0.4:
+        return msgspec.structs.replace(coordination, members=members.put(invent(random)))
+    if chance < 0.8:
+        return msgspec.structs.replace(coordination, reports=reports.put(Report(random.choice(PEERS), 1.0, b"")))
+    if chance < 0.9:
+        return msgspec.structs.replace(coordination, members=members.without(random.choice(PEERS)))
+    if chance < 0.95:
+        return msgspec.structs.replace(coordination, round=random.randrange(5), reports=NO_REPORTS)
+    return msgspec.structs.replace(coordination, barred=(random.choice(PEERS),))

@@ -1,0 +1,90 @@
+"""Nodes with a real p2pd each, that know of one another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from swarmd.dht.adapters import HiveNetwork
+from swarmd.dht.identity.identity import Identity, create_identity
+from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
+from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.store.lookup import lookup
+from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
+from swarmd.dht.store.validator import Validator, install_guards
+from swarmd.dht.wire.records import RecordPolicy
+from swarmd.worker.runtime import LoopRuntime
+from tests.dht.driver import until
+from tests.dht.making import SWARM
+
+
+class Single:
+    """A node with its rejoin loop and publisher."""
+
+    def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), call_s: float = 5.0) -> None:
+        root.mkdir()
+        install_guards()
+        self.identity: Identity = create_identity(root / "identity.key")
+        self.downs: list[str] = []
+        self.told: list[Any] = []
+        policy = self.policy = RecordPolicy(SWARM, coordinator or self.identity.peer_id)
+        settings = NodeSettings(root / "identity.key", root / "run", self.identity.peer_id, call_s=call_s)
+        self.node = DhtNode(settings, Validator(policy, Rejections(time.monotonic)), self.downs.append)
+        self.rejoin = Rejoin(self.node, AddressBook(root / "peers.json", bootstrap, self.identity.peer_id))
+        self.network = HiveNetwork(self.node, self.identity)
+        self.runtime = LoopRuntime()
+        self.publisher = self.publish_from(root / "records.bin", 300.0, not coordinator)
+
+    def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
+        """A publisher that remembers what a file says."""
+        return Publisher(
+            self.network, OwnRecordStore(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
+        )
+
+    @property
+    def life(self) -> NodeRun:
+        assert self.node.life is not None
+        return self.node.life
+
+    async def address(self) -> str:
+        await self.node.wait_up()
+        return (await self.node.addresses())[0]
+
+    async def read(self, name: str) -> dict[str, Any]:
+        found = await self.node.call(lambda life: lookup(life, name))
+        return found.records
+
+
+Start = Callable[..., Coroutine[Any, Any, Single]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    async with anyio.create_task_group() as tasks:
+        singles: list[Single] = []
+
+        async def begin(*args: Any, **kwargs: Any) -> Single:
+            single = Single(tmp_path / str(len(singles)), *args, **kwargs)
+            singles.append(single)
+            tasks.start_soon(single.node.run)
+            await single.node.wait_up()
+            return single
+
+        yield begin
+        tasks.cancel_scope.cancel()
+    for number in range(len(singles)):
+        assert list((tmp_path / str(number) / "run").iterdir()) == []
+
+
+async def pair(start: Start, **kwargs: Any) -> tuple[Single, Single]:
+    one = await start()
+    two = await start(one.identity.peer_id, (await one.address(),), **kwargs)
+    await until(lambda: one.node.peers and two.node.peers)
+    return one, two

@@ -1,0 +1,142 @@
+"""A body comes from its owner, or from those to whom the owner has given it and whom it names when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import anyio
+import pytest
+
+from swarmd.dht.limits.budget import ConcurrencyBudget, PeerBounds
+from swarmd.dht.rounds import fetch
+from swarmd.dht.rounds.body_holders import (
+    BODIES_MAX,
+    HOLDERS_MAX,
+    NAMED_MAX,
+    NAMES_BYTES_MAX,
+    BodyHolders,
+    encode_names,
+    read_names,
+)
+from swarmd.dht.rounds.fetch import BodyServer, fetch_body
+from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.eventlog.blobs import Blobs
+from tests.dht.driver import until
+from tests.dht.making import ALICE, BOB, COORDINATOR
+from tests.dht.p2p.conftest import Single, Start, pair
+
+pytestmark = pytest.mark.anyio
+
+BODY = b"rollouts" * 4096
+DIGEST = hashlib.sha256(BODY).hexdigest()
+PATIENCE_S = 60.0
+NOBODY = PeerBounds(0, 0, 0)
+
+
+class Served(NamedTuple):
+    """A node that serves bodies."""
+
+    node: Single
+    server: BodyServer
+    blobs: Blobs
+
+    @property
+    def peer_id(self) -> str:
+        return self.node.identity.peer_id
+
+    async def fetch(self, owner: Served) -> bytes:
+        """Fetch the body from its owner or others, and keep it."""
+        body = await fetch_body(self.node.node, owner.peer_id, DIGEST, len(BODY), PATIENCE_S)
+        self.blobs.put(body)
+        return body
+
+
+async def serving(node: Single, root: Path) -> Served:
+    """Have a node serve what it keeps under a folder."""
+    blobs = Blobs(root / node.identity.peer_id)
+    server = BodyServer(node.node, blobs, lambda peer: True)
+    await node.life.p2p.add_binary_stream_handler(fetch.PROTOCOL, server.serve)
+    return Served(node, server, blobs)
+
+
+async def three(start: Start, root: Path) -> tuple[Served, Served, Served]:
+    """An owner, and two that know it and each other."""
+    one, two = await pair(start)
+    three = await start(one.identity.peer_id, (await one.address(), await two.address()))
+    await until(lambda: one.node.peers == two.node.peers == three.node.peers == 2)
+    owner, first, second = [await serving(node, root) for node in (one, two, three)]
+    owner.blobs.put(BODY)
+    for peer in (first, second):
+        one.node.door.meet(peer.peer_id)
+    return owner, first, second
+
+
+async def test_whom_an_owner_has_no_time_for_gets_the_body_from_one_that_has_it(start: Start, tmp_path: Path) -> None:
+    owner, first, second = await three(start, tmp_path)
+    assert await first.fetch(owner) == BODY
+    owner.server._serving = ConcurrencyBudget(NOBODY)
+    assert await second.fetch(owner) == BODY
+    assert owner.server._holders.some(DIGEST, "") == [first.peer_id]
+
+
+async def test_one_that_is_named_and_gives_another_body_or_none_is_not_believed(start: Start, tmp_path: Path) -> None:
+    owner, first, second = await three(start, tmp_path)
+    owner.server._serving = ConcurrencyBudget(NOBODY)
+    with pytest.raises(NetworkDown, match="nor has anybody"):
+        await second.fetch(owner)
+    owner.server._holders.note(DIGEST, first.peer_id)
+    with pytest.raises(NetworkDown, match="nor has anybody"):
+        await second.fetch(owner)
+    first.server._blobs = cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY[::-1]))
+    with pytest.raises(NetworkDown, match="nor has anybody"):
+        await second.fetch(owner)
+
+
+async def test_an_owner_of_before_that_names_nobody_is_understood(start: Start, tmp_path: Path) -> None:
+    owner, _, second = await three(start, tmp_path)
+
+    async def absent(stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(fetch.DIGEST_BYTES)
+        writer.write(fetch.ABSENT.to_bytes(8, "big"))
+        await writer.drain()
+        writer.close()
+
+    old = await start(owner.peer_id, (await owner.node.address(),))
+    await old.life.p2p.add_binary_stream_handler(fetch.PROTOCOL, absent)
+    await until(lambda: second.node.node.peers == 3)
+    with anyio.fail_after(PATIENCE_S), pytest.raises(NetworkDown, match="nor has anybody"):
+        await fetch_body(second.node.node, old.identity.peer_id, DIGEST, len(BODY), PATIENCE_S)
+
+
+def test_holders_are_bounded_and_the_asker_is_none_of_them() -> None:
+    holders = BodyHolders()
+    for body in range(2 * BODIES_MAX):
+        for peer in range(2 * HOLDERS_MAX):
+            holders.note(f"body {body}", f"peer {peer}")
+    last = f"body {2 * BODIES_MAX - 1}"
+    assert len(holders._holders) == BODIES_MAX and len(holders._holders[last]) == HOLDERS_MAX
+    assert len(set(holders.some(last, ""))) == NAMED_MAX
+    assert holders.some("body 0", "") == []
+    holders = BodyHolders()
+    for peer in ("one", "two"):
+        holders.note("body", peer)
+    assert holders.some("body", "one") == ["two"]
+
+
+def test_names_come_as_they_went_but_for_what_is_none() -> None:
+    peers = [each.peer_id for each in (ALICE, BOB, COORDINATOR)]
+    encoded = encode_names(peers)
+    assert int.from_bytes(encoded[:2], "big") == len(encoded) - 2 <= NAMES_BYTES_MAX
+    assert read_names(encoded[2:]) == peers
+    assert read_names(encode_names(["nobody", peers[0]])[2:]) == peers[:1]
+    assert len(read_names(encode_names(peers * 3)[2:])) == NAMED_MAX
+
+
+@pytest.mark.parametrize("encoded", [b"", b"\x91\x01", b"\x81\xa1a\xa1b", b"\x91" * 20, encode_names(["x" * 200])[2:]])
+def test_names_that_are_none_are_refused(encoded: bytes) -> None:
+    with pytest.raises(RecordRejected):
+        read_names(encoded)

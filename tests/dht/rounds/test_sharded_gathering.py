@@ -1,0 +1,170 @@
+"""Gathering from a large swarm: a sample of its shards is read, and complete as soon as there are enough peers."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from swarmd.config import Config, DhtConfig, SwarmConfig
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
+from swarmd.dht.rounds import gather, sampled_shards
+from swarmd.dht.rounds.sources import PEERS_MAX
+from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
+from swarmd.dht.wire.shards import shard_of
+from swarmd.errors import NetworkDown
+from tests.dht.driver import SWARM
+from tests.dht.rounds.test_gathering import Swarm, body_of
+
+pytestmark = pytest.mark.anyio
+
+WANTED = 4
+SHARDS = 4
+
+
+class LargeSwarm(Swarm):
+    """A swarm with shards, whose members the node knows by its standings."""
+
+    def __init__(self, root: Path, shards: int = SHARDS) -> None:
+        super().__init__(root)
+        self.shards = shards
+        self.read: list[str] = []
+        self.failing: set[str] = set()
+        self.session.coordinating = False
+        self.session.coordinator = "boss"
+        self.session.members = 10_000
+        self.session.shards = AnnouncedShards(True)
+        clock = ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards)
+        self.kept[names.clock(SWARM)] = {"boss": SimpleNamespace(content=clock)}  # type: ignore[dict-item]
+        dht = DhtConfig(gather_peers=WANTED, protocol=4)
+        self.session.config = Config(swarm=SwarmConfig(id=SWARM, coordinator="boss"), dht=dht)
+
+    async def find(self, name: str) -> SimpleNamespace:
+        """What lies under the key, which is noted."""
+        self.read.append(name)
+        return SimpleNamespace(records=self.kept.get(name, {}), answered=True)
+
+    async def body(self, peer: str, *rest: Any) -> bytes:
+        """A body, or that there is none."""
+        self.asked.append(peer)
+        if peer in self.failing:
+            raise NetworkDown("it is away")
+        if peer not in self.answering:
+            await anyio.sleep_forever()
+        return body_of(peer)
+
+    def join_many(self, count: int, answering: bool = True) -> list[str]:
+        """So many peers of which the swarm knows, each in its shard; nobody looks at their signatures."""
+        peers = [f"12D3Koo{self.shards}{len(self.kept)}{number}" for number in range(count)]
+        for peer in peers:
+            body = body_of(peer)
+            place = (self.shards, shard_of(SWARM, peer, 0, 0, self.shards))
+            said = (hashlib.sha256(body).hexdigest(), len(body), 1)
+            self._keep(peer, ReportRecord(SWARM, 0, 0, 0.5, *said, 1, b"", *place))
+            self._keep(peer, RolloutsRecord(SWARM, 0, 0, *said, b"", 1, b"", *place))
+        if answering:
+            self.answering.update(peers)
+        always = set(peers)
+        self.session.seniority._always = always.__contains__  # listed: they need no work
+        return peers
+
+    def _keep(self, peer: str, content: Any) -> None:
+        record = SignedRecord(peer, msgspec.msgpack.encode(content), time.time() + 60.0, b"")
+        self.kept.setdefault(content.key, {})[peer] = record
+
+
+@pytest.fixture
+def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LargeSwarm:
+    return made(tmp_path, monkeypatch, SHARDS)
+
+
+def made(root: Path, monkeypatch: pytest.MonkeyPatch, shards: int) -> LargeSwarm:
+    swarm = LargeSwarm(root, shards)
+    monkeypatch.setattr(swarm.bodies, "fetch", swarm.body)
+    monkeypatch.setattr(gather, "LOOK_AGAIN_S", 0.01)
+    return swarm
+
+
+async def test_one_shard_is_read_where_it_holds_enough_peers(swarm: LargeSwarm) -> None:
+    swarm.join_many(64)
+    with anyio.fail_after(60.0):
+        gathered = await swarm.gather()
+    assert len(gathered) >= WANTED and len(swarm.asked) <= 2 * WANTED
+    keys = {name for name in swarm.read if name != names.clock(SWARM)}
+    assert len(keys) == 2 and all("/4/" in key for key in keys), "the reports and the rollouts of one shard"
+
+
+async def test_more_shards_are_read_until_there_are_enough_peers(swarm: LargeSwarm) -> None:
+    peers = swarm.join_many(WANTED)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set(peers)
+
+
+async def test_no_more_than_so_many_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swarm = made(tmp_path, monkeypatch, 128)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set()
+    assert len(set(swarm.read)) == 1 + 2 * sampled_shards.READ_MAX
+
+
+async def test_others_take_the_places_of_those_that_give_nothing(swarm: LargeSwarm) -> None:
+    peers = swarm.join_many(64)
+    swarm.failing = set(peers[::2])
+    with anyio.fail_after(60.0):
+        gathered = await swarm.gather()
+    assert len(gathered) >= WANTED and not gathered & swarm.failing
+
+
+async def test_nobody_waits_for_single_ones_once_there_are_enough(swarm: LargeSwarm) -> None:
+    peers = swarm.join_many(5, answering=False)  # of whom four are wanted
+    swarm.answering = set(peers[:4])
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set(peers[:4])
+
+
+async def test_a_stage_without_shards_is_complete_with_the_peers_it_is_gathered_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = made(tmp_path, monkeypatch, 0)
+    swarm.join_many(PEERS_MAX + 40)
+    with anyio.fail_after(60.0):
+        assert len(await swarm.gather()) == PEERS_MAX
+
+
+async def test_newcomers_fill_what_those_that_the_swarm_knows_leave_free(swarm: LargeSwarm) -> None:
+    peers = []
+    for _ in range(WANTED):
+        identity = generate_identity()
+        peer, body = identity.peer_id, body_of(identity.peer_id)
+        place = (SHARDS, shard_of(SWARM, peer, 0, 0, SHARDS))
+        said = (hashlib.sha256(body).hexdigest(), len(body), 1)
+        work = find_work(SWARM, peer, WORK_BITS)
+        swarm._keep(peer, ReportRecord(SWARM, 0, 0, 0.5, *said, work, b"", *place))
+        swarm._keep(peer, RolloutsRecord(SWARM, 0, 0, *said, b"", work, b"", *place))
+        swarm.answering.add(peer)
+        peers.append(peer)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set(peers)
+
+
+async def test_whoever_is_away_for_a_while_is_tried_again_where_nobody_else_is_left(
+    swarm: LargeSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = swarm.join_many(WANTED)
+
+    async def body(peer: str, *rest: Any) -> bytes:
+        swarm.failing = {peers[0]} - {peer for peer in swarm.asked if swarm.asked.count(peer) > gather.FAILURES_MAX}
+        return await swarm.body(peer, *rest)
+
+    monkeypatch.setattr(swarm.bodies, "fetch", body)
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == set(peers)

@@ -1,0 +1,236 @@
+"""Whoever asks a peer again is shown what is new, and loses nothing by it; whoever asks for one is shown one."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
+from swarmd.dht.store import answer_memory
+from swarmd.dht.store.answer_memory import PEERS_MAX, AnswerMemory, Progress
+from swarmd.dht.store.changes import GHOSTS_MAX, Changes
+from swarmd.dht.store.partial_answers import make_result, part_of
+from swarmd.dht.store.storage import BoundedStorage
+from swarmd.dht.wire import find_parts, names
+from swarmd.dht.wire.find_parts import (
+    OWNERS_MAX,
+    Cursor,
+    FindFilter,
+    Part,
+    add_filter,
+    encode_part,
+    read_filter,
+    read_part,
+)
+from swarmd.dht.wire.records import SignedRecord
+from swarmd.errors import RecordRejected
+from tests.dht.making import REPORT
+
+KEY = DHTID.from_bytes(names.key_id(REPORT.key))
+BYTES_MAX = 2**20
+
+
+def record(owner: str, version: int = 0) -> SignedRecord:
+    """A report whose signature nobody looks at."""
+    return SignedRecord(owner, msgspec.msgpack.encode(REPORT), time.time() + 60.0 + version, b"")
+
+
+class LookUp:
+    """Asks storers, of which each is told apart by a name, for what is new since it began."""
+
+    def __init__(self, memory: AnswerMemory) -> None:
+        self.memory, self.since = memory, memory.progress(KEY)
+        self.known = {signed.owner: signed.expiration for signed in memory.records(KEY, time.time())}
+
+    def ask(self, name: str, storage: BoundedStorage) -> Part:
+        """What a storer shows now, after a way over the wire."""
+        request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
+        add_filter(request, FindFilter((), self.since.cursor(name)))
+        sent = dht_pb2.FindRequest.FromString(request.SerializeToString())
+        wanted = read_filter(sent)
+        assert wanted is not None
+        part = read_part(encode_part(part_of(storage, KEY, wanted)), BYTES_MAX)
+        self.memory.note(KEY, name, part, [record_of(shown) for shown in part.records], self.since)
+        for shown in part.records:
+            self.known[shown.owner] = max(shown.expiration, self.known.get(shown.owner, 0.0))
+        return part
+
+
+def record_of(shown: find_parts.Shown) -> SignedRecord:
+    return SignedRecord(shown.owner, shown.value, shown.expiration, b"")
+
+
+OWNERS = st.sampled_from([f"peer-{number}" for number in range(6)])
+STORERS = st.sampled_from(["one", "two"])
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["store", "drop", "restart", "begin", "ask", "forget"]), STORERS, OWNERS, st.integers(0, 1)
+    ),
+    max_size=40,
+)
+
+
+@given(STEPS)
+@example([(what, "one", "peer-0", 0) for what in ("store", "begin", "ask", "store", "begin", "ask")])
+@example([(what, "one", "peer-0", which) for what, which in (("store", 0), ("ask", 0), ("ask", 1))])
+@example(
+    [(what, "one", "peer-0", which) for what, which in (("store", 0), ("ask", 0), ("begin", 1), ("forget", 0))]
+    + [(what, "one", "peer-0", which) for what, which in (("ask", 1), ("begin", 0), ("ask", 0))]
+)
+def test_each_look_up_finds_all_that_there_is_whatever_others_have_been_shown(
+    steps: list[tuple[str, str, str, int]],
+) -> None:
+    memory, storers = AnswerMemory(), {"one": BoundedStorage(), "two": BoundedStorage()}
+    look_ups = [LookUp(memory), LookUp(memory)]
+    for version, (what, name, owner, which) in enumerate(steps):
+        storage = storers[name]
+        if what == "store":
+            storage.admit(KEY, record(owner, version))
+        elif what == "drop" and storage.held(KEY, owner):
+            storage._drop(KEY, owner)
+        elif what == "restart":
+            storers[name] = BoundedStorage()
+        elif what == "forget":
+            memory.clear()
+        elif what == "begin":
+            look_ups[which] = LookUp(memory)
+        elif what == "ask":
+            look_ups[which].ask(name, storage)
+            held = {owner: expiration for owner, (_, expiration) in storage.records(KEY).items()}
+            assert all(look_ups[which].known[owner] >= expiration for owner, expiration in held.items())
+
+
+def test_a_look_up_after_another_is_shown_nothing_again() -> None:
+    memory, storage = AnswerMemory(), BoundedStorage()
+    storage.admit(KEY, record("peer-0"))
+    assert len(LookUp(memory).ask("one", storage).records) == 1
+    assert LookUp(memory).ask("one", storage).records == ()
+
+
+def test_an_answer_of_which_something_does_not_count_yet_is_asked_for_again() -> None:
+    storage, memory = BoundedStorage(), AnswerMemory()
+    storage.admit(KEY, record("peer-0"))
+    memory.note(KEY, "one", part_of(storage, KEY, FindFilter()), [], Progress())
+    assert memory.progress(KEY).cursor("one") == Cursor()
+
+
+def test_another_life_of_a_storer_shows_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = BoundedStorage()
+    for number in range(3):
+        storage.admit(KEY, record(f"peer-{number}"))
+    for cursor in (Cursor(b"another!", 1), Cursor(storage.changes.life, 99)):
+        assert len(part_of(storage, KEY, FindFilter((), cursor)).records) == 3
+    assert len(part_of(storage, KEY, FindFilter((), Cursor(storage.changes.life, 2))).records) == 1
+
+
+def test_one_owners_record_is_shown_alone_and_nothing_of_whoever_has_none() -> None:
+    storage = BoundedStorage()
+    for number in range(3):
+        storage.admit(KEY, record(f"peer-{number}"))
+    assert [shown.owner for shown in part_of(storage, KEY, FindFilter(("peer-1", "nobody", "peer-1"))).records] == [
+        "peer-1"
+    ]
+    assert part_of(BoundedStorage(), KEY, FindFilter()).records == ()
+
+
+def test_notes_of_what_is_held_no_more_are_forgotten() -> None:
+    changes = Changes()
+    for number in range(1000):
+        changes.note("key", f"peer-{number}", {f"peer-{number}"})
+        changes.note(f"key-{number}", "peer", {"peer"})
+        changes.keep_only({"key", f"key-{number}"})
+    assert len(changes._numbers) <= 2 * 2 + GHOSTS_MAX + 1
+    assert all(len(numbers) <= 2 + GHOSTS_MAX + 1 for numbers in changes._numbers.values())
+    assert next(iter(changes.since("key", Cursor(changes.life, 0)))) == "peer-999"
+
+
+def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_memory, "BYTES_MAX", 200_000)
+    monkeypatch.setattr(answer_memory, "KEY_BYTES_MAX", 50_000)
+    memory = AnswerMemory()
+    for number in range(1000):
+        memory.note("large", f"peer-{number}", Part(b"life", number, ()), [record(f"peer-{number}")], Progress())
+        memory.note(f"key-{number}", "peer", Part(b"life", 1, ()), [record("peer")], Progress())
+        memory.note("asked by many", number, Part(b"life", 1, ()), (), Progress())
+        assert memory.size_bytes() <= 200_000 and len(memory.records("large", 0.0)) * 500 <= 50_000
+    assert len(memory._keys) <= answer_memory.KEYS_MAX
+    assert len(memory._keys["asked by many"].cursors) == PEERS_MAX
+
+
+def test_what_has_expired_is_not_remembered() -> None:
+    memory = AnswerMemory()
+    memory.note(KEY, "one", Part(b"life", 1, ()), [record("peer")], Progress())
+    assert memory.records(KEY, time.time() + 3600.0) == [] and memory.size_bytes() == 0
+
+
+def asking(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
+    """A request that says this."""
+    request = dht_pb2.FindRequest(keys=[KEY.to_bytes()] * keys)
+    for _ in range(times):
+        request.MergeFromString(bytes([find_parts.FILTER_FIELD << 3 | 2, len(encoded)]) + encoded)
+    return request
+
+
+GENUINE = msgspec.msgpack.encode(FindFilter())
+FORGED = [
+    (b"", 1, 1),
+    (b"\xc1", 1, 1),
+    (b"\x92\x90\x92\xc4\x01a\xff", 1, 1),  # a negative number
+    (b"\x92\x91\x01\x92\xc4\x00\x00", 1, 1),  # an owner that is none
+    (b"\x91" * 20 + b"\x90", 1, 1),
+    (GENUINE, 2, 1),
+    (GENUINE, 0, 1),
+    (GENUINE, 1, 2),
+]
+
+
+@pytest.mark.parametrize(("encoded", "keys", "times"), FORGED)
+def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: int) -> None:
+    counted: list[tuple[str, str]] = []
+    door = RequestLimits(lambda peer, reason, detail: counted.append((peer, reason)))
+    protocol = SimpleNamespace(p2p=SimpleNamespace(door=door))
+    with pytest.raises(RecordRejected):
+        make_result(protocol, "stranger", asking(encoded, keys, times))
+    assert [peer for peer, _ in counted] == ["stranger"] and counted[0][1] in ("malformed", "nested")
+
+
+def test_more_owners_than_a_request_may_name_are_refused() -> None:
+    request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
+    add_filter(request, FindFilter(tuple(f"peer-{number}" for number in range(OWNERS_MAX + 1))))
+    with pytest.raises(RecordRejected):
+        read_filter(request)
+
+
+def test_a_part_is_bounded_like_any_answer() -> None:
+    counted: list[str] = []
+    door = RequestLimits(lambda peer, reason, detail: counted.append(reason))
+    storage, table = BoundedStorage(), RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+    storage.admit(KEY, record("peer"))
+    protocol = cast(Any, SimpleNamespace(p2p=SimpleNamespace(door=door), storage=storage, routing_table=table))
+    protocol.bucket_size = 20
+    answered = 0
+    with pytest.raises(RecordRejected):
+        while answered < 100:
+            result = make_result(protocol, "stranger", asking(GENUINE))
+            assert len(read_part(result.value, BYTES_MAX).records) == 1
+            door.bytes_out.charge(door.caller("stranger"), 2**20)
+            answered += 1
+    assert counted == ["bytes-out"] and answered > 1
+    assert make_result(protocol, "another", dht_pb2.FindRequest(keys=[KEY.to_bytes()])) is None
+
+
+@pytest.mark.parametrize(
+    "value", [b"\x93\x01\x02\x03", b"\x93", b"\x93\xc4\x00\x00\x91\x93\xa1a\xc4\x00\xcb\x7f\xf8" + bytes(6)]
+)
+def test_odd_parts_are_refused(value: bytes) -> None:
+    with pytest.raises(RecordRejected):
+        read_part(value, BYTES_MAX)
+    with pytest.raises(RecordRejected, match="bytes"):
+        read_part(value, 0)

@@ -1,0 +1,190 @@
+"""Whose weights are taken, and what is said when none are: trust decides, and no claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
+from swarmd.core.commands import FetchWeights, Register
+from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.dht.weights.offers import MembersOffers
+from swarmd.dht.weights.taking import WeightsTaking
+from swarmd.dht.wire.records import Membership
+from swarmd.errors import NetworkDown, NotFoundError
+from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.shelf import OfferedWeights
+from tests.dht.driver import Driver
+from tests.weights.making import bfloat16
+from tests.weights.test_delta import moved
+from tests.weights.test_shelf import offer
+
+pytestmark = pytest.mark.anyio
+VALUES = bfloat16(100_000, 0)
+COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
+
+
+class Swarm:
+    """A session with members that offer weights from shelves of their own; as much of it as `WeightsTaking` uses."""
+
+    def __init__(self, directory: Path, *trusted: str, free_bytes_min: int = 0) -> None:
+        self._directory = directory
+        self.events: list[Event] = []
+        self.shelves: dict[str, OfferedWeights] = {}
+        self.asked: list[str] = []
+        self.told: dict[str, WeightsOffer] = {}
+        self.offers = MembersOffers(lambda peer, reason, detail: None)
+        self.credit: dict[str, int] = {}
+        self.swarm, self.peer_id, self.coordinator = "s", "me", "boss"
+        self.peer_weights = directory / "taken"
+        self.config = Config(
+            SwarmConfig(id="s"),
+            training=TrainingConfig(weights_from=trusted or ("coordinator",)),
+            storage=StorageConfig(free_bytes_min=free_bytes_min),
+        )
+        self.seniority = SimpleNamespace(rounds_of=lambda peer: self.credit.get(peer, 0))
+        self.runtime = SimpleNamespace(now=lambda: 0.0, time=lambda: 0.0, sleep=self._sleep)
+        self.records, self.chunks, self.emit = self, self, self.events.append
+
+    async def _sleep(self, seconds: float) -> None:
+        """No time passes."""
+
+    async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Any:
+        contents = {peer: Membership("s", peer, "n", 1.0, weights=made.encode()) for peer, made in self.told.items()}
+        return SimpleNamespace(records={peer: SimpleNamespace(content=content) for peer, content in contents.items()})
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        self.asked.append(peer)
+        try:
+            return self.shelves[peer].get(digest)
+        except NotFoundError as error:
+            raise NetworkDown(str(error)) from error
+
+    def gives(self, peer: str, values: bytes, round: int = 7, accuracy: float | None = None) -> None:
+        """A member offers weights, of which it claims what it likes."""
+        shelf = self.shelves.setdefault(peer, OfferedWeights(self._directory / peer))
+        self.told[peer] = msgspec.structs.replace(offer(shelf, values, round), accuracy=accuracy)
+
+    async def take(self, command: FetchWeights = COMMAND) -> Event:
+        self.asked.clear()
+        await WeightsTaking(cast(Any, self)).take(command)
+        return self.events[-1]
+
+    async def fetched(self, command: FetchWeights = COMMAND) -> WeightsFetched:
+        event = await self.take(command)
+        assert isinstance(event, WeightsFetched), event
+        path = self.peer_weights / f"{event.weights.digest}.safetensors"
+        assert path.stat().st_size == event.weights.size_bytes
+        assert [each.name for each in self.peer_weights.iterdir()] == [path.name], "nothing else is left"
+        return event
+
+    async def refused(self, command: FetchWeights = COMMAND) -> WeightsRefused:
+        event = await self.take(command)
+        assert isinstance(event, WeightsRefused), event
+        return event
+
+
+async def test_the_coordinators_are_taken_and_no_strangers(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("stranger", VALUES[::-1], round=99, accuracy=1.0)
+    assert (await swarm.refused()).cause == "none-offered" and not swarm.asked
+    swarm.gives("boss", VALUES, accuracy=0.5)
+    weights = (await swarm.fetched()).weights
+    assert (weights.peer, weights.round, weights.accuracy) == ("boss", 7, 0.5)
+    assert set(swarm.asked) == {"boss"}
+
+
+async def test_of_peers_with_credit_the_longest_credited_is_taken_whatever_others_claim(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    for peer, credit, accuracy in (("anna", 5, 0.1), ("otto", 2, 1.0), ("new", 0, 1.0)):
+        swarm.credit[peer] = credit
+        swarm.gives(peer, moved(VALUES, 0.01 * (credit + 1)), accuracy=accuracy)
+    assert (await swarm.fetched()).weights.peer == "anna"
+    swarm.shelves["anna"] = OfferedWeights(tmp_path / "nothing")
+    for path in swarm.peer_weights.iterdir():
+        path.unlink()
+    assert (await swarm.fetched()).weights.peer == "otto", "the next, where the first gives nothing"
+
+
+async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "otto", "coordinator")
+    swarm.gives("boss", VALUES, round=8)
+    swarm.gives("otto", VALUES[::-1], round=1)
+    assert (await swarm.fetched()).weights.peer == "otto"
+
+
+async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    for peer, accuracy in (("boss", 0.5), ("helper", 0.1)):
+        swarm.gives(peer, bfloat16(2**21, 0), accuracy=accuracy)  # of several chunks
+    assert swarm.told["boss"].manifest == swarm.told["helper"].manifest
+    await swarm.fetched()
+    assert set(swarm.asked) == {"boss", "helper"}
+
+
+@pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
+async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, str]) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
+    assert refused.cause == "none-offered" and not swarm.asked
+
+
+async def test_more_than_the_model_can_have_is_refused_before_a_chunk_is_asked_for(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    refused = await swarm.refused(msgspec.structs.replace(COMMAND, size_bytes_max=1000))
+    assert (refused.cause, refused.peer, len(swarm.asked)) == ("unavailable", "boss", 1)
+
+
+async def test_what_a_peer_does_not_give_is_unavailable(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
+    assert (await swarm.refused()).cause == "unavailable"
+
+
+async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, free_bytes_min=2**60)
+    swarm.gives("boss", VALUES)
+    assert (await swarm.refused()).cause == "no-room"
+    assert not list(swarm.peer_weights.iterdir())
+
+
+async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    whole = await swarm.fetched()
+    (swarm.peer_weights / f"{'0' * 64}.safetensors{PARTIAL}").write_bytes(b"of an offer that is gone")
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    later = await swarm.fetched()
+    assert later.weights.round == 8 and later.received_bytes < whole.received_bytes / 5
+
+
+async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> None:
+    boss = Driver(tmp_path / "boss")
+    offer(OfferedWeights(boss.paths.weights), VALUES, 7)
+    await boss.start()
+    try:
+        up = await boss.expect(LinkUp)
+        await boss.do(Register("register"))
+        await boss.expect(Registered)
+        late = Driver(tmp_path / "late", boss.peer_id, up.addresses[:1])
+        await late.start()
+        try:
+            await late.expect(LinkUp)
+            await late.do(COMMAND)
+            event = await late.expect(WeightsFetched)
+            assert event.weights.peer == boss.peer_id and event.received_bytes > len(VALUES)
+            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
+            assert path.read_bytes().endswith(VALUES)
+        finally:
+            await late.clean()
+    finally:
+        await boss.clean()

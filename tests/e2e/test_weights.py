@@ -1,0 +1,66 @@
+"""A node that comes late begins from the coordinator's weights: real daemons, real p2pd, a real trainer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmd.config import TrainingConfig
+from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsFetched, WeightsRefused
+from swarmd.observe.narrative.weights import weights_words
+from swarmd.training.models.model import load_policy
+from swarmd.training.models.source import MODELS_DIR
+from swarmd.training.weights.announced import DTYPE, write_announced
+from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+from swarmd.weights.shelf import OfferedWeights
+from tests.e2e.audit import events_of
+from tests.e2e.conftest import PATIENCE_S, Swarm
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+JOINS_AT = 3
+
+
+def unlearnt(directory: Path) -> Path:
+    """The embedded model with weights of chance: it answers nothing."""
+    shutil.copytree(MODELS_DIR / "embedded", directory)
+    path, generator = directory / "model.safetensors", torch.Generator().manual_seed(0)
+    noise = {name: 0.02 * torch.randn(value.shape, generator=generator) for name, value in load_file(path).items()}
+    save_file(noise, path, metadata={"format": "pt"})
+    return directory
+
+
+def offer_embedded(directory: Path) -> None:
+    """What the coordinator's trainer would offer, had it a model: the embedded one."""
+    policy, shelf = load_policy(TrainingConfig(device="cpu")), OfferedWeights(directory)
+    write_announced(policy.trained_weights(), shelf.announced)
+    shelf.offer(digest_policy(policy), digest_tokenizer(policy.tokenizer), 2, DTYPE, 0.9)
+
+
+@pytest.mark.nodes(2, trained=(2,))
+def test_who_comes_late_begins_from_the_coordinators_weights(swarm: Swarm, tmp_path: Path) -> None:
+    settings = {"coordinator.min_peers": 1, "training.catch_up": "weights", "training.held_out_questions": 16}
+    swarm.prepare(0, "", **settings, **{"training.model": str(unlearnt(tmp_path / "unlearnt"))})
+    offer_embedded(swarm.places[0].paths.weights)
+    swarm.daemons[0].start()
+    swarm.wait_round(1, JOINS_AT)
+    swarm.daemons[1].start()
+    log = swarm.places[1].paths.events
+
+    def told() -> list[Event]:
+        kinds = (WeightsFetched, WeightsAdopted, WeightsRefused, StageTrained)
+        return [event for event in events_of(log) if isinstance(event, kinds)] if log.is_dir() else []
+
+    swarm.wait_until(lambda: len(told()) >= 4, PATIENCE_S, "two stages", every_s=0.5)
+    fetched, adopted, first, second = told()[:4]
+    assert isinstance(fetched, WeightsFetched) and isinstance(adopted, WeightsAdopted), (fetched, adopted)
+    assert isinstance(first, StageTrained) and isinstance(second, StageTrained), "they are taken once"
+    assert fetched.weights == adopted.weights and fetched.received_bytes > fetched.weights.size_bytes
+    assert adopted.held_out_before == first.held_out_before == 0.0 < adopted.held_out
+    assert (adopted.round, adopted.stage) == (first.round, first.stage) and first.round >= JOINS_AT
+    assert first.round <= int(fetched.command.split("/")[1]) + 1, "it skipped the round of the fetch at most"
+    words = swarm.places[1].output.read_text()
+    assert weights_words(fetched) in words and weights_words(adopted) in words

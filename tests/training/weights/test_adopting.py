@@ -1,0 +1,182 @@
+"""A stage begins from a peer's weights only where they are better here, whatever the peer claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmd.core.commands import Train
+from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
+from swarmd.core.values import PeerWeights
+from swarmd.eventlog.files import make_directory
+from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.checkpoints.checkpoint_files import hash_file
+from swarmd.training.engine import TrainingEngine
+from swarmd.training.weights.adopting import adopt
+from swarmd.training.weights.announced import write_announced
+from tests.training.conftest import order
+
+Maker = Callable[..., TrainingEngine]
+
+
+def place(engine: TrainingEngine, weights: dict[str, torch.Tensor], **changes: Any) -> PeerWeights:
+    """Weights as the network worker leaves them, and what the log says of them."""
+    path = engine._peers._directory / "fetched"
+    make_directory(path.parent)
+    write_announced(weights, path)
+    return settle(path, **changes)
+
+
+def settle(path: Path, **changes: Any) -> PeerWeights:
+    told = PeerWeights("them", 7, hash_file(path), path.stat().st_size, 1.0)
+    path.rename(path.with_name(f"{told.digest}.safetensors"))
+    return msgspec.structs.replace(told, **changes)
+
+
+def scored(engine: TrainingEngine, *accuracies: float) -> list[float]:
+    """Held-out accuracies that the engine finds, one after another; the last for ever. Returns those still to come."""
+    left = list(accuracies)
+    engine._measure_alone = lambda cancellation: left.pop(0) if len(left) > 1 else left[0]  # type: ignore[method-assign]
+    return left
+
+
+def with_weights(round: int, weights: PeerWeights) -> Train:
+    return msgspec.structs.replace(order(round), weights=weights)
+
+
+def start(engine: TrainingEngine, weights: PeerWeights) -> Event:
+    """What the trainer says of the weights, in the stage that it trains all the same."""
+    told: list[Event] = []
+    trained = engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
+    assert trained.round == 8 and len(told) == 1
+    return told[0]
+
+
+def moved(engine: TrainingEngine) -> dict[str, torch.Tensor]:
+    return {name: weight * 1.5 for name, weight in engine.policy.copy_weights().items()}
+
+
+def test_better_weights_are_begun_from_and_the_claim_counts_for_nothing(make_engine: Maker) -> None:
+    engine = make_engine("a", steps=1, learning_rate=1e-9)
+    theirs = moved(engine)
+    scored(engine, 0.25, 0.5)
+    event = start(engine, place(engine, theirs, accuracy=0.0))
+    assert isinstance(event, WeightsAdopted) and (event.held_out_before, event.held_out) == (0.25, 0.5)
+    for name, weight in engine.policy.trained_weights().items():
+        assert torch.allclose(weight, theirs[name].to(torch.bfloat16).to(weight.dtype), atol=1e-6), name
+
+
+@pytest.mark.parametrize("theirs", [0.25, 0.1])
+def test_weights_that_are_no_better_here_are_refused_whatever_they_claim(make_engine: Maker, theirs: float) -> None:
+    engine = make_engine("a", steps=1, learning_rate=1e-9)
+    own = engine.policy.copy_weights()
+    scored(engine, 0.25, theirs)
+    event = start(engine, place(engine, moved(engine), accuracy=1.0))
+    assert isinstance(event, WeightsRefused)
+    assert (event.cause, event.peer, event.held_out_before, event.held_out) == ("no-better", "them", 0.25, theirs)
+    for name, weight in engine.policy.trained_weights().items():
+        assert torch.allclose(weight, own[name], atol=1e-6), name
+
+
+def poison(path: Path) -> None:
+    weights = load_file(path)
+    save_file({name: torch.full_like(weight, float("nan")) for name, weight in weights.items()}, path)
+
+
+def rename(path: Path) -> None:
+    save_file({f"other.{name}": weight for name, weight in load_file(path).items()}, path)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def pickle(path: Path) -> None:
+    torch.save({"weights": torch.zeros(4)}, path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "cause"), [(poison, "damaged"), (rename, "unfit"), (cut, "damaged"), (pickle, "damaged")]
+)
+def test_what_is_no_model_of_this_architecture_changes_nothing(
+    make_engine: Maker, tmp_path: Path, damage: Callable[[Path], None], cause: str
+) -> None:
+    engine = make_engine("a")
+    path = tmp_path / "bad"
+    write_announced(engine.policy.copy_weights(), path)
+    damage(path)
+    told = settle(path)
+    before = engine.weights_digest
+    parts = (order(8), told, tmp_path / f"{told.digest}.safetensors", engine.policy)
+    event = adopt(*parts, 0.25, lambda: pytest.fail("nothing is measured"))
+    assert isinstance(event, WeightsRefused) and event.cause == cause
+    assert engine.weights_digest == before
+
+
+def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path: Path) -> None:
+    engine = make_engine("a")
+    told = place(engine, moved(engine))
+    path = engine._peers._directory / f"{told.digest}.safetensors"
+    for wrong in (msgspec.structs.replace(told, digest="0" * 64), told):
+        event = adopt(order(8), wrong, tmp_path / "gone" if wrong is told else path, engine.policy, 0.25, lambda: 1.0)
+        assert isinstance(event, WeightsRefused) and event.cause == "damaged"
+
+
+def test_without_held_out_questions_nothing_is_believed(make_engine: Maker) -> None:
+    engine = make_engine("a", steps=1, held_out_questions=0)
+    event = start(engine, place(engine, moved(engine)))
+    assert isinstance(event, WeightsRefused) and event.cause == "unmeasured"
+
+
+def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) -> None:
+    """While measuring, and after the weights were taken over: what was adopted counts with its stage, or not at all."""
+    engine = make_engine("a", steps=1)
+    before = engine.weights_digest
+    weights = place(engine, moved(engine))
+
+    def cancelled(*args: object) -> float:
+        raise Cancelled
+
+    scored(engine, 0.25)
+    first = engine._measure_alone
+    calls = iter([first, cancelled])
+    engine._measure_alone = lambda cancellation: next(calls)(cancellation)  # type: ignore[method-assign]
+    with pytest.raises(Cancelled):
+        engine.train(with_weights(8, weights), Cancellation())
+    assert engine.weights_digest == before
+
+    scored(engine, 0.25, 0.5)
+    told: list[Event] = []
+    engine._open_stage = cancelled  # type: ignore[assignment,method-assign]
+    with pytest.raises(Cancelled):
+        engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
+    assert isinstance(told[0], WeightsAdopted) and engine.weights_digest == before
+
+
+def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engine: Maker) -> None:
+    engine = make_engine("a", steps=1)
+    before, weights, told = engine.weights_digest, place(engine, moved(engine)), list[Event]()
+    opened = engine._open_stage
+
+    def fail(*args: object) -> object:
+        raise RuntimeError("the loss is no number")
+
+    engine._open_stage = fail  # type: ignore[assignment,method-assign]
+    for _ in range(2):
+        scored(engine, 0.25, 0.5)
+        with pytest.raises(RuntimeError):
+            engine.train(with_weights(8, weights), Cancellation(), observe=told.append)
+        assert engine.weights_digest == before
+    engine._open_stage = opened  # type: ignore[method-assign]
+    assert engine.train(with_weights(8, weights), Cancellation(), observe=told.append).round == 8
+    assert [type(event) for event in told] == [WeightsAdopted, WeightsAdopted, WeightsRefused]
+    assert isinstance(told[-1], WeightsRefused) and told[-1].cause == "failed"
+    scored(engine, 0.25, 0.5)
+    later = engine.train(with_weights(9, weights), Cancellation(), observe=told.append)
+    assert later.round == 9 and isinstance(told[-1], WeightsAdopted), "once a stage was trained, nothing is remembered"

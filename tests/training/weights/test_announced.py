@@ -1,0 +1,50 @@
+"""Weights as they are announced: rounded within a bound, refused where they are no numbers or another model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from swarmd.errors import ModelError, RecordRejected
+from swarmd.training.weights.announced import read_announced, write_announced
+from tests.weights.making import count_changed
+
+OWN = {"b": torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), "a": torch.arange(5)}
+
+
+def test_each_value_is_off_by_a_256th_of_itself_at_most(tmp_path: Path) -> None:
+    write_announced(OWN, tmp_path / "w")
+    read = read_announced(tmp_path / "w", OWN)
+    assert {name: weight.dtype for name, weight in read.items()} == {"a": torch.int64, "b": torch.float32}
+    assert torch.equal(read["a"], OWN["a"])
+    assert bool(((read["b"] - OWN["b"]).abs() <= OWN["b"].abs() / 256).all()) and not torch.equal(read["b"], OWN["b"])
+
+
+def test_what_was_announced_is_announced_again_bit_by_bit(tmp_path: Path) -> None:
+    write_announced(OWN, tmp_path / "w")
+    write_announced(dict(reversed(read_announced(tmp_path / "w", OWN).items())), tmp_path / "again")
+    assert (tmp_path / "w").read_bytes() == (tmp_path / "again").read_bytes()
+
+
+def test_a_small_step_moves_few_of_the_announced_values(tmp_path: Path) -> None:
+    write_announced(OWN, tmp_path / "w")
+    write_announced({**OWN, "b": OWN["b"] * (1 + 2**-14)}, tmp_path / "stepped")
+    changed, total = count_changed(tmp_path / "w", tmp_path / "stepped")
+    assert 0 < changed < 0.05 * total
+
+
+def test_a_model_with_nan_is_not_announced(tmp_path: Path) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        write_announced({"a": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
+    assert refused.value.reason == "non-finite"
+
+
+@pytest.mark.parametrize(
+    "other", [{"b": OWN["b"]}, {**OWN, "c": OWN["a"]}, {**OWN, "b": OWN["b"].T}, {"a": OWN["a"], "c": OWN["b"]}]
+)
+def test_another_models_weights_are_not_read(tmp_path: Path, other: dict[str, torch.Tensor]) -> None:
+    write_announced(other, tmp_path / "w")
+    with pytest.raises(ModelError):
+        read_announced(tmp_path / "w", OWN)

@@ -1,0 +1,73 @@
+"""A trained stage's weights are offered, and two nodes with one model offer weights that fit each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmd.core.events import StageTrained
+from swarmd.core.values import RolloutsRef
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.engine import TrainingEngine
+from swarmd.training.weights.announced import read_announced
+from swarmd.training.weights.offering import WeightsOffering
+from swarmd.weights.manifest import WeightsManifest, decode_manifest
+from swarmd.weights.shelf import OfferedWeights
+from tests.training.conftest import order
+
+Maker = Callable[..., TrainingEngine]
+
+
+def offered(engine: TrainingEngine, event: StageTrained, directory: Path) -> WeightsManifest:
+    offering, shelf = WeightsOffering(1, 1, directory), OfferedWeights(directory)
+    assert offering.is_due(event) and offering.take(engine.place_of(event))
+    assert not offering.is_due(event)  # while these are on their way
+    offering.offer(event, engine.policy)
+    offer = shelf.current()
+    assert offer is not None and (offer.round, offer.accuracy) == (event.round, event.held_out)
+    return decode_manifest(shelf.get(offer.manifest.hex()), offer.manifest.hex())
+
+
+def test_weights_of_one_node_are_another_nodes(make_engine: Maker, tmp_path: Path) -> None:
+    one, other = make_engine("a", steps=1), make_engine("b", steps=1)
+    events = [engine.train(order(0), Cancellation()) for engine in (one, other)]
+    first, second = (
+        offered(engine, event, tmp_path / name)
+        for engine, event, name in zip((one, other), events, ("wa", "wb"), strict=True)
+    )
+    assert (first.architecture, first.tokenizer) == (second.architecture, second.tokenizer)
+    assert first.whole.digest != second.whole.digest
+    path = tmp_path / "wa" / f"{first.whole.digest}.safetensors"
+    other.policy.load_weights(read_announced(path, other.policy.trained_weights()))
+    for name, weight in other.policy.trained_weights().items():
+        assert torch.equal(weight, one.policy.trained_weights()[name].to(torch.bfloat16).to(weight.dtype)), name
+
+
+def test_a_model_with_nan_is_not_offered_and_leaves_the_earlier_offer(make_engine: Maker, tmp_path: Path) -> None:
+    engine = make_engine("a", steps=1)
+    event = engine.train(order(0), Cancellation())
+    offered(engine, event, tmp_path / "w")
+    before = OfferedWeights(tmp_path / "w").current()
+    path = engine.place_of(event) / "model.safetensors"
+    save_file({name: torch.full_like(weight, float("nan")) for name, weight in load_file(path).items()}, path)
+    offering = WeightsOffering(1, 1, tmp_path / "w")
+    assert offering.take(engine.place_of(event))
+    offering.offer(event, engine.policy)
+    assert OfferedWeights(tmp_path / "w").current() == before
+    assert not list((tmp_path / "w").glob("*.tmp"))
+
+
+def test_it_is_due_after_the_last_stage_of_every_so_manieth_round(tmp_path: Path) -> None:
+    event = StageTrained("train/0/0", 0, 0, 0.0, RolloutsRef("a", 0, 0, "", 4, 0))
+    due = [
+        (round, stage)
+        for round in range(6)
+        for stage in range(2)
+        if WeightsOffering(3, 2, tmp_path).is_due(msgspec.structs.replace(event, round=round, stage=stage))
+    ]
+    assert due == [(2, 1), (5, 1)]
+    assert not WeightsOffering(0, 1, tmp_path).is_due(event)

@@ -1,0 +1,82 @@
+"""A manifest of weights is held to its bounds before anything of it is believed."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmd.errors import RecordRejected
+from swarmd.weights.manifest import (
+    CHUNKS_MAX,
+    DELTAS_MAX,
+    MANIFEST_BYTES_MAX,
+    ChunkedFile,
+    Delta,
+    WeightsManifest,
+    decode_manifest,
+)
+
+FILE = ChunkedFile(5000, "a" * 64, 4096, bytes(64))
+DELTA = Delta("b" * 64, FILE)
+GOOD = WeightsManifest(1, "c" * 64, "d" * 64, 7, "BF16", FILE, (DELTA,))
+
+
+def changed(**fields: Any) -> bytes:
+    return msgspec.structs.replace(GOOD, **fields).encode()
+
+
+def with_file(**fields: Any) -> bytes:
+    return changed(whole=msgspec.structs.replace(FILE, **fields))
+
+
+def test_what_is_encoded_is_decoded() -> None:
+    encoded = GOOD.encode()
+    assert decode_manifest(encoded, hashlib.sha256(encoded).hexdigest()) == GOOD
+    assert GOOD.delta_from("b" * 64) == DELTA and GOOD.delta_from("c" * 64) is None
+    assert (len(FILE), FILE.chunk_size(0), FILE.chunk_size(1)) == (2, 4096, 904)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b"",
+        b"\xc1",
+        b"\x80",
+        GOOD.encode()[:-1],
+        GOOD.encode() + b"\0",
+        changed(format=2),
+        changed(round=-1),
+        changed(architecture="../../etc/passwd"),
+        changed(tokenizer="D" * 64),
+        changed(dtype="F64"),
+        changed(deltas=(Delta("b", FILE),)),
+        with_file(size_bytes=0),
+        with_file(size_bytes=2**63),
+        with_file(size_bytes=9000),
+        with_file(chunk_bytes=0),
+        with_file(chunk_bytes=2**30),
+        with_file(chunks=bytes(63)),
+        with_file(digest="a" * 63),
+        with_file(size_bytes=4096 * (CHUNKS_MAX + 1), chunks=bytes(32 * (CHUNKS_MAX + 1))),
+    ],
+)
+def test_a_bad_manifest_is_malformed(encoded: bytes) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        decode_manifest(encoded)
+    assert refused.value.reason == "malformed"
+
+
+@pytest.mark.parametrize("encoded", [bytes(MANIFEST_BYTES_MAX + 1), changed(deltas=(DELTA,) * (DELTAS_MAX + 1))])
+def test_a_huge_manifest_is_oversized(encoded: bytes) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        decode_manifest(encoded)
+    assert refused.value.reason == "oversized"
+
+
+def test_another_manifest_than_announced_is_refused() -> None:
+    with pytest.raises(RecordRejected) as refused:
+        decode_manifest(GOOD.encode(), "0" * 64)
+    assert refused.value.reason == "wrong-digest"

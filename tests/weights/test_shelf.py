@@ -1,0 +1,90 @@
+"""What a node offers lies on its disk whole, with a delta where that is worth it, and nothing that is older."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmd.errors import NotFoundError
+from swarmd.weights.delta import apply_delta
+from swarmd.weights.manifest import WeightsManifest, decode_manifest
+from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.shelf import OfferedWeights
+from tests.weights.making import bfloat16, write_safetensors
+from tests.weights.test_delta import moved
+
+COUNT = 700_000
+
+
+def offer(shelf: OfferedWeights, values: bytes, round: int) -> WeightsOffer:
+    write_safetensors(shelf.announced, {"w": ("BF16", (len(values) // 2,), values)})
+    return shelf.offer("a" * 64, "b" * 64, round, "BF16", 0.5)
+
+
+def manifest_of(shelf: OfferedWeights, offered: WeightsOffer) -> WeightsManifest:
+    return decode_manifest(shelf.get(offered.manifest.hex()), offered.manifest.hex())
+
+
+def test_another_process_finds_all_chunks_of_what_is_offered(tmp_path: Path) -> None:
+    reader = OfferedWeights(tmp_path / "w")
+    assert reader.current() is None and not reader.has("a" * 64)
+    offered = offer(OfferedWeights(tmp_path / "w"), bfloat16(COUNT, 0), 3)
+    assert reader.current() == offered and offered.round == 3
+    whole = manifest_of(reader, offered).whole
+    content = b"".join(reader.get(whole.chunk_digest(index)) for index in range(len(whole)))
+    assert content == (tmp_path / "w" / f"{whole.digest}.safetensors").read_bytes() and len(whole) == 2
+
+
+def test_the_next_comes_with_a_delta_and_the_one_before_stays(tmp_path: Path) -> None:
+    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
+    first = manifest_of(shelf, offer(shelf, values, 1))
+    second = manifest_of(shelf, offer(shelf, moved(values, 0.01), 2))
+    delta = second.delta_from(first.whole.digest)
+    assert delta is not None and delta.file.size_bytes < 0.05 * second.whole.size_bytes
+    assert shelf.has(first.whole.chunk_digest(0)) and shelf.has(delta.file.chunk_digest(0))
+    apply_delta(tmp_path / f"{first.whole.digest}.safetensors", tmp_path / f"{delta.base}.delta", tmp_path / "made")
+    assert (tmp_path / "made").read_bytes() == (tmp_path / f"{second.whole.digest}.safetensors").read_bytes()
+
+
+def test_what_is_older_goes(tmp_path: Path) -> None:
+    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
+    first = manifest_of(shelf, offer(shelf, values, 1))
+    for round in (2, 3):
+        offer(shelf, moved(values, 0.01, seed=round), round)
+    assert not shelf.has(first.whole.chunk_digest(0))
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [
+        "", ".delta", ".manifest", ".manifest", ".safetensors", ".safetensors",
+    ]  # fmt: skip
+
+
+def test_a_delta_that_is_not_worth_it_is_left_out(tmp_path: Path) -> None:
+    shelf = OfferedWeights(tmp_path)
+    offer(shelf, bfloat16(COUNT, 0), 1)
+    assert manifest_of(shelf, offer(shelf, bfloat16(COUNT, 1), 2)).deltas == ()
+    assert not list(tmp_path.glob("*.delta"))
+
+
+def test_the_same_weights_may_be_offered_again(tmp_path: Path) -> None:
+    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
+    first, again = (manifest_of(shelf, offer(shelf, values, round)) for round in (1, 2))
+    assert again.whole == first.whole and shelf.has(again.whole.chunk_digest(1))
+
+
+@pytest.mark.parametrize("name", ["offer", "../../../etc/passwd", "0" * 64, ""])
+def test_nothing_else_is_given(tmp_path: Path, name: str) -> None:
+    shelf = OfferedWeights(tmp_path)
+    offer(shelf, bfloat16(10, 0), 1)
+    assert not shelf.has(name)
+    with pytest.raises(NotFoundError):
+        shelf.get(name)
+
+
+def test_a_damaged_chunk_is_not_given(tmp_path: Path) -> None:
+    shelf = OfferedWeights(tmp_path)
+    whole = manifest_of(shelf, offer(shelf, bfloat16(COUNT, 0), 1)).whole
+    with (tmp_path / f"{whole.digest}.safetensors").open("r+b") as damaged:
+        damaged.write(b"damaged!")
+    with pytest.raises(NotFoundError):
+        shelf.get(whole.chunk_digest(0))
+    assert shelf.get(whole.chunk_digest(1))
