@@ -27,8 +27,6 @@ WITHIN_ONE_ROOM = {
     "sim/coroutines.py::Task.on_end",
     "sim/coroutines.py::VirtualRuntime.clock",
     "sim/coroutines.py::VirtualRuntime.now",
-    "sim/evidence.py::EvidenceFinder.found",
-    "sim/evidence.py::EvidenceFinder.known",
     "sim/ports/contract.py::View.get",
     "sim/ports/endpoints.py::Line.is_alive",
     "swarms/gym/made.py::Template.work",

@@ -117,7 +117,7 @@ class SignatureCheck(Protocol):
     """Checks a signature, see `swarmd.dht.wire.records.verifies`."""
 
     def __call__(self, signed: SignedRecord, key: bytes) -> bool:
-        """True when the owner signed exactly this."""
+        """True when the owner signed exactly this. Raises nothing."""
 
 
 def charge_of(evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:

@@ -31,7 +31,7 @@ from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record, RecordsSink
+from swarmd.dht.ports import PeerCheck, Record, RecordsSink
 from swarmd.dht.pubsub.clock_gossip import ClockGossip
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
@@ -76,7 +76,7 @@ class SimSeniority(Seniority):
         works: bits of work of those that have not done what every node does.
     """
 
-    def __init__(self, always: Callable[[str], bool], secret: bytes, works: Mapping[str, int]) -> None:
+    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int]) -> None:
         super().__init__(always, secret)
         self._works = works
 
