@@ -15,8 +15,8 @@ NETWORK_MUTANTS = (
     Mutant(
         "a node gathers its own rollouts",
         gather,
-        "if peer != own and peer not in tried}",
-        "if peer not in tried}",
+        "        reports.pop(self._session.peer_id, None)\n",
+        "",
     ),
     Mutant(
         "a body is kept whatever it is",
@@ -28,7 +28,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "gathering goes on until its time is over",
         gather,
-        "if self._looked and self._is_complete() and self._is_over():",
+        "if self._looked and self._is_complete() and self._end_lingering():",
         "if False:",
     ),
     Mutant(
@@ -84,7 +84,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "a report is published without its rollouts",
         stages,
-        "        await self._publish_rollouts(command)\n",
+        "        await self._publish_rollouts(command, place)\n",
         "",
     ),
     Mutant(

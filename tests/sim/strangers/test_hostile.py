@@ -57,8 +57,8 @@ def test_a_crowd_of_a_thousand_costs_no_honest_report() -> None:
 
 
 def test_strangers_draw_from_streams_of_their_own() -> None:
-    """What was recorded of seeds before there were strangers is what they give without them."""
-    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "4e4078ef7f46c6e19a66efc28dea0936"
+    """What was recorded of a seed without strangers is what it gives, whatever strangers learn to do."""
+    assert run(3, hours=0.5, calm_s=700.0, hostile="none").trace == "4d2d8145137210c956e8c57de03d345f"
     drawn = draw_profile(3)
     assert kinds_of(drawn.hostile)
     assert [name for name in drawn.__struct_fields__ if getattr(drawn, name) != getattr(draw_profile(4), name)]
