@@ -57,6 +57,13 @@ class SimProfile(msgspec.Struct, frozen=True):
     crowd: int = 300  # identities of a Sybil crowd
     catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
     catch_up_s: float = 60.0
+    shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
+    gather_peers: int = 32  # DhtConfig.gather_peers
+
+    @property
+    def sharded(self) -> bool:
+        """Whether stages may have shards: a contract's have none, and simulated strangers know none."""
+        return self.shard_members > 0 and not self.chain and self.hostile == "none"
 
 
 CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
@@ -74,6 +81,7 @@ ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everythi
 NONE, ALL = "none", "all"
 HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
+SHARDED_SHARE = 0.4  # of the seeds in which stages may have shards
 CROWDS = (30, 100, 300)  # sizes of a crowd that are drawn
 
 
@@ -94,6 +102,13 @@ def draw_hostile(seed: int) -> dict[str, Any]:
     kinds = random.sample(HOSTILE, random.randint(1, len(HOSTILE)))
     named = ",".join(kind for kind in HOSTILE if kind in kinds)
     return {"hostile": named if random.random() < HOSTILE_SHARE else NONE, "crowd": random.choice(CROWDS)}
+
+
+def draw_shards(seed: int) -> dict[str, Any]:
+    """Whether a seed's swarm is one whose stages have shards, of few members each; a stream of chance of its own."""
+    random = Random(f"{seed}/shards")
+    drawn = {"shard_members": random.choice((1, 2, 3)), "gather_peers": random.choice((2, 32))}
+    return drawn if random.random() < SHARDED_SHARE else {}
 
 
 def draw_profile(seed: int, **given: Any) -> SimProfile:
@@ -130,4 +145,4 @@ def draw_profile(seed: int, **given: Any) -> SimProfile:
         "jumps": random.choice((0.0, 0.0, 3.0)),
         "day_calls": random.choice((0, 0, 0, 40)),
     }
-    return SimProfile(**{**drawn, **draw_hostile(seed), **given})
+    return SimProfile(**{**drawn, **draw_hostile(seed), **draw_shards(seed), **given})

@@ -208,6 +208,7 @@ class World:
             rounds_max=profile.rounds_max,
             resume_s=10.0,
             when_alone=profile.when_alone,
+            shard_members=profile.shard_members if profile.sharded else 0,
         )
 
     # --- time ---

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-SEEDS = int(os.environ.get("SWARMD_SIM_SEEDS", "12"))
+SEEDS = int(os.environ.get("SWARMD_SIM_SEEDS", "8"))
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,10 @@ MUTANTS = (
         pause,
         "    if chart in IDLE:",
         "    if chart == IDLE[0]:",
+        (
+            ("faults", 120.0),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
@@ -146,6 +150,10 @@ MUTANTS = (
         coordination,
         "or event.peer in coordination.reports:",
         "or False:",
+        (
+            ("failure", 0.2),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "a stage has no deadline",
@@ -246,6 +254,10 @@ CHAIN_MUTANTS = (
         turn,
         "self.arm(name, due_at if standing is None else min(due_at, standing.due_at))",
         "self.arm(name, due_at)",
+        (
+            ("duplicate", 0.3),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "what lies ahead of the contract holds up everything",
@@ -254,7 +266,8 @@ CHAIN_MUTANTS = (
         "return False",
         (
             ("policy", "reports"),
-            ("nodes", 2),
+            ("nodes", 3),
+            ("restart_mean_s", 60.0),
             ("stages", 3),
             ("stage_s", 25.0),
             ("train_mean_s", 2.0),

@@ -18,6 +18,7 @@ SHIPPED_CHAIN_MUTANTS = (
         broadcasting,
         "elif (prepared := following.released()) is not None:",
         "elif (prepared := following.attempts[-1]) is not None:",
+        (("nodes", 3),),
     ),
     Mutant(
         "what is in the log is never let out",
@@ -42,6 +43,7 @@ SHIPPED_CHAIN_MUTANTS = (
         resolution,
         "        if error.code in TOO_EARLY:\n            await self._judge_early(command, error)\n",
         "",
+        (("nodes", 3),),
     ),
     Mutant(
         "every attempt takes a nonce of its own",

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from swarmd.dht import agent
 from swarmd.dht.members import membership
-from swarmd.dht.rounds import clock, gather, key_watch, publisher, record_comparison, stages
+from swarmd.dht.rounds import (
+    clock,
+    gather,
+    key_watch,
+    publisher,
+    record_comparison,
+    sampled_shards,
+    shard_counts,
+    stages,
+)
 from swarmd.dht.store import own_records
 from tests.sim.planting import Mutant
 
 FAILING = (("failure", 0.2),)
+SHARDED = (("shard_members", 1), ("gather_peers", 32), ("nodes", 4), ("latency_s", 0.05))
 STRANGERS = (("hostile", "equivocator"), ("chain", False))
 
 NETWORK_MUTANTS = (
@@ -92,6 +102,27 @@ NETWORK_MUTANTS = (
         stages,
         "        self._reporters = Reporters(self._session.runtime.now)\n",
         "",
+    ),
+    Mutant(
+        "of a stage's shards only the first is collected",
+        stages,
+        "for shard in range(max(shards, 1))]",
+        "for shard in range(1)]",
+        SHARDED,
+    ),
+    Mutant(
+        "of a stage's shards one is gathered from, however few peers it holds",
+        sampled_shards,
+        "len(self.sources.peers) - useless < self._wanted",
+        "len(self.sources.peers) < 1",
+        SHARDED,
+    ),
+    Mutant(
+        "records lie in the first shard, whoever wrote them",
+        shard_counts,
+        "return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))",
+        "return Shard(shards, 0)",
+        SHARDED,
     ),
     Mutant(
         "a key is watched no more when it could not be read once",

@@ -37,18 +37,30 @@ LOOP_MUTANTS = (
         loop,
         "return first + self._write(first[-1].state, at, facts[middle:])",
         "return first",
+        (
+            ("failure", 0.2),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "the second half of a commit that is too large forgets the first",
         loop,
         "self._write(first[-1].state, at, facts[middle:])",
         "self._write(state, at, facts[middle:])",
+        (
+            ("faults", 120.0),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "of a commit that was split only the last part is adopted",
         loop,
         "for planned in written:",
         "for planned in written[-1:]:",
+        (
+            ("failure", 0.2),
+            ("nodes", 3),
+        ),
     ),
     Mutant(
         "the log has the digest of no commands",

@@ -27,6 +27,22 @@ def test_the_seeds_keep_every_invariant(seeds: range) -> None:
     assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in happened)
 
 
+@pytest.mark.parametrize("gather_peers", [2, 32])
+def test_swarms_whose_stages_have_shards_keep_every_invariant(gather_peers: int, seeds: range) -> None:
+    """Also those of one member each, and however many peers a node gathers from."""
+    given = SPAN | {"chain": False, "hostile": "none", "gather_peers": gather_peers}
+    worlds = [World(seed, draw_profile(seed, **given, shard_members=1 + seed % 2)) for seed in seeds[:4]]
+    for world in worlds:
+        world.play()
+    clocks = [world.nodes[0].state.coordination for world in worlds]
+    assert all(clock is not None and clock.shards > 1 for clock in clocks)
+
+
+def test_some_seeds_have_shards() -> None:
+    drawn = [draw_profile(seed) for seed in range(100)]
+    assert 5 < sum(profile.sharded for profile in drawn) < 40
+
+
 def test_a_rough_chain_loses_and_doubles_nothing(seeds: range) -> None:
     runs = [run(seed, **ROUGH, **SPAN) for seed in seeds]
     assert sum(summary.confirmed for summary in runs) > 50 * len(runs)

@@ -18,7 +18,8 @@ from swarmd.dht.rounds.gather import ANSWER_S, LEAST_S, SETTLE_S
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord, is_far
+from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
+from swarmd.dht.wire.shards import shard_of
 from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S
 
@@ -62,6 +63,7 @@ class NetworkChecks:
         Of those that a node need not keep in mind it hears from the peers that have them.
         """
         content, latest = record.content, self._latest[node.index]
+        check_shard(record.owner, content)
         kept = latest.pop(content.key, None)
         before = 0.0 if kept is None else kept.expiration
         if record.expiration <= before and not is_far(before, node.clock()):
@@ -85,7 +87,7 @@ class NetworkChecks:
         """What counts as published can be found, unless those who held it are gone since."""
         if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
             return
-        for key in _keys_of(event):
+        for key in _keys_of(worker, event):
             own = worker.own.get(key)
             if own is not None and not is_alive(own, self.world.now):
                 continue  # a node whose clock is wrong, and who is alone with that
@@ -125,8 +127,8 @@ class NetworkChecks:
         """Of honest peers that are there, what was published long before is gathered, and then without delay."""
         profile, took_s = self.world.profile, self.world.now - began
         store, peer = worker.store, worker.node.peer
-        found = store.find(names.rollouts(SWARM, *place), worker.node.clock())
-        reports = store.find(names.reports(SWARM, *place), worker.node.clock())
+        found = store.find_all(names.rollouts(SWARM, *place), worker.node.clock())
+        reports = store.find_all(names.reports(SWARM, *place), worker.node.clock())
         gathered = {ref.peer for ref in event.rollouts}
         slow = profile.latency_s > 0.1 or self.world.hostile is not None
         if slow or not reports.keys() <= found.keys() | {peer}:
@@ -136,7 +138,7 @@ class NetworkChecks:
         }
         early = {owner for owner, record in found.items() if owner in wrote and self._is_early(record, began)}
         missing = sorted(early & reports.keys() - gathered - {peer})
-        if missing:
+        if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
             self.world.fail(
                 worker.node, f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered}"
             )
@@ -184,7 +186,7 @@ class NetworkChecks:
                 self.world.fail(node, "it has been there for long, and the coordinator does not know it as a member")
 
 
-def _keys_of(event: Event) -> tuple[str, ...]:
+def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
         case Registered():
@@ -192,7 +194,9 @@ def _keys_of(event: Event) -> tuple[str, ...]:
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():
-            place = (SWARM, event.round, event.stage)
+            shards = worker.store.shards.latest_of(event.round)
+            shard = shard_of(SWARM, worker.node.peer, event.round, event.stage, shards)
+            place = (SWARM, event.round, event.stage, shards, shard)
             return names.reports(*place), names.rollouts(*place)
         case LeaderboardPublished():
             return (names.leaderboard(SWARM, event.round),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef, Standing
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.own_records import Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import KeptStandings
@@ -98,6 +100,7 @@ class Store:
         self.dht = dht
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
+        self.shards = AnnouncedShards(dht.world.profile.sharded)
         self._swept_at = dht.world.now
 
     def copy(self) -> Store:
@@ -105,6 +108,7 @@ class Store:
         twin = self.dht.make_store()
         twin.keys = {name: dict(records) for name, records in self.keys.items()}
         twin.before = dict(self.before)
+        twin.shards = deepcopy(self.shards)
         return twin
 
     def merge(self, other: Store) -> None:
@@ -116,7 +120,7 @@ class Store:
     def put(self, name: str, record: Written) -> bool:
         """Keep a record. False where it is not taken: it has no room, a later one stands, or it does not live now."""
         now = self.dht.world.now
-        if not is_alive(record, now):
+        if not is_alive(record, now) or not self._is_in_place(record.content):
             return False
         if now > self._swept_at + SWEEP_S:
             self._sweep(now)
@@ -128,7 +132,16 @@ class Store:
         if held is not None and name == CLOCK:
             self.before[record.owner] = held
         self.keys[name][record.owner] = record
+        if isinstance(record.content, ClockRecord):
+            self.shards.note(record.content)
         return True
+
+    def _is_in_place(self, content: Payload) -> bool:
+        """Whether a stage has as many shards as a record goes by, as far as those who hold it have heard."""
+        if not isinstance(content, ReportRecord | RolloutsRecord):
+            return True
+        announced = self.shards.of(content.round)
+        return announced is None or announced == content.shards
 
     def _has_room(self, name: str, record: Written) -> bool:
         """Whether a record finds room, which it always does among friends."""
@@ -141,6 +154,14 @@ class Store:
             return {}
         since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
         return {owner: record for owner, record in held.items() if since <= record.expiration <= until}
+
+    def find_all(self, name: str, now: float) -> dict[str, Written]:
+        """The same of a stage's key and of all of its shards."""
+        found = dict(self.find(name, now))
+        if self.dht.world.profile.sharded:
+            for key in [key for key in self.keys if key.startswith(f"{name}/")]:
+                found |= self.find(key, now)
+        return found
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now

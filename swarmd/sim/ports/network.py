@@ -11,9 +11,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import Command, FetchWeights, Gather, PublishReport
+from swarmd.core.coordinator.shards import SHARDED_SINCE
 from swarmd.core.events import (
     Event,
     LinkDegraded,
@@ -177,13 +179,16 @@ class SimSession(NetworkSession):
 
 def config_of(node: SimNode) -> Config:
     """What a node's configuration says of the network."""
-    settings = node.settings
+    settings, profile = node.settings, node.world.profile
+    dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
+    if profile.sharded:
+        dht = replace(dht, protocol=SHARDED_SINCE)
     coordinator = "" if node.coordinates else settings.coordinator
     return Config(
         swarm=SwarmConfig(SWARM, coordinator, stages=settings.stages),
         name=node.name,
         role=settings.role,
-        dht=DhtConfig(poll_s=POLL_S, record_s=RECORD_S),
+        dht=dht,
         chain=CONTRACT if settings.chain is not None else None,
     )
 
