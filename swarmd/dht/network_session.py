@@ -21,16 +21,16 @@ from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
-from swarmd.dht.ports import Bodies, Chunks, Record, Records, RecordsSink
+from swarmd.dht.ports import Bodies, Chunks, EvidenceSink, Record, Records, RecordSink, RecordsSink
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
 from swarmd.weights.shelf import OfferedWeights
+from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Compares(Protocol):
 class Exchanges(Protocol):
     """Tells and keeps evidence, see `swarmd.dht.pubsub.evidence_gossip.EvidenceGossip`."""
 
-    contradicted: Callable[[Evidence], None]
+    contradicted: EvidenceSink  # called with what is new here
 
     def bars(self, peer: str, round: int) -> bool: ...
 
@@ -106,7 +106,7 @@ class NetworkSession(ABC):
         nonce: str,
         runtime: Runtime,
         random: Random,
-        observe: Callable[[Event], None],
+        observe: EventSink,
     ) -> None:
         self.config = config
         self.swarm = config.swarm.id
@@ -128,7 +128,7 @@ class NetworkSession(ABC):
         self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
-        self.heard_clock: Callable[[Record], None] = lambda record: None
+        self.heard_clock: RecordSink = lambda record: None
 
     # --- what whoever inherits gives ---
 

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from swarmd.worker.runtime import TimeSource
+
 T = TypeVar("T")
 
 
@@ -185,7 +187,7 @@ class VirtualRuntime:
         clock: the machine's idea of POSIX time.
     """
 
-    def __init__(self, later: Later, now: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(self, later: Later, now: TimeSource, clock: TimeSource) -> None:
         self._later = later
         self._tasks: dict[Task, None] = {}
         self.now = now

@@ -116,7 +116,7 @@ class EvidenceGossip:
         self._runtime = runtime
         self._random = random
         self._check = check
-        self.contradicted: EvidenceSink = lambda evidence: None  # called with what is new here
+        self.contradicted: EvidenceSink = lambda evidence: None
         self._noted: tuple[KnownEvidence, ...] = ()
         self._pairs: dict[Evidence, float] = {}  # held → when it was told last, by whomever
         self._board: SignedRecord | None = None  # the leaderboard that this node read last
