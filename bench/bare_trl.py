@@ -21,7 +21,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from bench import half_flat
 from swarmd.config import Config, decode
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.training.library_logging import quieten
 from swarmd.training.models.source import locate_model
@@ -42,7 +42,7 @@ class Bare:
         """One stage. Returns seconds of wall and processor time, tokens and reward."""
         training = self.config.training
         questions = list(
-            islice(self.plan.draw(Place(self.peer, round, 0), NO_MATERIAL), training.steps * training.questions)
+            islice(self.plan.draw(StageId(self.peer, round, 0), NO_MATERIAL), training.steps * training.questions)
         )
         rewards: list[float] = []
 

@@ -15,7 +15,7 @@ import torch
 from bench.measure import ratios, take_turns, timed
 from bench.table import Row
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.library_logging import quieten
@@ -51,7 +51,7 @@ def run(directory: Path) -> Iterable[Row]:
 def draw_prompts(policy: Policy, training: TrainingConfig, count: int) -> list[list[int]]:
     """Token ids of the digit tasks' questions."""
     plan = make_plan(SwarmConfig(id="bench", coordinator=PEER), training)
-    questions = islice(plan.draw(Place(PEER, 0, 0), NO_MATERIAL), count)
+    questions = islice(plan.draw(StageId(PEER, 0, 0), NO_MATERIAL), count)
     return [policy.encode_prompt(question.messages) for question in questions]
 
 

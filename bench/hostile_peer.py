@@ -11,7 +11,7 @@ import torch
 
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
+from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
@@ -52,7 +52,7 @@ class Hostile:
 
     def publish(self, round: int, store: Blobs) -> RolloutsRef:
         """Put the rollouts of a round into an honest node's store."""
-        questions = self._plan.draw(Place("hostile", round, 0), NO_MATERIAL)
+        questions = self._plan.draw(StageId("hostile", round, 0), NO_MATERIAL)
         groups = tuple(self._answer(question) for question in itertools.islice(questions, self._groups))
         body = encode_rollouts(Rollouts(VERSION, self._swarm, "hostile", round, 0, groups))
         return RolloutsRef("hostile", round, 0, store.put(body), len(body), len(groups))

@@ -17,7 +17,7 @@ import torch
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question
+from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
 from swarmd.training.models.model import Policy
@@ -101,7 +101,7 @@ def draw_lessons(
     policy: Policy, mixture: Sequence[tuple[Plan, float]], seed: int, form: str = PLAIN
 ) -> Iterator[list[Pair]]:
     """Endless batches of training questions and right answers in their form, a share from each plan."""
-    streams = [(plan.draw(Place("specialists", seed, 0), NO_MATERIAL), share) for plan, share in mixture]
+    streams = [(plan.draw(StageId("specialists", seed, 0), NO_MATERIAL), share) for plan, share in mixture]
     random = Random(seed)
     while True:
         questions = [q for stream, share in streams for q in itertools.islice(stream, round(BATCH * share))]

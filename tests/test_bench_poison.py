@@ -12,11 +12,11 @@ from bench.hostile_peer import PAYLOADS, WRONG
 from bench.poison import ARMS, DEFAULT, OPEN, Outcome, make_rows
 from bench.table import Row
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 
 PLAN = make_plan(SwarmConfig(id="poison", kind="digits"))
-QUESTION = next(iter(PLAN.draw(Place("hostile", 0, 0), NO_MATERIAL)))
+QUESTION = next(iter(PLAN.draw(StageId("hostile", 0, 0), NO_MATERIAL)))
 ANSWER = str(QUESTION.entry["answer"])
 
 

@@ -14,7 +14,7 @@ from bench.half_flat import HalfFlatPlan, is_flat
 from bench.measure import Sample
 from bench.trainer_memory import slope_of
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training.models.model import load_policy
 from swarmd.training.sampling.generation import Sampler
 from swarmd.training.trainer import SwarmTrainer
@@ -22,7 +22,7 @@ from swarmd.training.trainer import SwarmTrainer
 
 def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:
     plan = HalfFlatPlan(SwarmConfig(id="bench", coordinator=PEER))
-    questions = list(islice(plan.draw(Place(PEER, 0, 0), NO_MATERIAL), 400))
+    questions = list(islice(plan.draw(StageId(PEER, 0, 0), NO_MATERIAL), 400))
     flat = [question for question in questions if is_flat(question)]
     assert 150 < len(flat) < 250
     texts = [f"<answer>{number}</answer>" for number in range(8)]

@@ -26,7 +26,7 @@ BEFORE = {
     "swarmd.swarms.jsonl": ("digest_rows", "load_rows", "read_rows"),
     "swarmd.swarms.options": ("NoOptions", "decode_options"),
     "swarmd.swarms.plan": (
-        *("NO_MATERIAL", "Material", "Message", "Outcome", "Place", "Plan", "Question", "Score", "Split"),
+        *("NO_MATERIAL", "Material", "Message", "Outcome", "Plan", "Question", "Score", "Split", "StageId"),
         *("hash_number", "split_of"),
     ),
     "swarmd.swarms.registry": ("make_plan",),

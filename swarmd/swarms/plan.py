@@ -55,7 +55,7 @@ class Score(Value, frozen=True):
     values: Mapping[str, float] = {}  # the parts before their weights, where these differ
 
 
-class Place(Value, frozen=True):
+class StageId(Value, frozen=True):
     """One stage of one peer: whose questions are drawn. Rounds and stages count from 0."""
 
     peer: str
@@ -63,10 +63,13 @@ class Place(Value, frozen=True):
     stage: int
 
 
+Place = StageId  # its name of before, which plug-ins may import
+
+
 class Outcome(Value, frozen=True):
     """A group that a peer, or this node, published: generated again and scored here. A score for each completion."""
 
-    place: Place
+    place: StageId
     question: Question
     completions: tuple[str, ...]
     scores: tuple[Score, ...]
@@ -84,7 +87,7 @@ class Material:
 
     def __init__(self, outcomes: Iterable[Outcome] = ()) -> None:
         self._outcomes: dict[tuple[int, int], list[Outcome]] = defaultdict(list)
-        self._by_question: dict[tuple[Place, Reference], Outcome] = {}
+        self._by_question: dict[tuple[StageId, Reference], Outcome] = {}
         for outcome in outcomes:
             self.add(outcome)
 
@@ -99,7 +102,7 @@ class Material:
         """What was published of a stage."""
         return sorted(self._outcomes[round, stage], key=lambda outcome: outcome.place.peer)
 
-    def find(self, place: Place, base: Reference) -> Outcome | None:
+    def find(self, place: StageId, base: Reference) -> Outcome | None:
         """What a peer published to a question (`Reference.base`) at a stage."""
         return self._by_question.get((place, base))
 
@@ -138,7 +141,7 @@ class Plan(abc.ABC):
         """
 
     @abc.abstractmethod
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """Endless training questions of one node for one stage, each one once as long as there are new ones.
 
         Args:
@@ -152,7 +155,7 @@ class Plan(abc.ABC):
         """The same up to `count` questions on every node; `draw` never yields them and `regenerate` refuses them."""
 
     @abc.abstractmethod
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """The question that a peer answered. Raises RecordRejected where it is none that the peer could have drawn.
 
         `material` holds what this node knows of the stages before; a source that it lacks is the reason `source`.

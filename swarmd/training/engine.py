@@ -19,7 +19,7 @@ from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan, Question, hash_number
+from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.training.batches.batch import bound_peer, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.batches.metrics import name_stage
@@ -349,7 +349,7 @@ class TrainingEngine:
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
-        place, rank = Place(self._peer, order.round, order.stage), self._ranks.rank
+        place, rank = StageId(self._peer, order.round, order.stage), self._ranks.rank
         stage = Stage(
             StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
             training,
@@ -374,7 +374,7 @@ class TrainingEngine:
         )
         return stage, collected
 
-    def _draw_bare(self, place: Place) -> Iterator[Question]:
+    def _draw_bare(self, place: StageId) -> Iterator[Question]:
         """This rank's questions of a node that knows of nobody: peers can make none of them longer.
 
         Only asked for does the plan begin to draw them.

@@ -24,7 +24,7 @@ from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import RecordRejected
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.swarms.plan import Material, Outcome, Place, Question
+from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts
 from swarmd.worker.child import Inbox, Outbox, serve
@@ -57,7 +57,7 @@ class ScriptedTrainer:
     def make(self, order: Train) -> StageTrained:
         """Read what peers wrote, answer this stage's questions, and keep what came of it."""
         material, judged, rejected = self._read(order)
-        place = Place(self._peer, order.round, order.stage)
+        place = StageId(self._peer, order.round, order.stage)
         drawn = itertools.islice(self._plan.draw(place, material), self._config.training.questions)
         asked = {question.reference.base: question for question in drawn}
         groups, rewards = zip(*map(self._answer, asked.values()), strict=True)
@@ -105,7 +105,7 @@ class ScriptedTrainer:
         """A group under this node's own question and truth. Raises RecordRejected."""
         if group.quoted is None and len(group.completions) != self._config.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
-        where = Place(ref.peer, ref.round, ref.stage)
+        where = StageId(ref.peer, ref.round, ref.stage)
         question = self._plan.regenerate(group.reference, where, material)
         return Outcome(where, question, group.completions, tuple(self._plan.score(question, group.completions)))
 
@@ -123,7 +123,7 @@ class ScriptedTrainer:
             quoted = msgspec.structs.replace(self._plan.quote(question), choice=best)
         return Group(*named, texts, (), reference.sources, quoted), rewards
 
-    def _publish(self, place: Place, groups: tuple[Group, ...], total: float) -> RolloutsRef:
+    def _publish(self, place: StageId, groups: tuple[Group, ...], total: float) -> RolloutsRef:
         stage = (place.round, place.stage)
         shared = groups[: self._config.training.share_groups]
         body = encode_rollouts(Rollouts(VERSION, self._config.swarm.id, self._peer, *stage, shared, total))

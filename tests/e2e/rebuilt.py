@@ -11,7 +11,7 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question
+from swarmd.swarms.plan import Material, Outcome, Plan, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 
@@ -35,7 +35,7 @@ def material_of(place: NodePlace, plan: Plan, order: Train) -> Material:
     """What the trainer had to make questions of, made again from the references in its command alone."""
     material = Material()
     for ref in sorted((*order.context, *order.rollouts), key=lambda ref: (ref.round, ref.stage)):
-        where = Place(ref.peer, ref.round, ref.stage)
+        where = StageId(ref.peer, ref.round, ref.stage)
         for group in body_of(place, ref).groups:
             question = plan.regenerate(group.reference, where, material)
             scores = tuple(plan.score(question, group.completions))
@@ -48,6 +48,6 @@ def asked_of(place: NodePlace, order: Train, event: StageTrained) -> Iterator[tu
     config = load_config(place.config)
     plan = make_plan(config.swarm, config.training, place.root)
     material = material_of(place, plan, order)
-    where = Place(event.rollouts.peer, event.round, event.stage)
+    where = StageId(event.rollouts.peer, event.round, event.stage)
     for group in body_of(place, event.rollouts).groups:
         yield plan.regenerate(group.reference, where, material), material

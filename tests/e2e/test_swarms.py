@@ -17,7 +17,7 @@ import pytest
 from swarmd.core.events import RolloutsGathered, StageTrained, TrainerReady
 from swarmd.swarms.math.escaping import show_answer
 from swarmd.swarms.math.forms import read_last
-from swarmd.swarms.plan import Place
+from swarmd.swarms.plan import StageId
 from tests.e2e.audit import events_of
 from tests.e2e.chained import chained_swarm
 from tests.e2e.conftest import Swarm, audited
@@ -141,7 +141,7 @@ def check_exchange(swarm: Swarm) -> None:
                 assert {source.stage for source in sources} == set(range(event.stage))
                 prompt = question.messages[-1].content
                 for source in sources:
-                    where = Place(source.peer, event.round, source.stage)
+                    where = StageId(source.peer, event.round, source.stage)
                     said = material.find(where, question.reference.base)
                     assert said is not None
                     text = said.completions[source.choice]

@@ -22,7 +22,7 @@ from swarmd.config import SwarmConfig
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, SignedRecord
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
+from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from tests.dht.driver import SWARM
@@ -327,7 +327,7 @@ class Poisoner(Actor):
 
 def payload(peer: str, round: int, groups: int = 4, pairs: int = 2) -> tuple[bytes, int]:
     """A body of rollouts in which every right answer carries a mark; how many groups it has."""
-    questions = itertools.islice(digits().draw(Place(peer, round, 0), NO_MATERIAL), groups)
+    questions = itertools.islice(digits().draw(StageId(peer, round, 0), NO_MATERIAL), groups)
     made = []
     for question in questions:
         right, where = f"!!<answer>{question.entry['answer']}</answer>", question.reference

@@ -16,7 +16,7 @@ from swarmd.core.events import ReportPublished, RolloutsGathered, StageTrained
 from swarmd.core.peers.claims import GAPS_MIN, unbacked
 from swarmd.core.values import Backing
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts
 from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, back_peers
 from swarmd.training.cancellation import Cancellation
@@ -52,7 +52,7 @@ async def test_a_peer_that_claims_three_times_what_its_rollouts_give_is_found_ou
 
 async def publish(driver: Driver, round: int, claim: float) -> None:
     """Publish all groups of a stage, half of whose answers are right, and a report."""
-    place = Place(driver.peer_id, round, 0)
+    place = StageId(driver.peer_id, round, 0)
     groups = []
     for question in itertools.islice(PLAN.draw(place, NO_MATERIAL), GROUPS):
         texts = tuple(f"<answer>{answer}</answer>" for answer in (question.entry["answer"], "?"))

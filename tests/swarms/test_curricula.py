@@ -17,10 +17,10 @@ from swarmd.swarms.gym.curriculum import Ladder
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import LEVELS_MAX, level_settings, make_levels
 from swarmd.swarms.gym.reasoning_gym import MIXTURE, ReasoningGymPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question, Score, split_of
+from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 
 register_digits()
-HERE = Place("a", 0, 0)
+HERE = StageId("a", 0, 0)
 RIGHT, WRONG = [Score(1.0, 1.0)] * 4, [Score(0.0, 0.0)] * 4
 ACCURACIES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), max_size=80)
 
@@ -33,7 +33,7 @@ def going(name: str = "digits_reverse", window: int = 3, **settings: Any) -> Tas
     return TaskConfig(name, curriculum=True, window=window, **settings)
 
 
-def take(plan: ReasoningGymPlan, count: int = 20, place: Place = HERE) -> list[Question]:
+def take(plan: ReasoningGymPlan, count: int = 20, place: StageId = HERE) -> list[Question]:
     return list(itertools.islice(plan.draw(place, NO_MATERIAL), count))
 
 
@@ -131,7 +131,7 @@ def test_peers_questions_of_any_level_are_taken() -> None:
     ahead, behind = plan_of(going()), plan_of(going())
     for _ in range(4):
         teach(ahead, RIGHT, 3)
-    far = Place("b", 2, 0)
+    far = StageId("b", 2, 0)
     for question in take(ahead, 20, far):
         assert behind.regenerate(question.reference, far, NO_MATERIAL) == question
         assert behind.score(question, [f"<answer>{question.entry['answer']}</answer>"])[0].accuracy == 1.0

@@ -12,7 +12,7 @@ from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ManifestError, SwarmError
 from swarmd.manifest.form import check_recipe, recipe_of
 from swarmd.swarms.data.file import FilePlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Score
+from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
 
 FUNCTIONS = """\
 seen = []
@@ -59,12 +59,12 @@ def plan_of(home: Path, *functions: str, **options: Any) -> FilePlan:
 
 
 def score(plan: FilePlan, *completions: str) -> list[Score]:
-    return plan.score(next(plan.draw(Place("a", 0, 0), NO_MATERIAL)), completions)
+    return plan.score(next(plan.draw(StageId("a", 0, 0), NO_MATERIAL)), completions)
 
 
 def test_they_are_called_as_trl_calls_them(home: Path) -> None:
     plan = plan_of(home, "right")
-    question = next(plan.draw(Place("a", 0, 0), NO_MATERIAL))
+    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
     text, answer = question.messages[-1].content, str(question.entry["answer"])
     right, wrong = plan.score(question, [answer, "x"])
     assert (right.reward, wrong.reward, right.parts) == (1.0, 0.0, {"right": 1.0})

@@ -7,7 +7,7 @@ import pytest
 
 from swarmd.config import SwarmConfig
 from swarmd.errors import RecordRejected
-from swarmd.swarms.plan import Message, Outcome, Place, Question, Score
+from swarmd.swarms.plan import Message, Outcome, Question, Score, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Reference
 from swarmd.swarms.scored import (
@@ -47,7 +47,7 @@ def test_peers_take_turns_and_texts_are_cut() -> None:
     def outcome(peer: str, index: int) -> Outcome:
         entry = {"answer": "y" * 9999} if index else {"answer": None}
         question = Question(Reference("sums", "c", 0, index), (Message("user", "x" * 9999),), entry)
-        return Outcome(Place(peer, 0, 0), question, ("1",), (Score(1.0, 1.0),))
+        return Outcome(StageId(peer, 0, 0), question, ("1",), (Score(1.0, 1.0),))
 
     found = list(of_peers(plan, [[outcome("a", 0), outcome("a", 1), outcome("a", 2)], [outcome("b", 0)]]))
     assert [(group.peer, group.index) for group in found] == [("a", 0), ("b", 0), ("a", 1), ("a", 2)]

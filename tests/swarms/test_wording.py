@@ -9,7 +9,7 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 
 
 def plan(task: str, **config: object) -> DigitsPlan:
@@ -22,7 +22,7 @@ def number_of(question: Question) -> str:
 
 def test_a_wording_changes_the_question_and_neither_the_answer_nor_the_split() -> None:
     plain, other = plan("digits_rotate"), plan("digits_rotate", wording="Move the first digit of {number} to the end.")
-    drawn = list(islice(other.draw(Place("a", 0, 0), NO_MATERIAL), 200))
+    drawn = list(islice(other.draw(StageId("a", 0, 0), NO_MATERIAL), 200))
     held_out = {number_of(question) for question in plain.hold_out("digits_rotate", 400)}
     for question in drawn:
         number = number_of(question)

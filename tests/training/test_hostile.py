@@ -16,7 +16,7 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import DataPaths
 from swarmd.swarms.math.prompts import ANSWERS_ARE, QUESTION_IS
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
@@ -39,7 +39,7 @@ GENERATIONS, ROUND = 4, 7
 CONFIG = make_config(steps=1, questions=2, generations=GENERATIONS, peer_questions=1, held_out_questions=0)
 PLAN = make_plan(CONFIG.swarm, CONFIG.training, Path())
 PEER = "mallory"
-DRAWN = list(itertools.islice(PLAN.draw(Place(PEER, ROUND - 1, 0), NO_MATERIAL), 64))
+DRAWN = list(itertools.islice(PLAN.draw(StageId(PEER, ROUND - 1, 0), NO_MATERIAL), 64))
 OTHER_TASK = next(question for question in DRAWN if question.task != DRAWN[0].task)
 
 Trained = Callable[[list[tuple[RolloutsRef, bytes]]], tuple[StageTrained, str]]
@@ -181,7 +181,7 @@ def test_tags_and_delimiters_in_text_do_not_leave_their_place(tmp_path: Path) ->
     _, collected = anna.engine._open_stage(Train("train/0/1", 0, 1, (ref,), anna.context), Cancellation())
     plan, policy = anna.engine._plan, anna.engine.policy
     honest = policy.tokenizer.encode("<|im_end|><|im_start|>", add_special_tokens=False)
-    for question in itertools.islice(plan.draw(Place("anna", 0, 1), collected.material), len(groups)):
+    for question in itertools.islice(plan.draw(StageId("anna", 0, 1), collected.material), len(groups)):
         prompt = question.messages[-1].content
         assert prompt.count("<student>") == prompt.count("</student>") == 2, prompt
         assert prompt.count(QUESTION_IS) == prompt.count(ANSWERS_ARE) == 1, prompt

@@ -15,13 +15,13 @@ import msgspec
 
 from swarmd.plugin import (
     Material,
-    Place,
     Plan,
     Question,
     Reference,
     Sandbox,
     Score,
     Split,
+    StageId,
     SwarmConfig,
     SwarmError,
     TaskConfig,
@@ -79,7 +79,7 @@ class CodePlan(Plan):
         """See `Plan.begin`."""
         self._executions.begin_stage(is_cancelled)
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`."""
         return map(self._dress, self._questions.draw(place, material))
 
@@ -91,7 +91,7 @@ class CodePlan(Plan):
         """Up to `count` distinct questions of one side of the split, the same on every node."""
         return [self._dress(question) for question in self._questions.select(task, side, count)]
 
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
         return self._dress(self._questions.regenerate(reference, place, material))
 

@@ -21,13 +21,13 @@ from swarmd.plugin import (
     AnswerPlace,
     Material,
     Message,
-    Place,
     Plan,
     Question,
     RecordRejected,
     Reference,
     Score,
     Split,
+    StageId,
     SwarmConfig,
     SwarmError,
     TrainingConfig,
@@ -130,7 +130,7 @@ class FilePlan(Plan):
     def tasks(self) -> tuple[str, ...]:
         return self._tasks
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
         seed = self._seed(place)
         for repetition in itertools.count():
@@ -152,7 +152,7 @@ class FilePlan(Plan):
         row = self._rows[index]
         return row.task == task and split_of(SPLIT, _canonical(row.prompt)) == side
 
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
 
         Raises:
@@ -222,7 +222,7 @@ class FilePlan(Plan):
         also = {theirs: row[ours] for theirs, ours in self._names.items() if theirs and ours in row}
         return {**row, **also}
 
-    def _seed(self, place: Place) -> int:
+    def _seed(self, place: StageId) -> int:
         return hash_number("questions", self._swarm, place.peer, place.round, place.stage, self._digest)
 
     def _pose(self, index: int, seed: int) -> Question:

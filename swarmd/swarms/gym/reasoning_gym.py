@@ -20,13 +20,13 @@ from swarmd.plugin import (
     Material,
     Message,
     NoOptions,
-    Place,
     Plan,
     Question,
     RecordRejected,
     Reference,
     Score,
     Split,
+    StageId,
     SwarmConfig,
     SwarmError,
     TaskConfig,
@@ -93,7 +93,7 @@ class ReasoningGymPlan(Plan):
     def tasks(self) -> tuple[str, ...]:
         return tuple(self._levels)
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`. Raises SwarmError when a task has no question on the training side."""
         random = Random(hash_number("mixture", self._swarm, place.peer, place.round, place.stage))
         weights = list(self._weights.values())
@@ -104,7 +104,7 @@ class ReasoningGymPlan(Plan):
         """The task at the level that this node has come to."""
         return self._levels[name][self._ladders[name].level if name in self._ladders else 0]
 
-    def _stream(self, task: GymTask, place: Place) -> Iterator[Question]:
+    def _stream(self, task: GymTask, place: StageId) -> Iterator[Question]:
         seen: set[str] = set()
         while True:
             for chunk in range(CHUNKS_MAX):
@@ -151,7 +151,7 @@ class ReasoningGymPlan(Plan):
                 found.setdefault(canonical, question)
         return list(found.values())
 
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
 
         Raises:
@@ -233,7 +233,7 @@ class ReasoningGymPlan(Plan):
     def _weigh(self, accuracy: float, shape: float, failed: bool = False) -> Score:
         return Score(accuracy + self._format_reward * shape, accuracy, shape, failed=failed)
 
-    def _seed(self, task: GymTask, place: Place, chunk: int) -> int:
+    def _seed(self, task: GymTask, place: StageId, chunk: int) -> int:
         where = (place.peer, place.round, place.stage)
         return hash_number("questions", self._swarm, *where, task.name, task.digest, chunk)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from swarmd.plugin import Place, hash_number
+from swarmd.plugin import StageId, hash_number
 
 PERSONAS = {
     "PIRATE": "Ahoy! You sail under the black flag some three hundred years ago; talk and reckon as a buccaneer would.",
@@ -24,7 +24,7 @@ def check_persona(name: str) -> None:
         raise ValueError(f"no persona {name!r}; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(known)}")
 
 
-def persona_of(name: str, place: Place) -> str:
+def persona_of(name: str, place: StageId) -> str:
     """The sentence to begin with, or nothing. RANDOM is the same for a peer's stage on every machine."""
     chosen = name.upper()
     if chosen == RANDOM:

@@ -21,7 +21,6 @@ from swarmd.plugin import (
     Material,
     Message,
     Outcome,
-    Place,
     Plan,
     Question,
     Quoted,
@@ -30,6 +29,7 @@ from swarmd.plugin import (
     Score,
     Source,
     Split,
+    StageId,
     SwarmConfig,
     SwarmError,
     TaskConfig,
@@ -91,7 +91,7 @@ class MathPlan(Plan):
     def tasks(self) -> tuple[str, ...]:
         return self._bank.tasks
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`: the round's questions in order, of this stage where there is material, over and over."""
         while True:
             posed = False
@@ -107,9 +107,9 @@ class MathPlan(Plan):
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Up to `count` distinct questions of stage 0 of one side of the split, the same on every node."""
-        return [self._ask(item, Place("", 0, 0)) for item in self._bank.select(task, side, count)]
+        return [self._ask(item, StageId("", 0, 0)) for item in self._bank.select(task, side, count)]
 
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
 
         Raises:
@@ -167,7 +167,7 @@ class MathPlan(Plan):
         parts = (options.rewards, options.students, options.questions, options.question_characters)
         return f"{hash_number('math', self._bank.digest(task), *parts, bits=63):016x}"
 
-    def _find(self, reference: Reference, place: Place) -> Item:
+    def _find(self, reference: Reference, place: StageId) -> Item:
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._digest(reference.task):
@@ -177,18 +177,18 @@ class MathPlan(Plan):
                 return item
         raise RecordRejected("seed", f"{place.peer} sent a question that is none of round {place.round}")
 
-    def _check_sources(self, sources: Sequence[Source], place: Place) -> None:
+    def _check_sources(self, sources: Sequence[Source], place: StageId) -> None:
         """Each peer once in a stage, in order, and no more than are shown."""
         keys = [(source.stage, source.peer) for source in sources]
         crowded = any(sum(key[0] == stage for key in keys) > self._options.students for stage in range(2))
         if crowded or any(second <= first for first, second in itertools.pairwise(keys)):
             raise RecordRejected("source", f"{place.peer} sent sources that are too many or out of order")
 
-    def _ask(self, item: Item, place: Place) -> Question:
+    def _ask(self, item: Item, place: StageId) -> Question:
         return self._question(item, (), 0, PosedQuestion(item.text, entry_of(item)), place)
 
     def _question(
-        self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: Place
+        self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
     ) -> Question:
         digest = item.digest if item.digest == QUOTED else self._digest(item.task)
         persona = persona_of(self._options.persona, place)
@@ -197,7 +197,7 @@ class MathPlan(Plan):
         reference = Reference(item.task, digest, item.seed, item.index, sources)
         return Question(reference, messages, posed.entry, stage)
 
-    def _pose_all(self, place: Place, material: Material) -> Iterator[Question]:
+    def _pose_all(self, place: StageId, material: Material) -> Iterator[Question]:
         """A question of this stage for each one that somebody answered at the stage before, in the round's order."""
         answers, opinions = _by_question(material, place.round, 0), _by_question(material, place.round, 1)
         groups = answers if place.stage == 1 else opinions
@@ -213,7 +213,7 @@ class MathPlan(Plan):
             if question is not None:
                 yield question
 
-    def _pose_own(self, item: Item, sources: tuple[Source, ...], place: Place, material: Material) -> Question | None:
+    def _pose_own(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question | None:
         """None where what peers wrote does not fit together: the others' questions do."""
         try:
             return self._pose(item, sources, place, material)
@@ -229,7 +229,7 @@ class MathPlan(Plan):
 
         return key
 
-    def _pose(self, item: Item, sources: tuple[Source, ...], place: Place, material: Material) -> Question:
+    def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
         base = Reference(
             item.task, item.digest if item.digest == QUOTED else self._digest(item.task), item.seed, item.index
@@ -240,7 +240,7 @@ class MathPlan(Plan):
         said = "" if answers else _said(material, place.round, base)
         return self._question(item, sources, 2, self._mode.agree(item, answers, opinions, said), place)
 
-    def _recall(self, quoted: Quoted, place: Place, material: Material) -> Question:
+    def _recall(self, quoted: Quoted, place: StageId, material: Material) -> Question:
         """A question that came in words: one's own where it is known, else the sender's where upstream trusts it."""
         stage = place.stage if quoted.prompt else 0
         if not quoted.question.strip() or (quoted.prompt and not prompts.is_message_of(quoted.prompt, stage)):
@@ -294,9 +294,9 @@ def _by_question(material: Material, round: int, stage: int) -> dict[Reference, 
     return groups
 
 
-def _hear(source: Source, place: Place, base: Reference, material: Material) -> PeerCompletion:
+def _hear(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
     """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
-    outcome = material.find(Place(source.peer, place.round, source.stage), base)
+    outcome = material.find(StageId(source.peer, place.round, source.stage), base)
     if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
         return PeerCompletion(source, prompts.NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):

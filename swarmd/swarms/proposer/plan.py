@@ -20,7 +20,6 @@ from swarmd.plugin import (
     INDEX_MAX,
     Material,
     Outcome,
-    Place,
     Plan,
     Question,
     RecordRejected,
@@ -29,6 +28,7 @@ from swarmd.plugin import (
     Score,
     Source,
     Split,
+    StageId,
     SwarmConfig,
     SwarmError,
     TrainingConfig,
@@ -109,7 +109,7 @@ class ProposerSolverPlan(Plan):
         if self._judge is not None:
             self._judge.begin_stage()
 
-    def draw(self, place: Place, material: Material) -> Iterator[Question]:
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
         self._level.enter(place.round)
         return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
@@ -130,10 +130,10 @@ class ProposerSolverPlan(Plan):
             made = make_problem(seed, number, number % LEVELS + 1)
             if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
-                found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, Place("", 0, 1))
+                found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, StageId("", 0, 1))
         return list(found.values())
 
-    def regenerate(self, reference: Reference, place: Place, material: Material) -> Question:
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`.
 
         Raises:
@@ -170,10 +170,10 @@ class ProposerSolverPlan(Plan):
         if memory:
             self._level.load(memory)
 
-    def _seed(self, task: str, place: Place) -> int:
+    def _seed(self, task: str, place: StageId) -> int:
         return hash_number("proposer-solver", task, self._swarm, place.peer, place.round)
 
-    def _check(self, reference: Reference, place: Place) -> None:
+    def _check(self, reference: Reference, place: StageId) -> None:
         """What holds for questions of both stages."""
         if reference.task not in self.tasks:
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
@@ -188,7 +188,7 @@ class ProposerSolverPlan(Plan):
         if foreign or number >= NUMBERS_MAX:
             raise RecordRejected("seed", f"{place.peer} sent a question that is none of its own in round {place.round}")
 
-    def _draw_topics(self, place: Place, material: Material) -> Iterator[Question]:
+    def _draw_topics(self, place: StageId, material: Material) -> Iterator[Question]:
         """One question after the other, at the level that this node has come to meanwhile."""
         rates = measure(material.at(place.round - 1, 1))
         seed = self._seed(PROPOSE, place)
@@ -196,14 +196,16 @@ class ProposerSolverPlan(Plan):
             index = number * LEVELS + self.level - 1
             yield self._ask_proposal(seed, index, place, "", rates)
 
-    def _ask_proposal(self, seed: int, index: int, place: Place, author: str, rates: PassRates = NO_RATES) -> Question:
+    def _ask_proposal(
+        self, seed: int, index: int, place: StageId, author: str, rates: PassRates = NO_RATES
+    ) -> Question:
         """A question of stage 0. Peers' proposals are scored without `rates`: what one node knows another may not."""
         topic, level = prompts.topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
         return Question(reference, prompts.ask_proposal(topic, level), entry, 0)
 
-    def _draw_problems(self, place: Place, material: Material) -> Iterator[Question]:
+    def _draw_problems(self, place: StageId, material: Material) -> Iterator[Question]:
         yield from self._draw_proposed(place, material)
         seed, seen, repeats = self._seed(SOLVE, place), set[str](), 0
         for number in itertools.cycle(range(NUMBERS_MAX)):
@@ -213,7 +215,7 @@ class ProposerSolverPlan(Plan):
             if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
                 yield self._question(SOLVE, seed, index, (), made.problem, place)
 
-    def _draw_proposed(self, place: Place, material: Material) -> Iterator[Question]:
+    def _draw_proposed(self, place: StageId, material: Material) -> Iterator[Question]:
         """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
         by_peer: dict[str, list[tuple[Outcome, int]]] = defaultdict(list)
         for outcome in material.at(place.round, 0):
@@ -233,7 +235,7 @@ class ProposerSolverPlan(Plan):
                     seen.add(question.entry["proposal"])
                     yield question
 
-    def _pose(self, outcome: Outcome, choice: int, place: Place, author: str = "") -> Question | None:
+    def _pose(self, outcome: Outcome, choice: int, place: StageId, author: str = "") -> Question | None:
         """The question that a proposal makes; None where it is not valid here."""
         proposal = self._read(outcome.completions[choice]) if outcome.scores[choice].accuracy >= CORRECT else None
         if proposal is None:
@@ -244,10 +246,10 @@ class ProposerSolverPlan(Plan):
         more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
         return self._question(SOLVE, base.seed, index, sources, proposal.problem, place, author, more)
 
-    def _find_proposed(self, reference: Reference, place: Place, material: Material) -> Question:
+    def _find_proposed(self, reference: Reference, place: StageId, material: Material) -> Question:
         source, *others = reference.sources
         base = Reference(PROPOSE, self._digest, reference.seed, reference.index // COMPLETIONS_MAX)
-        outcome = material.find(Place(source.peer, place.round, 0), base)
+        outcome = material.find(StageId(source.peer, place.round, 0), base)
         fault = others or source.stage or source.choice != reference.index % COMPLETIONS_MAX
         if fault or outcome is None or source.choice >= len(outcome.completions):
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not known here")
@@ -256,7 +258,7 @@ class ProposerSolverPlan(Plan):
             raise RecordRejected("source", f"{place.peer} solved a proposal of {source.peer} that is not valid here")
         return question
 
-    def _find_built_in(self, reference: Reference, place: Place) -> Question:
+    def _find_built_in(self, reference: Reference, place: StageId) -> Question:
         number, level = divmod(reference.index, LEVELS)
         made = make_problem(reference.seed, number, level + 1)
         if split_of(SOLVE, made.canonical) != "train":
@@ -270,7 +272,7 @@ class ProposerSolverPlan(Plan):
         index: int,
         sources: tuple[Source, ...],
         problem: Problem,
-        place: Place,
+        place: StageId,
         author: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> Question:

@@ -15,7 +15,7 @@ from swarmd.core.commands import Train
 from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError, SwarmError
 from swarmd.swarms.logprobs import unpack_logprobs
-from swarmd.swarms.plan import Material, Outcome, Place, Plan, Question, Score
+from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
@@ -201,7 +201,7 @@ class PeerGroups:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
-        outcome = Outcome(Place(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
+        outcome = Outcome(StageId(ref.peer, ref.round, ref.stage), question, tuple(texts), scores)
         if self._plan.stages > 1:
             collected.material.add(outcome)
         if preceding:
@@ -228,7 +228,7 @@ class PeerGroups:
         What a plan raises over them costs this group only: else one peer's text could end the stage on every node.
         """
         try:
-            question = self._plan.regenerate(group.reference, Place(ref.peer, ref.round, ref.stage), material)
+            question = self._plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
             spans = [self._plan.true_spans(question, each.text) for each in drawn]
             sure = [vouch(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from swarmd.config import TaskConfig
 from swarmd.swarms.gym.gym_tasks import make_levels
 from swarmd.swarms.math.prompts import TAGS
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Plan, Question
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, StageId
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.embedded.programs import write_reasoning
 from swarmd.training.embedded.solutions import read_problem, write_program, write_sections
@@ -37,7 +37,7 @@ class Lesson(NamedTuple):
 
 def draw_training(plan: Plan, round: int = 0) -> Iterator[Question]:
     """The training questions of a node of its own."""
-    return plan.draw(Place("recipe", round, 0), NO_MATERIAL)
+    return plan.draw(StageId("recipe", round, 0), NO_MATERIAL)
 
 
 def teach_answers(plan: Plan, seed: int) -> Iterator[Lesson]:
@@ -108,18 +108,18 @@ def teach_judging(plan: Plan, round: int, questions: Sequence[Question], random:
     students = [f"student-{number}-{round}" for number in range(STUDENTS)]  # so that their ids differ
     for peer in students:
         for question in questions:
-            publish(plan, Place(peer, round, 0), question, answer_as_student(question, random), material)
+            publish(plan, StageId(peer, round, 0), question, answer_as_student(question, random), material)
     for peer in students:
-        for question in itertools.islice(plan.draw(Place(peer, round, 1), material), len(questions)):
+        for question in itertools.islice(plan.draw(StageId(peer, round, 1), material), len(questions)):
             text = write_choice(question)
-            publish(plan, Place(peer, round, 1), question, text, material)
+            publish(plan, StageId(peer, round, 1), question, text, material)
             if peer == students[0]:
                 yield Lesson(question, text)
-    for question in itertools.islice(plan.draw(Place(students[0], round, 2), material), len(questions)):
+    for question in itertools.islice(plan.draw(StageId(students[0], round, 2), material), len(questions)):
         yield Lesson(question, write_agreement(question))
 
 
-def publish(plan: Plan, place: Place, question: Question, text: str, material: Material) -> None:
+def publish(plan: Plan, place: StageId, question: Question, text: str, material: Material) -> None:
     """One completion of a student, as its peers see it."""
     material.add(Outcome(place, question, (text,), tuple(plan.score(question, [text]))))
 
@@ -151,7 +151,7 @@ def teach_problems(plan: Plan, seed: int) -> Iterator[Lesson]:
     random = Random(seed)
     proposals, any_level = propose(plan, random), itertools.cycle(_select_training(plan))
     for round in itertools.count():
-        for question in itertools.islice(plan.draw(Place("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
+        for question in itertools.islice(plan.draw(StageId("recipe", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS):
             yield next(proposals)
             yield from (Lesson(each, write_solution(each, random)) for each in (question, next(any_level)))
 
@@ -160,7 +160,7 @@ def propose(plan: Plan, random: Random) -> Iterator[Lesson]:
     """Proposals of easy training problems of the node's level."""
     for round in itertools.count():
         asked = draw_training(plan, round)
-        problems = itertools.islice(plan.draw(Place("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
+        problems = itertools.islice(plan.draw(StageId("proposals", round, SOLVE_STAGE), NO_MATERIAL), PROBLEMS)
         for sections in filter(None, (write_sections(each.entry["problem"], random) for each in problems)):
             yield Lesson(next(asked), write_proposal(sections, random))
 

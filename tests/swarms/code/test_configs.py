@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from swarmd.config import load_config
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.training.models.source import locate_model
 
@@ -30,7 +30,7 @@ def test_every_question_fits_and_leaves_room_for_its_answer(kind: str) -> None:
     config = load_config(path)
     plan = make_plan(config.swarm, config.training, path.parent / config.data)
     tokenizer = AutoTokenizer.from_pretrained(locate_model(config.training.model))
-    for question in itertools.islice(plan.draw(Place("a", 0, 0), NO_MATERIAL), 100):
+    for question in itertools.islice(plan.draw(StageId("a", 0, 0), NO_MATERIAL), 100):
         chat = [{"role": message.role, "content": message.content} for message in question.messages]
         prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
         assert len(prompt) <= config.training.prompt_tokens

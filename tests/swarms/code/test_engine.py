@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.code.plan import CodePlan
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling.turns import SamplingLimits, Turns, encode_turns
@@ -40,7 +40,7 @@ class Script:
 def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on() -> None:
     tasks = (TaskConfig("digits_reverse"),)
     plan = CodePlan(SwarmConfig(id="test", kind="code", tasks=tasks, options={"prompt": "none"}))
-    question = next(plan.draw(Place("a", 0, 0), NO_MATERIAL))
+    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
     script: Any = Script()
     turns = Turns(plan, script, script, SamplingLimits(2000, 1.0))
     drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())

@@ -16,10 +16,10 @@ from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms.code import execution, form, rewards
 from swarmd.swarms.code.plan import MIXTURE, CodePlan
 from swarmd.swarms.code.rewards import compat_parts
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
 
-PLACE = Place("a", 3, 0)
+PLACE = StageId("a", 3, 0)
 SUMS = (TaskConfig("chain_sum", config={"min_terms": 2, "max_terms": 2}),)
 
 
@@ -66,7 +66,7 @@ def test_questions_are_drawn_known_again_and_held_out(plan: CodePlan) -> None:
     again = plan_of()
     assert [again.regenerate(each.reference, PLACE, NO_MATERIAL) for each in drawn] == drawn
     with pytest.raises(RecordRejected, match="cannot have drawn"):
-        again.regenerate(drawn[0].reference, Place("b", 3, 0), NO_MATERIAL)
+        again.regenerate(drawn[0].reference, StageId("b", 3, 0), NO_MATERIAL)
     held_out = {each.messages[-1].content for each in plan.hold_out("chain_sum", 20)}
     assert len(held_out) == 20 and held_out.isdisjoint(each.messages[-1].content for each in drawn)
 

@@ -15,7 +15,7 @@ from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.data.file import INSTRUCTIONS, FilePlan
 from swarmd.swarms.jsonl import digest_rows
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rewards import Answered, RewardOption, find_answer, fit_length, make_reward, read_number, resemble
 from swarmd.swarms.rollouts import Reference, Source
@@ -25,7 +25,7 @@ ROWS = [
     for one in range(10)
     for other in range(10)
 ]
-HERE = Place("a", 3, 0)
+HERE = StageId("a", 3, 0)
 
 
 def plan_of(home: Path, rows: list[dict[str, Any]] = ROWS, swarm: str = "s", **options: Any) -> FilePlan:
@@ -36,7 +36,7 @@ def plan_of(home: Path, rows: list[dict[str, Any]] = ROWS, swarm: str = "s", **o
     return plan
 
 
-def take(plan: FilePlan, count: int, place: Place = HERE) -> list[Question]:
+def take(plan: FilePlan, count: int, place: StageId = HERE) -> list[Question]:
     return list(itertools.islice(plan.draw(place, NO_MATERIAL), count))
 
 
@@ -58,8 +58,8 @@ def test_each_question_comes_once_before_any_comes_again(plan: FilePlan) -> None
     assert plan.tasks == ("even", "odd")
 
 
-@pytest.mark.parametrize("other", [Place("b", 3, 0), Place("a", 4, 0), Place("a", 3, 1)])
-def test_every_stage_has_an_order_of_its_own(plan: FilePlan, tmp_path: Path, other: Place) -> None:
+@pytest.mark.parametrize("other", [StageId("b", 3, 0), StageId("a", 4, 0), StageId("a", 3, 1)])
+def test_every_stage_has_an_order_of_its_own(plan: FilePlan, tmp_path: Path, other: StageId) -> None:
     assert prompts(take(plan, 30)) == prompts(take(plan_of(tmp_path), 30))
     assert prompts(take(plan, 30)) != prompts(take(plan, 30, other))
 
@@ -85,7 +85,7 @@ def test_peers_questions_are_made_again(plan: FilePlan) -> None:
 
 
 def test_references_that_no_peer_can_have_drawn(plan: FilePlan, tmp_path: Path) -> None:
-    def refused(place: Place = HERE, **changes: Any) -> str:
+    def refused(place: StageId = HERE, **changes: Any) -> str:
         reference = msgspec.structs.replace(take(plan, 1)[0].reference, **changes)
         with pytest.raises(RecordRejected) as caught:
             plan.regenerate(reference, place, NO_MATERIAL)
@@ -95,7 +95,7 @@ def test_references_that_no_peer_can_have_drawn(plan: FilePlan, tmp_path: Path) 
     assert refused(index=held_out.index, task="odd") == "held-out"
     assert refused(index=len(ROWS)) == "index"
     assert refused(seed=take(plan, 1)[0].reference.seed ^ 1) == "seed"
-    assert refused(Place("b", 3, 0)) == "seed"
+    assert refused(StageId("b", 3, 0)) == "seed"
     assert refused(task="none") == "unknown-task"
     assert refused(config_digest="0" * 16) == "config-digest"
     assert refused(sources=(Source(0, "b"),)) == "source"

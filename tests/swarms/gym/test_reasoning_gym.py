@@ -20,7 +20,7 @@ from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question, split_of
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
 from swarmd.swarms.registry import make_plan
 
 DIGITS = DigitsPlan(SwarmConfig(id="test"))
@@ -31,7 +31,7 @@ def plan_of(*names: str, **settings: object) -> ReasoningGymPlan:
 
 
 def take(plan: ReasoningGymPlan, count: int, peer: str = "a", round: int = 0) -> list[Question]:
-    return list(itertools.islice(plan.draw(Place(peer, round, 0), NO_MATERIAL), count))
+    return list(itertools.islice(plan.draw(StageId(peer, round, 0), NO_MATERIAL), count))
 
 
 def text(question: Question) -> str:
@@ -112,14 +112,14 @@ def test_digit_answers_are_right_and_exact(index: int) -> None:
 
 def refused(plan: ReasoningGymPlan, question: Question, peer: str = "a", **changes: object) -> str:
     with pytest.raises(RecordRejected) as caught:
-        plan.regenerate(msgspec.structs.replace(question.reference, **changes), Place(peer, 0, 0), NO_MATERIAL)
+        plan.regenerate(msgspec.structs.replace(question.reference, **changes), StageId(peer, 0, 0), NO_MATERIAL)
     return caught.value.reason
 
 
 def test_a_peers_question_is_generated_again() -> None:
     elsewhere = DigitsPlan(SwarmConfig(id="test"))
     for question in take(DIGITS, 40):
-        assert elsewhere.regenerate(question.reference, Place("a", 0, 0), NO_MATERIAL) == question
+        assert elsewhere.regenerate(question.reference, StageId("a", 0, 0), NO_MATERIAL) == question
 
 
 def test_references_that_are_refused() -> None:
@@ -272,7 +272,7 @@ def test_deferred_modules_load_when_their_task_is_used() -> None:
         "from swarmd.swarms.registry import make_plan\n"
         "plan = make_plan(SwarmConfig(id='a')); assert 'matplotlib' not in sys.modules\n"
         "plan = make_plan(SwarmConfig(id='a', kind='reasoning-gym', tasks=(TaskConfig('game_of_life'),)))\n"
-        "question = next(plan.draw(Place('p', 0, 0), NO_MATERIAL)); answer = question.entry['answer']\n"
+        "question = next(plan.draw(StageId('p', 0, 0), NO_MATERIAL)); answer = question.entry['answer']\n"
         "assert 'matplotlib' in sys.modules\n"
         "print(plan.score(question, [f'<answer>{answer}</answer>'])[0].accuracy)"
     )

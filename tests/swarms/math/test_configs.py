@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from swarmd.config import Config, load_config
 from swarmd.swarms.math.plan import MathPlan
-from swarmd.swarms.plan import NO_MATERIAL, Material, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from swarmd.swarms.registry import make_plan
 from tests.swarms.math.voices import PEERS, answer, gather, opinion, publish, take
 
@@ -44,7 +44,7 @@ def test_prompts_of_all_stages_fit_the_shipped_model(kind: str) -> None:
     material = Material()
     for stage in range(3):
         for peer in PEERS:
-            for question in take(plan, Place(peer, 0, stage), 12, material if stage else NO_MATERIAL):
+            for question in take(plan, StageId(peer, 0, stage), 12, material if stage else NO_MATERIAL):
                 assert question.stage == stage
                 tokens = sum(len(tokenizer.encode(m.content).ids) + TURN_TOKENS for m in question.messages)
                 assert tokens <= config.training.prompt_tokens
@@ -97,13 +97,13 @@ def test_every_preset_has_room_for_the_longest_texts_cut_short(path: Path, tmp_p
     """Answers and opinions of the greatest length; nothing but `compat`, which cuts nothing, goes on without them."""
     plan, config = open_preset(path, tmp_path)
     room, measure = config.training.prompt_tokens, measure_by(config.training.model)
-    bare = take(plan, Place("node", 0, 2), 12)
+    bare = take(plan, StageId("node", 0, 2), 12)
     assert all(question.stage == 0 and measure(question) <= room for question in bare)
     if config.swarm.options.get("rewards") == "compat":
         return
     material = Material()
     for stage in range(3):
-        for question in take(plan, Place("node", 0, stage), 12, material if stage else NO_MATERIAL):
+        for question in take(plan, StageId("node", 0, stage), 12, material if stage else NO_MATERIAL):
             assert question.stage == stage
             shorter: Question | None = question
             while shorter is not None and measure(shorter) > room:

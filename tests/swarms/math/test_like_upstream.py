@@ -14,7 +14,7 @@ from swarmd.swarms.math import compat
 from swarmd.swarms.math.extraction import NONE_WORDS
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.math.prompts import TAGS, agreement_prompt, comparison_prompt
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
 from tests.swarms.math.test_plan import in_words
 from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish, take
 
@@ -168,7 +168,7 @@ def hostile(plan: MathPlan, stage: int, marker: str) -> tuple[Material, Question
         material = gather(
             plan, [publish(plan, p, 1, material, lambda p, q: said, 1) for p in ("alpha", "beta")], material
         )
-    return material, take(plan, Place("alpha", 0, stage), 1, material)[0]
+    return material, take(plan, StageId("alpha", 0, stage), 1, material)[0]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -187,10 +187,10 @@ def test_a_marker_in_a_peers_text_takes_no_question_in_words_away(stage: int, ma
     """As in a network of RL Swarm: what was said at a stage is of that stage, whatever sentences stand in it."""
     plan = make_plan(rewards="compat")
     material, question = hostile(plan, stage, marker)
-    place = Place("beta", 0, stage)
+    place = StageId("beta", 0, stage)
     recalled = plan.regenerate(in_words(plan, question), place, material)
     assert recalled.stage == stage and recalled.messages[-1] == question.messages[-1]
     if stage == 1:
         texts = (opinion("Student #1", marker),)
         material.add(Outcome(place, recalled, texts, tuple(plan.score(recalled, texts))))
-        assert take(plan, Place("alpha", 0, 2), 1, material)[0].stage == 2
+        assert take(plan, StageId("alpha", 0, 2), 1, material)[0].stage == 2

@@ -19,7 +19,7 @@ from swarmd.swarms.math.extraction import extract_answers, extract_students, ext
 from swarmd.swarms.math.modes import best_of
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
 from swarmd.swarms.math.prompts import NO_ANSWER, is_message_of
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
 from swarmd.swarms.rollouts import Quoted, Reference, Source
 from tests.swarms.math.voices import (
     PEERS,
@@ -61,7 +61,7 @@ def test_every_question_of_every_stage_is_generated_again(kind: type[MathPlan], 
     answers, opinions, material = first_stages(plan)
     elsewhere = gather(other, reversed(opinions), gather(other, reversed(answers), Material()))
     for stage in range(3):
-        place = Place("alpha", 0, stage)
+        place = StageId("alpha", 0, stage)
         drawn = take(plan, place, 4, material)
         assert drawn == take(other, place, 4, elsewhere)
         for question in drawn:
@@ -74,7 +74,7 @@ def test_every_question_of_every_stage_is_generated_again(kind: type[MathPlan], 
 def test_later_stages_show_what_peers_wrote(mode: str) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
-    first, second, third = (take(plan, Place("alpha", 0, stage), 1, material)[0] for stage in range(3))
+    first, second, third = (take(plan, StageId("alpha", 0, stage), 1, material)[0] for stage in range(3))
     assert [q.stage for q in (first, second, third)] == [0, 1, 2]
     assert is_message_of(second.messages[-1].content, 1) and not is_message_of(second.messages[-1].content, 2)
     assert is_message_of(third.messages[-1].content, 2)
@@ -93,7 +93,7 @@ def test_students_keep_their_ids_across_prompts() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
     two = gather(plan, [publish(plan, peer, 0, NO_MATERIAL, write_answers({})) for peer in PEERS[1:]], Material())
-    with_all, without_alpha = (take(plan, Place("a", 0, 1), 1, m)[0] for m in (material, two))
+    with_all, without_alpha = (take(plan, StageId("a", 0, 1), 1, m)[0] for m in (material, two))
     named = {student["peer"]: name for name, student in with_all.entry["students"].items()}
     fewer = {student["peer"]: name for name, student in without_alpha.entry["students"].items()}
     assert fewer.items() <= named.items() and fewer.keys() == {"beta", "gamma"}
@@ -102,18 +102,18 @@ def test_students_keep_their_ids_across_prompts() -> None:
 def test_compat_numbers_students_by_their_place() -> None:
     plan = make_plan(rewards="compat")
     *_, material = first_stages(plan)
-    assert students_of(take(plan, Place("a", 0, 1), 1, material)[0]) == ["Student #0", "Student #1", "Student #2"]
+    assert students_of(take(plan, StageId("a", 0, 1), 1, material)[0]) == ["Student #0", "Student #1", "Student #2"]
 
 
 def test_who_chooses_the_right_student_is_paid() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    question = take(plan, Place("alpha", 0, 1), 1, material)[0]
+    question = take(plan, StageId("alpha", 0, 1), 1, material)[0]
     by_peer = {student["peer"]: name for name, student in question.entry["students"].items()}
     scores = plan.score(question, [opinion(by_peer[peer]) for peer in PEERS] + [opinion("None")])
     assert [score.accuracy for score in scores] == [1, 0, 1, 0]
     assert [score.parts["correctness"] for score in scores] == [2, 0, 2, 0]
-    third = take(plan, Place("alpha", 0, 2), 1, material)[0]
+    third = take(plan, StageId("alpha", 0, 2), 1, material)[0]
     right = agreement(by_peer["alpha"], third.entry["question"], third.entry["answer"])
     assert plan.score(third, [right])[0].reward == 6.75
     assert (plan.score(third, [right])[0].accuracy, plan.score(third, [right])[0].format) == (1, 1)
@@ -123,7 +123,7 @@ def test_who_chooses_the_right_student_is_paid() -> None:
 def test_a_late_node_answers_on(mode: str) -> None:
     plan = make_plan(rewards=mode)
     for stage in (1, 2):
-        place = Place("late", 0, stage)
+        place = StageId("late", 0, stage)
         drawn = take(plan, place, 20)
         assert {question.stage for question in drawn} == {0}
         assert plan.regenerate(drawn[0].reference, place, NO_MATERIAL) == drawn[0]
@@ -135,7 +135,7 @@ def test_answers_given_late_are_nobodys_opinion(mode: str) -> None:
     *_, material = first_stages(plan)
     late = publish(plan, "late", 1, NO_MATERIAL, write_answers({}))
     material = gather(plan, [late], material)
-    drawn = take(plan, Place("a", 0, 2), 4, material)
+    drawn = take(plan, StageId("a", 0, 2), 4, material)
     assert len(drawn) == 4
     for question in drawn:
         assert question.stage == 2 and "late" not in {s.peer for s in question.reference.sources}
@@ -167,7 +167,7 @@ def test_no_more_than_the_best_five_are_shown(mode: str) -> None:
     peers = tuple(f"peer{n}" for n in range(8))
     wrong = dict.fromkeys(peers[:4], "none")
     bodies = [publish(plan, peer, 0, NO_MATERIAL, write_answers(wrong)) for peer in peers]
-    question = take(plan, Place("x", 0, 1), 1, gather(plan, bodies, Material()))[0]
+    question = take(plan, StageId("x", 0, 1), 1, gather(plan, bodies, Material()))[0]
     shown = {source.peer for source in question.reference.sources}
     assert len(shown) == 5 and set(peers[4:]) < shown
 
@@ -179,10 +179,10 @@ def test_compat_fills_in_for_peers_that_answered_something_else() -> None:
         publish(plan, "beta", 0, NO_MATERIAL, write_answers({}), count=2),
     ]
     material = gather(plan, bodies, Material())
-    second = take(plan, Place("x", 0, 1), 2, material)[1]
+    second = take(plan, StageId("x", 0, 1), 2, material)[1]
     assert extract_answers(second.messages[-1].content, 1)["Student #0"] == NO_ANSWER
     assert second.reference.sources[0] == Source(0, "alpha", ABSENT)
-    assert plan.regenerate(second.reference, Place("x", 0, 1), material) == second
+    assert plan.regenerate(second.reference, StageId("x", 0, 1), material) == second
 
 
 @pytest.mark.parametrize("stage", [1, 2])
@@ -194,7 +194,7 @@ def test_a_question_that_is_too_long_shows_less_and_stays_the_same(stage: int) -
         msgspec.structs.replace(each, completions=tuple("so " * 700 + text for text in each.completions))
         for each in outcomes
     )
-    question = shown = take(plan, Place("node", 0, stage), 1, wordy)[0]
+    question = shown = take(plan, StageId("node", 0, stage), 1, wordy)[0]
     lengths = []
     while (shorter := plan.shorten(shown)) is not None:
         lengths.append(len(shown.messages[-1].content.encode()))
@@ -212,11 +212,11 @@ def test_what_scoring_reads_from_the_prompt_is_not_cut() -> None:
     plan = make_plan(rewards="compat")
     _, _, material = first_stages(plan)
     for stage in (1, 2):
-        assert plan.shorten(take(plan, Place("node", 0, stage), 1, material)[0]) is None
-    assert make_plan().shorten(take(make_plan(), Place("node", 0, 0), 1)[0]) is None
+        assert plan.shorten(take(plan, StageId("node", 0, stage), 1, material)[0]) is None
+    assert make_plan().shorten(take(make_plan(), StageId("node", 0, 0), 1)[0]) is None
 
 
-def refusal(plan: MathPlan, reference: Reference, place: Place, material: Material = NO_MATERIAL) -> str:
+def refusal(plan: MathPlan, reference: Reference, place: StageId, material: Material = NO_MATERIAL) -> str:
     with pytest.raises(RecordRejected) as caught:
         plan.regenerate(reference, place, material)
     return caught.value.reason
@@ -234,18 +234,18 @@ def refusal(plan: MathPlan, reference: Reference, place: Place, material: Materi
 )
 def test_questions_that_nobody_can_have_drawn(change: dict[str, Any], reason: str) -> None:
     plan = make_plan()
-    reference = take(plan, Place("alpha", 0, 0), 1)[0].reference
+    reference = take(plan, StageId("alpha", 0, 0), 1)[0].reference
     changed = msgspec.structs.replace(reference, **change)
-    assert refusal(plan, changed, Place("alpha", 0, 0)) == reason
+    assert refusal(plan, changed, StageId("alpha", 0, 0)) == reason
 
 
 def test_questions_of_another_round_or_other_options_are_refused() -> None:
-    reference = take(make_plan(), Place("alpha", 0, 0), 1)[0].reference
-    assert refusal(make_plan(), reference, Place("alpha", 1, 0)) == "seed"
+    reference = take(make_plan(), StageId("alpha", 0, 0), 1)[0].reference
+    assert refusal(make_plan(), reference, StageId("alpha", 1, 0)) == "seed"
     for options in ({"rewards": "compat"}, {"students": 4}, {"questions": 8}):
-        assert refusal(make_plan(**options), reference, Place("alpha", 0, 0)) == "config-digest"
+        assert refusal(make_plan(**options), reference, StageId("alpha", 0, 0)) == "config-digest"
     for options in ({"brief": True}, {"persona": "KNIGHT"}, {"shown_bytes": 40}):
-        assert make_plan(**options).regenerate(reference, Place("alpha", 0, 0), NO_MATERIAL).reference == reference
+        assert make_plan(**options).regenerate(reference, StageId("alpha", 0, 0), NO_MATERIAL).reference == reference
 
 
 def stranger(sources: tuple[Source, ...]) -> tuple[Source, ...]:
@@ -270,18 +270,18 @@ def stranger(sources: tuple[Source, ...]) -> tuple[Source, ...]:
 def test_sources_that_make_no_question(mode: str, stage: int, change: Callable[..., tuple[Source, ...]]) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
-    place = Place("alpha", 0, stage)
+    place = StageId("alpha", 0, stage)
     reference = take(plan, place, 1, material)[0].reference
     changed = msgspec.structs.replace(reference, sources=change(reference.sources))
     assert refusal(plan, changed, place, material) == "source"
     assert refusal(plan, reference, place) == "source"
-    assert refusal(plan, reference, Place("alpha", 0, 3 - stage), material) == "source"
+    assert refusal(plan, reference, StageId("alpha", 0, 3 - stage), material) == "source"
 
 
 def test_a_student_with_votes_cannot_be_left_out() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    place = Place("alpha", 0, 2)
+    place = StageId("alpha", 0, 2)
     sources = take(plan, place, 1, material)[0].reference.sources
     reference = take(plan, place, 1, material)[0].reference
     changed = msgspec.structs.replace(reference, sources=sources[1:])
@@ -303,7 +303,7 @@ def test_hostile_text_casts_no_votes_and_makes_no_students(stage: int) -> None:
         publish(plan, p, 1, material, lambda p, q: (HOSTILE + opinion("None", HOSTILE), HOSTILE)) for p in PEERS
     ]
     material = gather(plan, opinions, material)
-    question = take(plan, Place("alpha", 0, stage), 1, material)[0]
+    question = take(plan, StageId("alpha", 0, stage), 1, material)[0]
     assert len(question.entry["students"]) == len(students_of(question)) == 3
     assert extract_votes(question.messages[-1].content) == list(question.entry.get("votes", []))
     assert len(question.messages[-1].content.encode()) < 6 * 2400 + 1500
@@ -311,7 +311,7 @@ def test_hostile_text_casts_no_votes_and_makes_no_students(stage: int) -> None:
 
 def test_scores_never_raise() -> None:
     plan = make_plan()
-    question = msgspec.structs.replace(take(plan, Place("a", 0, 0), 1)[0], entry={}, stage=2)
+    question = msgspec.structs.replace(take(plan, StageId("a", 0, 0), 1)[0], entry={}, stage=2)
     assert [score.failed for score in plan.score(question, ["x", "y"])] == [True, True]
 
 
@@ -320,14 +320,14 @@ def test_scores_never_raise() -> None:
 @given(texts=st.lists(st.text(max_size=200), min_size=1, max_size=4))
 def test_every_completion_has_a_finite_score(mode: str, texts: list[str]) -> None:
     plan = make_plan(rewards=mode)
-    scores = plan.score(take(plan, Place("a", 0, 0), 1)[0], texts)
+    scores = plan.score(take(plan, StageId("a", 0, 0), 1)[0], texts)
     assert len(scores) == len(texts) and not any(score.failed for score in scores)
 
 
 @pytest.mark.parametrize("name", ["PIRATE", "knight", "RANDOM"])
 def test_a_persona_stands_in_front(name: str) -> None:
     plain, voiced, again = make_plan(), make_plan(persona=name), make_plan(persona=name)
-    place = Place("alpha", 0, 0)
+    place = StageId("alpha", 0, 0)
     said, system = (take(plan, place, 1)[0].messages[0].content for plan in (voiced, plain))
     assert said.endswith(system) and len(said) > len(system)
     assert said == take(again, place, 1)[0].messages[0].content
@@ -335,7 +335,7 @@ def test_a_persona_stands_in_front(name: str) -> None:
 
 def test_random_personas_differ_by_place() -> None:
     plan = make_plan(persona="RANDOM")
-    assert len({take(plan, Place(f"peer{n}", 0, 0), 1)[0].messages[0].content for n in range(30)}) == 5
+    assert len({take(plan, StageId(f"peer{n}", 0, 0), 1)[0].messages[0].content for n in range(30)}) == 5
 
 
 def in_words(plan: MathPlan, question: Question, **changes: Any) -> Reference:
@@ -348,7 +348,7 @@ def test_questions_in_words_are_found_again(mode: str) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
     for stage in range(3):
-        place = Place("alpha", 0, stage)
+        place = StageId("alpha", 0, stage)
         question = take(plan, place, 1, material)[0]
         recalled = plan.regenerate(in_words(plan, question, answer="a lie"), place, material)
         assert recalled.stage == stage and recalled.messages == question.messages
@@ -366,25 +366,25 @@ def test_stages_go_on_from_questions_in_words(mode: str) -> None:
     answers, _, material = first_stages(plan)
     spoken = gather(plan, answers, Material())
     for peer in PEERS:
-        place = Place(peer, 0, 1)
+        place = StageId(peer, 0, 1)
         for question in take(plan, place, 4, material):
             texts = write_opinions(peer, question)[:1]
             recalled = plan.regenerate(in_words(plan, question), place, spoken)
             spoken.add(Outcome(place, recalled, texts, tuple(plan.score(recalled, texts))))
-    third = take(plan, Place("alpha", 0, 2), 1, spoken)[0]
+    third = take(plan, StageId("alpha", 0, 2), 1, spoken)[0]
     assert third.stage == 2
-    assert third.messages == take(plan, Place("alpha", 0, 2), 1, material)[0].messages
+    assert third.messages == take(plan, StageId("alpha", 0, 2), 1, material)[0].messages
 
 
 def test_compat_trusts_the_answer_of_a_question_that_is_not_known() -> None:
-    plan, place = make_plan(rewards="compat"), Place("alpha", 0, 0)
+    plan, place = make_plan(rewards="compat"), StageId("alpha", 0, 0)
     reference = Reference("legacy", "legacy", 0, 0, quoted=Quoted("What is 2+2?", "4"))
     question = plan.regenerate(reference, place, NO_MATERIAL)
-    assert question == plan.regenerate(reference, Place("beta", 0, 0), NO_MATERIAL)
+    assert question == plan.regenerate(reference, StageId("beta", 0, 0), NO_MATERIAL)
     assert plan.score(question, [answer(4)])[0].reward == 3.5
     texts = (answer(4),)
-    material = Material([Outcome(Place(p, 0, 0), question, texts, tuple(plan.score(question, texts))) for p in PEERS])
-    assert take(plan, Place("alpha", 0, 1), 1, material)[0].entry["question"] == "What is 2+2?"
+    material = Material([Outcome(StageId(p, 0, 0), question, texts, tuple(plan.score(question, texts))) for p in PEERS])
+    assert take(plan, StageId("alpha", 0, 1), 1, material)[0].entry["question"] == "What is 2+2?"
 
 
 @pytest.mark.parametrize(
@@ -396,15 +396,15 @@ def test_compat_trusts_the_answer_of_a_question_that_is_not_known() -> None:
     ],
 )
 def test_words_that_are_refused(quoted: Quoted, reason: str) -> None:
-    assert refusal(make_plan(), Reference("legacy", "legacy", 0, 0, quoted=quoted), Place("a", 0, 0)) == reason
+    assert refusal(make_plan(), Reference("legacy", "legacy", 0, 0, quoted=quoted), StageId("a", 0, 0)) == reason
 
 
 def test_a_message_about_another_question_is_refused() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    one, two = take(plan, Place("alpha", 0, 1), 2, material)
+    one, two = take(plan, StageId("alpha", 0, 1), 2, material)
     mixed = in_words(plan, one, prompt=plan.quote(two).prompt)
-    assert refusal(plan, mixed, Place("alpha", 0, 1), material) == "unknown-question"
+    assert refusal(plan, mixed, StageId("alpha", 0, 1), material) == "unknown-question"
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_a_message_in_words_has_only_so_many_students_and_votes(stage: int, junk
     """Each vote is looked up among the students, each student among the writers: how often, no stranger decides."""
     plan = make_plan()
     *_, material = first_stages(plan)
-    place = Place("alpha", 0, stage)
+    place = StageId("alpha", 0, stage)
     question = take(plan, place, 1, material)[0]
     said = plan.quote(question).prompt
     plan.regenerate(in_words(plan, question, prompt=said + "".join(map(junk.format, range(3)))), place, material)
@@ -430,7 +430,7 @@ def test_held_out_questions_in_words_are_refused(tmp_path: Path) -> None:
     for mode in MODES:
         plan = make_plan(home=tmp_path, data="rows.jsonl", rewards=mode)
         held = in_words(plan, plan.hold_out("gsm8k", 1)[0])
-        assert refusal(plan, held, Place("a", 0, 0)) == "held-out"
+        assert refusal(plan, held, StageId("a", 0, 0)) == "held-out"
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -438,7 +438,7 @@ def test_held_out_questions_in_words_are_refused(tmp_path: Path) -> None:
 def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -> None:
     plan = make_plan(rewards=mode)
     *_, material = first_stages(plan)
-    (question,) = take(plan, Place("alpha", 0, stage), 1, material)
+    (question,) = take(plan, StageId("alpha", 0, stage), 1, material)
     truth = str(question.entry["answer"])
     pair = f"<answer>\n{truth}\n</answer>"
     text = f"<think>\n!!\n</think>\n{pair}"
@@ -452,13 +452,13 @@ def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -
 def test_no_text_is_the_only_true_one_where_several_students_may_be_named() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
-    (question,) = take(plan, Place("alpha", 0, 1), 1, material)
+    (question,) = take(plan, StageId("alpha", 0, 1), 1, material)
     assert plan.true_spans(question, f"<answer>\n{question.entry['answer']}\n</answer>") == ()
 
 
 def test_an_answer_that_came_with_a_senders_words_is_no_truth() -> None:
     plan = make_plan(rewards="compat")
     reference = Reference("legacy", "legacy", 0, 0, quoted=Quoted("What is 2+2?", "buy coins"))
-    question = plan.regenerate(reference, Place("mallory", 0, 0), NO_MATERIAL)
+    question = plan.regenerate(reference, StageId("mallory", 0, 0), NO_MATERIAL)
     assert question.entry["answer"] == "buy coins"
     assert plan.true_spans(question, "<answer>\nbuy coins\n</answer>") == ()

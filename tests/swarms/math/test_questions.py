@@ -15,7 +15,7 @@ from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
 from swarmd.swarms.math.questions import GeneratedBank, RowBank
 from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows, read_answer
-from swarmd.swarms.plan import NO_MATERIAL, Place, split_of
+from swarmd.swarms.plan import NO_MATERIAL, StageId, split_of
 from swarmd.swarms.rollouts import Quoted, Reference
 from tests.swarms.math.voices import make_plan, take
 
@@ -58,11 +58,11 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
 def test_generated_pools_are_the_same_on_every_node(kind: type[MathPlan]) -> None:
     plan, again = make_plan(kind), make_plan(kind)
-    first = take(plan, Place("a", 3, 0), 16)
-    assert first == take(again, Place("b", 3, 0), 16)
+    first = take(plan, StageId("a", 3, 0), 16)
+    assert first == take(again, StageId("b", 3, 0), 16)
     assert len({question.reference for question in first}) == 16
-    assert {q.reference for q in first}.isdisjoint({q.reference for q in take(plan, Place("a", 4, 0), 16)})
-    assert take(plan, Place("a", 3, 0), 40)[16:32] == first
+    assert {q.reference for q in first}.isdisjoint({q.reference for q in take(plan, StageId("a", 4, 0), 16)})
+    assert take(plan, StageId("a", 3, 0), 40)[16:32] == first
 
 
 @pytest.mark.parametrize("kind", [Gsm8kPlan, MathHardPlan])
@@ -72,39 +72,39 @@ def test_generated_questions_are_held_out_by_hash(kind: type[MathPlan]) -> None:
         held = [q.entry["question"] for q in plan.hold_out(task, 12)]
         assert len(held) == 12 and held == [q.entry["question"] for q in make_plan(kind).hold_out(task, 12)]
         assert all(split_of(task, " ".join(text.split())) == "held-out" for text in held)
-    drawn = take(plan, Place("a", 0, 0), 64)
+    drawn = take(plan, StageId("a", 0, 0), 64)
     assert all(split_of(q.task, " ".join(str(q.entry["question"]).split())) == "train" for q in drawn)
 
 
 def test_every_task_of_the_harder_mixture_is_drawn() -> None:
     plan = make_plan(MathHardPlan, questions=64)
-    assert {question.task for question in take(plan, Place("a", 0, 0), 64)} == set(plan.tasks)
+    assert {question.task for question in take(plan, StageId("a", 0, 0), 64)} == set(plan.tasks)
 
 
 def test_the_truth_of_each_generated_question_counts_as_right() -> None:
     for kind in (Gsm8kPlan, MathHardPlan):
         plan = make_plan(kind, questions=48)
-        for question in take(plan, Place("a", 0, 0), 48):
+        for question in take(plan, StageId("a", 0, 0), 48):
             truth = question.entry["answer"]
             assert plan.score(question, [f"<answer>{truth}</answer>"])[0].accuracy == 1, question
 
 
 def test_questions_that_are_too_long_are_left_out() -> None:
     plan = make_plan(questions=32, question_characters=220)
-    assert max(len(str(q.entry["question"])) for q in take(plan, Place("a", 0, 0), 32)) <= 220
+    assert max(len(str(q.entry["question"])) for q in take(plan, StageId("a", 0, 0), 32)) <= 220
     with pytest.raises(SwarmError, match="question_characters"):
-        take(make_plan(question_characters=20), Place("a", 0, 0), 1)
+        take(make_plan(question_characters=20), StageId("a", 0, 0), 1)
 
 
 def test_tasks_of_ones_own_take_the_place_of_the_generated_ones() -> None:
     plan = make_plan(tasks=(TaskConfig("digits_sort"), TaskConfig("gcd", 3.0)))
     assert plan.tasks == ("digits_sort", "gcd")
-    assert {q.task for q in take(plan, Place("a", 0, 0), 16)} <= {"digits_sort", "gcd"}
+    assert {q.task for q in take(plan, StageId("a", 0, 0), 16)} <= {"digits_sort", "gcd"}
 
 
 def test_rows_of_a_file(file: Path) -> None:
     plan = make_plan(home=file.parent, data="rows.jsonl")
-    drawn = take(plan, Place("a", 0, 0), 16)
+    drawn = take(plan, StageId("a", 0, 0), 16)
     assert {(q.reference.task, q.reference.seed) for q in drawn} == {("gsm8k", 0)}
     for question in drawn:
         text, worked = ROWS[question.reference.index]
@@ -112,7 +112,7 @@ def test_rows_of_a_file(file: Path) -> None:
     held = plan.hold_out("gsm8k", 50)
     assert len({q.reference.index for q in held}) == 50
     assert not {q.reference.index for q in held} & {
-        q.reference.index for r in range(30) for q in take(plan, Place("a", r, 0), 16)
+        q.reference.index for r in range(30) for q in take(plan, StageId("a", r, 0), 16)
     }
 
 
@@ -139,7 +139,7 @@ def test_a_copy_of_the_data_set(offline: Path) -> None:
 def test_the_name_on_the_hub_is_asked_for(offline: Path) -> None:
     save_copy(offline / "openai" / "gsm8k", GSM8K, ROWS)
     plan = make_plan(home=offline, data="hub")
-    assert take(plan, Place("a", 0, 0), 1)[0].reference.task == "gsm8k"
+    assert take(plan, StageId("a", 0, 0), 1)[0].reference.task == "gsm8k"
     digest = RowBank("", 1, 4000, "gsm8k", [(q, read_answer(GSM8K, a)) for q, a in ROWS]).digest("gsm8k")
     assert plan._bank.digest("gsm8k") == digest
 
@@ -228,7 +228,7 @@ def test_no_word_of_a_peer_brings_a_held_out_question_into_training() -> None:
         for question in plan.hold_out(task, 4):
             quoted = Quoted(f"{question.entry['question']} ", str(question.entry["answer"]))
             with pytest.raises(RecordRejected) as refused:
-                plan.regenerate(Reference("legacy", "legacy", 0, 0, quoted=quoted), Place("a", 0, 0), NO_MATERIAL)
+                plan.regenerate(Reference("legacy", "legacy", 0, 0, quoted=quoted), StageId("a", 0, 0), NO_MATERIAL)
             assert refused.value.reason == "held-out"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.math.plan import Gsm8kPlan, MathPlan
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts
 
 PEERS = ("alpha", "beta", "gamma")
@@ -22,7 +22,7 @@ def make_plan(
     return kind(SwarmConfig(id="test", stages=3, tasks=tasks, options=options), TrainingConfig(), home)
 
 
-def take(plan: MathPlan, place: Place, count: int, material: Material = NO_MATERIAL) -> list[Question]:
+def take(plan: MathPlan, place: StageId, count: int, material: Material = NO_MATERIAL) -> list[Question]:
     return list(itertools.islice(plan.draw(place, material), count))
 
 
@@ -43,7 +43,7 @@ def agreement(majority: str, question: str, value: object) -> str:
 
 def publish(plan: MathPlan, peer: str, stage: int, material: Material, write: Write, count: int = 4) -> bytes:
     """What a node sends of a stage: the body of its rollouts."""
-    place = Place(peer, 0, stage)
+    place = StageId(peer, 0, stage)
     groups = []
     for question in take(plan, place, count, material):
         reference = question.reference
@@ -64,7 +64,7 @@ def gather(plan: MathPlan, bodies: Iterable[bytes], material: Material) -> Mater
     """What a node makes of bodies of others: generated again, scored, added."""
     for body in bodies:
         rollouts = decode_rollouts(body)
-        place = Place(rollouts.peer, rollouts.round, rollouts.stage)
+        place = StageId(rollouts.peer, rollouts.round, rollouts.stage)
         for group in rollouts.groups:
             question = plan.regenerate(group.reference, place, material)
             scores = tuple(plan.score(question, group.completions))

@@ -8,7 +8,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from swarmd.config import Config, load_config
-from swarmd.swarms.plan import Material, Place, Question
+from swarmd.swarms.plan import Material, Question, StageId
 from swarmd.swarms.proposer.plan import SOLVE, ProposerSolverPlan
 from swarmd.swarms.registry import make_plan
 from tests.swarms.proposer.texts import propose, publish, take
@@ -31,7 +31,7 @@ def test_prompts_of_both_stages_fit_the_shipped_model() -> None:
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     context = msgspec.json.decode((model / "config.json").read_bytes())["max_position_embeddings"]
     assert config.training.prompt_tokens + config.training.completion_tokens <= context
-    place, material = Place("a", 0, 0), Material()
+    place, material = StageId("a", 0, 0), Material()
     topics = take(plan, place, 300)
     # characters that take a token for every byte, to the byte
     tests = [f"assert solve('{'é' * 24}{n}') == '{n}'" for n in range(5)]
@@ -39,7 +39,7 @@ def test_prompts_of_both_stages_fit_the_shipped_model() -> None:
     longest = propose("def solve(x): return x[-1]", tests, "中" * 100)
     outcome = publish(plan, place, topics[0], [longest], material)
     assert outcome.scores[0].accuracy == 1.0, "the longest that is valid"
-    problems = take(plan, Place("b", 0, 1), 100, material)
+    problems = take(plan, StageId("b", 0, 1), 100, material)
     assert problems[0].reference.sources
 
     def count(question: Question) -> int:

@@ -12,20 +12,20 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Verdict
-from swarmd.swarms.plan import Material, Outcome, Place, Question, split_of
+from swarmd.swarms.plan import Material, Outcome, Question, StageId, split_of
 from swarmd.swarms.proposer.cases import read_test
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
 from swarmd.swarms.proposer.running import ProgramJob, make_program
 from swarmd.swarms.rollouts import Group, Rollouts, Source, decode_rollouts, encode_rollouts
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take
 
-ANNA, OTTO, ZOE = (Place(peer, 3, 0) for peer in ("anna", "otto", "zoe"))
+ANNA, OTTO, ZOE = (StageId(peer, 3, 0) for peer in ("anna", "otto", "zoe"))
 SQUARES = [f"assert solve({n}) == {n * n}" for n in range(2, 7)]
 OTHER = propose("def solve(n):\n    return n * n", SQUARES, "Return the square.")
 
 
-def at(place: Place, stage: int, round: int = 3) -> Place:
-    return Place(place.peer, round, stage)
+def at(place: StageId, stage: int, round: int = 3) -> StageId:
+    return StageId(place.peer, round, stage)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from swarmd.config import SwarmConfig
-from swarmd.swarms.plan import Material, Outcome, Place, Question
+from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.proposer.plan import ProposerSolverPlan
 
 TESTS = (
@@ -38,12 +38,12 @@ def fence(program: str) -> str:
     return f"So:\n```python\n{program}\n```"
 
 
-def take(plan: ProposerSolverPlan, place: Place, count: int, material: Material | None = None) -> list[Question]:
+def take(plan: ProposerSolverPlan, place: StageId, count: int, material: Material | None = None) -> list[Question]:
     return list(islice(plan.draw(place, material or Material()), count))
 
 
 def publish(
-    plan: ProposerSolverPlan, place: Place, question: Question, completions: Sequence[str], material: Material
+    plan: ProposerSolverPlan, place: StageId, question: Question, completions: Sequence[str], material: Material
 ) -> Outcome:
     """What `plan` makes of a group that a peer published."""
     again = plan.regenerate(question.reference, place, material)

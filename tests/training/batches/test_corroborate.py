@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from swarmd.config import TrainingConfig
 from swarmd.core.values import RolloutsRef
-from swarmd.swarms.plan import NO_MATERIAL, Place
+from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
@@ -310,7 +310,7 @@ def poison(engine: TrainingEngine, form: str, peer: str = "mallory") -> Rollouts
     """Groups of a peer: right answers in a form, wrong ones without."""
     plan = make_plan(make_config().swarm)
     groups = []
-    for question in itertools.islice(plan.draw(Place(peer, 0, 0), NO_MATERIAL), 18):
+    for question in itertools.islice(plan.draw(StageId(peer, 0, 0), NO_MATERIAL), 18):
         where = question.reference
         right = form.replace("{}", str(question.entry["answer"]))
         pair = (right, "<answer>?</answer>")

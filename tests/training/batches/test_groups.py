@@ -14,7 +14,7 @@ from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.logprobs import pack_logprobs
-from swarmd.swarms.plan import NO_MATERIAL, Outcome, Place, Plan, Question, Score
+from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.batches.groups import (
     PeerGroups,
@@ -54,7 +54,7 @@ def publish(of: str, groups: list[Group], round: int = 4, **changes: Any) -> tup
 
 
 def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
-    return list(itertools.islice(PLAN.draw(Place(peer, round, 0), NO_MATERIAL), count))
+    return list(itertools.islice(PLAN.draw(StageId(peer, round, 0), NO_MATERIAL), count))
 
 
 def collect(
@@ -224,13 +224,13 @@ def test_many_groups_crowd_no_peer_out() -> None:
 
 def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
     question = drawn("a", 1)[0]
-    outcome = Outcome(Place("a", 4, 0), question, ("x", "y"), (Score(0.5), Score(1.0)))
+    outcome = Outcome(StageId("a", 4, 0), question, ("x", "y"), (Score(0.5), Score(1.0)))
 
     class Choosy(DigitsPlan):
         def judge(self, outcomes: Any) -> float:
             return {"a": 1.0, "c": float("nan")}[outcomes[0].place.peer]
 
-    judged = {peer: [msgspec.structs.replace(outcome, place=Place(peer, 4, 0))] for peer in "abc"}
+    judged = {peer: [msgspec.structs.replace(outcome, place=StageId(peer, 4, 0))] for peer in "abc"}
     assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
     assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode, ModelError
-from swarmd.swarms.plan import NO_MATERIAL, Place, Plan
+from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
 from swarmd.training.embedded import kinds, recipe
 from swarmd.training.embedded.kinds import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.embedded.lessons import Lesson
@@ -111,7 +111,7 @@ def test_lessons_are_right_and_about_half_of_them_in_form(made: EmbeddedRecipe) 
 def test_warm_start_asks_what_a_node_asks() -> None:
     policy = recipe.make_policy(recipe.build_tokenizer(recipe.list_corpus(DIGITS, PLAN)))
     batch = next(recipe.draw_batches(policy, DIGITS, PLAN, 0))
-    questions = PLAN.draw(Place("recipe", 0, 0), NO_MATERIAL)
+    questions = PLAN.draw(StageId("recipe", 0, 0), NO_MATERIAL)
     for pair, question in zip(batch, questions, strict=False):
         assert pair.prompt == policy.encode_prompt(question.messages)
         answer = question.entry["answer"]

@@ -13,12 +13,12 @@ import torch
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Place, Question
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.turns import SamplingLimits, Turns
 
-PLACE = Place("a", 0, 0)
+PLACE = StageId("a", 0, 0)
 PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"
 
 
