@@ -73,9 +73,8 @@ class HiveBodies:
     async def put(self, body: bytes) -> str:
         return await to_thread.run_sync(self._blobs.put, body)
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float, patience_s: float) -> bytes:
-        with anyio.fail_after(patience_s):
-            return await fetch_body(self._node, peer, digest, size_bytes, timeout_s)
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        return await fetch_body(self._node, peer, digest, size_bytes, timeout_s)
 
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
         return inflate(packed, size_bytes)

@@ -182,15 +182,10 @@ class Bodies(Protocol):
     async def put(self, body: bytes) -> str:
         """Keep a body; returns its digest."""
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float, patience_s: float) -> bytes:
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         """Fetch a body from its owner.
 
-        Args:
-            timeout_s: there is time for it.
-            patience_s: a peer that needs longer than this is too slow for anybody.
-
         Raises:
-            TimeoutError: it needed longer.
             NetworkDown: the peer is not there, has no such body, or is too slow.
             RecordRejected: what it sends is another body, or stops coming.
         """

@@ -48,7 +48,7 @@ LOOP_MUTANTS = (
         "self._write(first[-1].state, at, facts[middle:])",
         "self._write(state, at, facts[middle:])",
         (
-            ("faults", 120.0),
+            ("faults", 300.0),
             ("nodes", 3),
         ),
     ),

@@ -299,8 +299,9 @@ class Gathering:
         timeout_s = self._remaining_s()
         if timeout_s < LAST_FETCH_S:
             raise NetworkDown("no time is left to fetch them")
+        wanted = (peer, content.digest, content.size_bytes, timeout_s)
         try:
-            return await bodies.fetch(peer, content.digest, content.size_bytes, timeout_s, FETCH_S)
+            return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
         except TimeoutError:
             raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
 

@@ -13,7 +13,6 @@ from swarmd.dht.wire.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
 
 FETCH_S = 10.0  # for a leaderboard's body
-PATIENCE_S = 60.0  # nobody is blamed for being slow
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +64,7 @@ class LeaderboardFollower:
         if record.body:
             body = await session.bodies.inflate(record.body, record.size_bytes)
         else:
-            body = await session.bodies.fetch(
-                session.coordinator, record.digest, record.size_bytes, FETCH_S, PATIENCE_S
-            )
+            body = await session.bodies.fetch(session.coordinator, record.digest, record.size_bytes, FETCH_S)
         await session.bodies.check(body, record.digest, record.size_bytes)
         board = decode_board(body)
         if board.round != record.round:

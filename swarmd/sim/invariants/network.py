@@ -89,7 +89,7 @@ class NetworkChecks:
             return
         for key in _keys_of(worker, event):
             own = worker.own.get(key)
-            if own is not None and not is_alive(own, self.world.now):
+            if own is not None and not (own.expiration >= self.world.now and is_alive(own, self.world.now)):
                 continue  # a node whose clock is wrong, and who is alone with that
             if worker.node.peer not in worker.store.find(key, self.world.now):
                 self.world.fail(worker.node, f"{type(event).__name__} is told, and nobody can show {key}")
@@ -194,7 +194,7 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():
-            shards = worker.store.shards.latest_of(event.round)
+            shards = worker.session.shards.latest_of(event.round)
             shard = shard_of(SWARM, worker.node.peer, event.round, event.stage, shards)
             place = (SWARM, event.round, event.stage, shards, shard)
             return names.reports(*place), names.rollouts(*place)

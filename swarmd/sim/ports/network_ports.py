@@ -90,14 +90,12 @@ class SimBodies:
             del self._kept[next(iter(self._kept))]
         return digest
 
-    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float, patience_s: float) -> bytes:
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
         await worker.travel()
         body = worker.body_from(peer, digest)
         if body is None:
-            await worker.runtime.sleep(min(timeout_s, patience_s))
-            if patience_s < timeout_s:
-                raise TimeoutError(f"no answer from {peer} within {patience_s:g} s")
+            await worker.runtime.sleep(timeout_s)
             raise NetworkDown(f"no answer from {peer} within {timeout_s:g} s")
         if len(body) != size_bytes:
             raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
