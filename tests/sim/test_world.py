@@ -54,6 +54,11 @@ def test_a_trainer_that_stops_across_a_pause_is_told_once() -> None:
     assert summary.full_disks > 0
 
 
+def test_what_a_predecessor_wrote_by_a_clock_that_was_ahead_is_no_twins() -> None:
+    """Peers keep its membership, for it expires last; nobody writes it again."""
+    assert run(6, jumps=20.0, hours=0.6).crashes > 10
+
+
 @pytest.mark.parametrize(
     ("seed", "what"),
     [

@@ -47,7 +47,7 @@ class Members:
         self._offer: bytes | None = b""  # in it
         self._watch: KeyWatch | None = None
         self._alert_until = 0.0
-        self._elder = ""  # nonce of an elder twin's record that ours was written over
+        self._elder = ("", 0.0)  # nonce and expiration of an elder twin's record that ours was written over
         self._insisting = False
         self._twin: IdentityInUse | None = None
         self._twin_seen = session.runtime.signal()
@@ -219,23 +219,26 @@ class Members:
             return
         self._alert_until = self._session.runtime.now() + ALERT_S
         elder = (content.joined_at, content.nonce) < (session.started_at, session.nonce) and not content.leaving
-        if elder and content.nonce == self._elder:
+        nonce, expired_at = self._elder
+        if elder and content.nonce == nonce:
+            if expiration <= expired_at:
+                return  # nobody has written it again: peers keep a predecessor's, whose clock was ahead
             where = ", ".join(content.addresses) or "an unknown place"
             fix = "Stop one of them; two nodes with one identity harm each other's records"
             self._twin = IdentityInUse(f"the identity {session.peer_id} also runs at {where}, since longer", fix)
             self._twin_seen.set()
         else:
             self._insisting = True
-            session.start(self._insist, content.nonce if elder else "")
+            session.start(self._insist, content.nonce if elder else "", expiration)
 
-    async def _insist(self, elder: str) -> None:
+    async def _insist(self, elder: str, expiration: float) -> None:
         """Write our record over a twin's: a younger one is to notice, and an elder one to show that it is alive.
 
-        A record of a predecessor can look like an elder's, when it had a longer life; but it does not come back.
+        A record of a predecessor can look like an elder's, when it had a longer life; but nobody writes it again.
         """
         try:
             await self._publish(leaving=False)
-            self._elder = elder
+            self._elder = (elder, expiration)
         except (NetworkDown, RecordRejected) as error:
             log.debug("the membership was not written again: %s", error)
         finally:
