@@ -6,7 +6,9 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
+import msgspec
 from anyio import to_thread
 
 from swarmd.core.commands import FetchWeights
@@ -19,7 +21,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
 from swarmd.weights.chunks import PARTIAL
-from swarmd.weights.manifest import WeightsManifest
+from swarmd.weights.manifest import ChunkedFile, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
@@ -31,16 +33,51 @@ SUFFIX = ".safetensors"
 log = logging.getLogger(__name__)
 
 
+class FetchProgress(msgspec.Struct, frozen=True):
+    """How far a fetch is."""
+
+    received_bytes: int  # of the file that is being fetched, in this attempt
+    size_bytes: int  # that it has
+    chunks: int  # received
+    chunks_total: int
+    peers: int  # that gave some
+
+
+class FetchListener(Protocol):
+    """Is told how far a fetch is."""
+
+    def __call__(self, progress: FetchProgress, /) -> None:
+        """Take it in the event loop and return at once, after every chunk. Raises nothing."""
+
+
+def tell_nobody(progress: FetchProgress) -> None:
+    """For whoever has nobody to tell."""
+
+
 class Counting:
     """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
 
-    def __init__(self, source: Chunks) -> None:
+    def __init__(self, source: Chunks, told: FetchListener = tell_nobody) -> None:
         self._source = source
+        self._told = told
+        self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
+        self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks of it
+        self._peers: set[str] = set()
         self.received_bytes = 0
+
+    def expect(self, manifest: WeightsManifest) -> None:
+        """The manifest whose files are fetched next."""
+        for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
+            self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         content = await self._source.fetch(peer, digest, size_bytes, timeout_s)
         self.received_bytes += len(content)
+        if file := self._files.get(digest):
+            self._peers.add(peer)
+            came_bytes, chunks = self._came.get(file.digest, (0, 0))
+            self._came[file.digest] = came_bytes, chunks = came_bytes + len(content), chunks + 1
+            self._told(FetchProgress(came_bytes, file.size_bytes, chunks, len(file), len(self._peers)))
         return content
 
 
@@ -49,10 +86,12 @@ class WeightsTaking:
 
     Args:
         session: the network.
+        told: how far a fetch is.
     """
 
-    def __init__(self, session: NetworkSession) -> None:
+    def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
         self._session = session
+        self._told = told
 
     async def take(self, command: FetchWeights) -> None:
         """Fetch weights and say so, or say why not."""
@@ -60,7 +99,7 @@ class WeightsTaking:
 
     async def _take(self, command: FetchWeights) -> Event:
         session, tried = self._session, set[bytes]()
-        source, began_at = Counting(session.chunks), session.runtime.now()
+        source, began_at = Counting(session.chunks, self._told), session.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(LOOKS):
             if look:
@@ -116,11 +155,12 @@ class WeightsTaking:
         return ranks
 
     async def _fetch(
-        self, source: Chunks, holders: list[str], offer: WeightsOffer, command: FetchWeights
+        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> WeightsManifest:
         """Fetch what one offer names, and leave nothing else in the directory."""
         session = self._session
         manifest = await fetch_manifest(source, holders, offer)
+        source.expect(manifest)
         path = session.peer_weights / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
             raise WeightsUnavailable(

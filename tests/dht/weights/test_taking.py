@@ -14,7 +14,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import WeightsTaking
+from swarmd.dht.weights.taking import FetchProgress, WeightsTaking
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError
 from swarmd.weights.chunks import PARTIAL
@@ -38,6 +38,7 @@ class Swarm:
         self.events: list[Event] = []
         self.shelves: dict[str, OfferedWeights] = {}
         self.asked: list[str] = []
+        self.progress: list[FetchProgress] = []
         self.told: dict[str, WeightsOffer] = {}
         self.offers = MembersOffers(lambda peer, reason, detail: None)
         self.credit: dict[str, int] = {}
@@ -73,7 +74,7 @@ class Swarm:
 
     async def take(self, command: FetchWeights = COMMAND) -> Event:
         self.asked.clear()
-        await WeightsTaking(cast(Any, self)).take(command)
+        await WeightsTaking(cast(Any, self), self.progress.append).take(command)
         return self.events[-1]
 
     async def fetched(self, command: FetchWeights = COMMAND) -> WeightsFetched:
@@ -124,8 +125,11 @@ async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
     for peer, accuracy in (("boss", 0.5), ("helper", 0.1)):
         swarm.gives(peer, bfloat16(2**21, 0), accuracy=accuracy)  # of several chunks
     assert swarm.told["boss"].manifest == swarm.told["helper"].manifest
-    await swarm.fetched()
+    size_bytes = (await swarm.fetched()).weights.size_bytes
     assert set(swarm.asked) == {"boss", "helper"}
+    chunks = -(-size_bytes // 2**20)
+    assert [each.chunks for each in swarm.progress] == list(range(1, chunks + 1))
+    assert swarm.progress[-1] == FetchProgress(size_bytes, size_bytes, chunks, chunks, 2)
 
 
 @pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
