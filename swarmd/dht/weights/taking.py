@@ -21,6 +21,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
 from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.fetched import SUFFIX
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
 
@@ -28,7 +29,6 @@ COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_f
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
-SUFFIX = ".safetensors"
 
 log = logging.getLogger(__name__)
 
@@ -157,11 +157,11 @@ class WeightsTaking:
     async def _fetch(
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> WeightsManifest:
-        """Fetch what one offer names, and leave nothing else in the directory."""
+        """Fetch what one offer names, give it on, and leave nothing else in the directory."""
         session = self._session
         manifest = await fetch_manifest(source, holders, offer)
         source.expect(manifest)
-        path = session.peer_weights / f"{manifest.whole.digest}{SUFFIX}"
+        path = session.fetched_weights.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
             raise WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
@@ -171,7 +171,8 @@ class WeightsTaking:
         if not await to_thread.run_sync(path.exists):
             left_s = max(0.0, command.until_at - session.runtime.time())
             await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
-        await to_thread.run_sync(_keep_only, session.peer_weights, {path.name})
+        kept = await to_thread.run_sync(session.fetched_weights.keep, manifest, offer.manifest.hex())
+        await to_thread.run_sync(_keep_only, path.parent, kept)
         return manifest
 
     def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:

@@ -13,14 +13,18 @@ import pytest
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import FetchProgress, WeightsTaking
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError
 from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.offer import WeightsOffer
 from swarmd.weights.shelf import OfferedWeights
 from tests.dht.driver import Driver
+from tests.dht.outsider import Outsider
+from tests.dht.weights.test_wire import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
 from tests.weights.test_shelf import offer
@@ -44,6 +48,7 @@ class Swarm:
         self.credit: dict[str, int] = {}
         self.swarm, self.peer_id, self.coordinator = "s", "me", "boss"
         self.peer_weights = directory / "taken"
+        self.fetched_weights = FetchedWeights(self.peer_weights, self.offers.names)
         self.config = Config(
             SwarmConfig(id="s"),
             training=TrainingConfig(weights_from=trusted or ("coordinator",)),
@@ -82,7 +87,8 @@ class Swarm:
         assert isinstance(event, WeightsFetched), event
         path = self.peer_weights / f"{event.weights.digest}.safetensors"
         assert path.stat().st_size == event.weights.size_bytes
-        assert [each.name for each in self.peer_weights.iterdir()] == [path.name], "nothing else is left"
+        left = sorted(each.suffix for each in self.peer_weights.iterdir())
+        assert left == [".manifest", ".safetensors"], "nothing else is left"
         return event
 
     async def refused(self, command: FetchWeights = COMMAND) -> WeightsRefused:
@@ -133,7 +139,7 @@ async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
-async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, str]) -> None:
+async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     swarm = Swarm(tmp_path)
     swarm.gives("boss", VALUES)
     refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
@@ -188,6 +194,14 @@ async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> Non
             assert event.weights.peer == boss.peer_id and event.received_bytes > len(VALUES)
             path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
             assert path.read_bytes().endswith(VALUES)
+            made = OfferedWeights(boss.paths.weights).current()
+            assert made is not None
+            outsider = await Outsider(tmp_path / "outsider").open(await late.address())
+            try:
+                given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
+                assert given_on.whole.digest == event.weights.digest
+            finally:
+                await outsider.close()
         finally:
             await late.clean()
     finally:
