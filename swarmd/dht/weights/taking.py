@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import anyio
 import msgspec
 from anyio import to_thread
 
@@ -29,6 +30,7 @@ COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_f
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
+HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class WeightsTaking:
         self._session.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:
-        session, tried = self._session, set[bytes]()
+        session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it
         source, began_at = Counting(session.chunks, self._told), session.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(LOOKS):
@@ -106,15 +108,11 @@ class WeightsTaking:
                 await session.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
             for peer, offer in choose_offers(offers, self._ranks(offers), command)[:OFFERS_MAX]:
-                if offer.manifest in tried:
+                if (claims := msgspec.structs.replace(offer, accuracy=None).encode()) in tried:
                     continue
-                tried.add(offer.manifest)
-                holders = [
-                    peer,
-                    *(other for other, same in offers.items() if other != peer and same.manifest == offer.manifest),
-                ]
+                tried.add(claims)
                 try:
-                    manifest = await self._fetch(source, holders, offer, command)
+                    manifest = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
                 except SwarmdError as error:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
                     log.info("weights of %s are not to be had: %s", peer, error)
@@ -154,6 +152,13 @@ class WeightsTaking:
                 ranks[peer] = (places[0], credit)
         return ranks
 
+    async def _fetch_in_time(
+        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+    ) -> WeightsManifest:
+        with anyio.move_on_after(max(0.0, command.until_at - self._session.runtime.time())):
+            return await self._fetch(source, holders, offer, command)
+        raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
+
     async def _fetch(
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> WeightsManifest:
@@ -168,7 +173,7 @@ class WeightsTaking:
                 f"{command.size_bytes_max}"
             )
         base = await to_thread.run_sync(self._make_room, path, manifest)
-        if not await to_thread.run_sync(path.exists):
+        if not await to_thread.run_sync(_is_there, path, manifest.whole):
             left_s = max(0.0, command.until_at - session.runtime.time())
             await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
         kept = await to_thread.run_sync(session.fetched_weights.keep, manifest, offer.manifest.hex())
@@ -211,6 +216,20 @@ def choose_offers(
         and (offer.architecture.hex(), offer.tokenizer.hex()) == (command.architecture, command.tokenizer)
     ]
     return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
+
+
+def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:
+    """Who has what a peer offers: itself first, and some that offer the same."""
+    wanted = offers[peer].manifest
+    return [peer, *(other for other, same in offers.items() if other != peer and same.manifest == wanted)][:HOLDERS_MAX]
+
+
+def _is_there(path: Path, file: ChunkedFile) -> bool:
+    """Is the file here? Raises RecordRejected: it is, and is not as large as the manifest says."""
+    size_bytes = path.stat().st_size if path.exists() else file.size_bytes
+    if size_bytes != file.size_bytes:
+        raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
+    return path.exists()
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:
