@@ -256,6 +256,7 @@ class TrainingConfig(Section, frozen=True):
     catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
     catch_up_rounds: AtLeastOne = 3  # missed, that make an absence
     catch_up_s: Positive = 300.0  # longest that the round which is joined waits for weights
+    pass_on_weights: bool = True  # give peers' weights that were fetched to others, too, while they are offered
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never

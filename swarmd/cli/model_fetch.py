@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +16,10 @@ from swarmd.errors import WeightsUnavailable
 
 if TYPE_CHECKING:
     from swarmd.core.events import WeightsFetched
+    from swarmd.dht.weights.taking import FetchListener, FetchProgress
     from swarmd.manifest import Manifest
     from swarmd.training.models.model import Policy
 
-BYTES_OF_PARAMETER = 4  # that are fetched at most
-BYTES_BESIDE = 16 * 1024 * 1024
 LINK_S = 60.0  # until a node of the swarm answers
 
 
@@ -51,7 +52,8 @@ def fetch(
     policy = load_policy(TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32"))
     with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
         place = Path(scratch)
-        event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s)
+        with progress_shown() as told:
+            event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s, told)
         write_model(place, event, policy, out)
     weights = event.weights
     claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
@@ -59,13 +61,39 @@ def fetch(
     typer.echo(f"{event.received_bytes:,} bytes in {event.seconds:.1f} s, sha256 {weights.digest}")
 
 
+@contextmanager
+def progress_shown() -> Iterator[FetchListener | None]:
+    """Bytes, chunks, peers and the time left, on stderr while that is a terminal; else nothing is shown."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("looking for weights", total=None)
+
+        def show(at: FetchProgress) -> None:
+            words = f"{at.chunks} of {at.chunks_total} chunks from {at.peers} peer{'s' * (at.peers != 1)}"
+            bar.update(task, description=words, total=at.size_bytes, completed=at.received_bytes)
+
+        yield show
+
+
 async def take(
-    manifest: Manifest, place: Path, bootnodes: Sequence[str], policy: Policy, timeout_s: float
+    manifest: Manifest,
+    place: Path,
+    bootnodes: Sequence[str],
+    policy: Policy,
+    timeout_s: float,
+    told: FetchListener | None = None,
 ) -> WeightsFetched:
     """Join the DHT as an observer and fetch.
 
     Args:
         place: a scratch directory, in which the file is afterwards.
+        told: how far it is.
 
     Raises:
         WeightsUnavailable: no node answers, or none gives weights that fit.
@@ -74,10 +102,11 @@ async def take(
 
     from swarmd.core.commands import FetchWeights
     from swarmd.core.events import Event, LinkUp, WeightsFetched, WeightsRefused
+    from swarmd.core.node.weights import largest_bytes
     from swarmd.dht.identity.identity import create_identity
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
-    from swarmd.dht.weights.taking import WeightsTaking
+    from swarmd.dht.weights.taking import WeightsTaking, tell_nobody
     from swarmd.errors import single_error
     from swarmd.eventlog.blobs import Blobs
     from swarmd.paths import DataPaths
@@ -103,14 +132,14 @@ async def take(
         observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
     )
     fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
-    most = BYTES_OF_PARAMETER * policy.parameters + BYTES_BESIDE
+    most = largest_bytes(policy.parameters)
     command = FetchWeights("weights/0", *fits, most, time.time() + timeout_s)
 
     async def ask() -> None:
         with anyio.move_on_after(min(LINK_S, timeout_s)) as waiting:
             await answers.linked.wait()
         if not waiting.cancelled_caught:
-            await WeightsTaking(session).take(command)
+            await WeightsTaking(session, told or tell_nobody).take(command)
 
     try:
         await session.run(ask)

@@ -6,7 +6,7 @@ State is only ever made by `swarmd.core.step.step`. Everything in it is bounded;
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -350,6 +350,20 @@ class CatchUp(Value, frozen=True):
     given: bool = False  # whether the trainer has been given them
 
 
+class WeightsOutcome(Value, frozen=True):
+    """What became of a peer's weights last, for people; no rule reads it."""
+
+    at: float  # POSIX seconds
+    outcome: Literal["fetched", "adopted", "refused", "late"]
+    peer: str = ""  # whose; empty where there were none
+    round: int = -1  # the last one that they were trained in; -1: unknown
+    cause: str = ""  # of a refusal, see `swarmd.core.values.WeightsCause`
+    reason: str = ""
+    received_bytes: int = 0  # when they were fetched
+    held_out_before: float | None = None  # accuracy of the own weights here
+    held_out: float | None = None  # that of the peer's
+
+
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     """The node's state as rules read it: a `Turn`'s, changed in place, or a `State`. `chart` is one of round.yaml."""
 
@@ -394,6 +408,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     claims: Claims | None = None  # of peers, and whether their rollouts bear them out
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
     catch_up: CatchUp | None = None
+    weights: WeightsOutcome | None = None
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

@@ -50,6 +50,7 @@ from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
 from swarmd.observe.logging.terminal import progress_words
 from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.observe.weights import with_offer
 from swarmd.paths import DataPaths
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
@@ -320,6 +321,7 @@ class Node:
         log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
         notes = (self._companion.trouble,) if self._companion and self._companion.trouble else ()
         status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+        status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 
     def status_json(self) -> bytes:

@@ -9,7 +9,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -29,6 +28,7 @@ from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
+from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.shelf import OfferedWeights
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime
@@ -96,7 +96,7 @@ class NetworkSession(ABC):
     withdrawals: Withdrawals
     offered: OfferedWeights  # by this node
     chunks: Chunks  # of the weights that peers offer
-    peer_weights: Path  # directory of those that were fetched
+    fetched_weights: FetchedWeights  # from peers, and given on
     invitation: bytes = b""
 
     def __init__(

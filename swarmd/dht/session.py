@@ -42,12 +42,14 @@ from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.validator import Validator, install_guards
+from swarmd.dht.weights.giving import GivenWeights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, keep_standings, open_reports, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
+from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.shelf import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 
@@ -169,8 +171,12 @@ class Session(NetworkSession):
         self.publisher = Publisher(network, shelf, self.runtime, dht.record_s, self.coordinating, self.told)
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
         self.offered, self.chunks = OfferedWeights(paths.weights), HiveChunks(self.node)
-        self.peer_weights = paths.peer_weights
-        self.weights_server = BodyServer(self.node, self.offered, self.policy.admits, WEIGHTS)
+        passes_on = self.config.training.pass_on_weights
+        self.fetched_weights = FetchedWeights(
+            paths.peer_weights, lambda manifest: passes_on and self.offers.names(manifest)
+        )
+        given = GivenWeights(self.offered, self.fetched_weights)
+        self.weights_server = BodyServer(self.node, given, self.policy.admits, WEIGHTS, given.part_of)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
 
     def _compare_records(self) -> None:

@@ -13,6 +13,7 @@ from swarmd.observe.narrative.aside import aside_counts_words
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus
 from swarmd.observe.table import spark
+from swarmd.observe.weights import WeightsStatus
 
 BAR_CELLS = 20
 STANDINGS_PRINTED = 8
@@ -29,6 +30,8 @@ def panel_of(status: Status) -> RenderableType:
         parts.append(_rewards(status))
     if said := aside_counts_words(status.rewards):
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
+    if status.weights is not None:
+        parts += [Text(f"weights  {line}") for line in _weights(status.weights)]
     if status.coordinator is not None:
         parts.append(_coordinator(status.coordinator))
     if status.rejections:
@@ -168,6 +171,13 @@ def _rewards(status: Status) -> Text:
     if held_out:
         text.append(f"   held out  {spark(held_out)}  {held_out[0]:.2f} → {held_out[-1]:.2f}")
     return text
+
+
+def _weights(status: WeightsStatus) -> list[str]:
+    lines = [] if status.awaited_s is None else [f"waits for a peer's, {span(status.awaited_s)} more at most"]
+    taken, offered = status.taken, status.offered
+    lines += [] if taken is None else [f"{span(taken.age_s)} ago: {first_line(taken.words)}"]
+    return lines + ([] if offered is None else [f"{offered.words}, {span(offered.age_s)} ago"])
 
 
 def _coordinator(view: CoordinatorStatus) -> RenderableType:

@@ -30,6 +30,7 @@ from swarmd.observe.live import Live
 from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
+from swarmd.observe.weights import WeightsStatus, weights_status
 
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
@@ -166,6 +167,7 @@ class Status(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
     conduct: str = ""  # what a follower blames its coordinator for: slow, hasty, skips, leaves-out; empty: nothing
     unbacked: tuple[str, ...] = ()  # peers that claim more than their rollouts give, again and again
+    weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
 
 
 def status_of(
@@ -213,6 +215,7 @@ def status_of(
         notes=(*equivocation_notes(state), *complaints_of(state)),
         conduct=verdict_of(state),
         unbacked=tuple(claimant.peer for claimant in unbacked(state)),
+        weights=weights_status(state, now),
     )
 
 

@@ -34,6 +34,7 @@ class OfferedWeights:
         self._directory = directory
         self._read_for = b""
         self._places: dict[str, tuple[Path, ChunkedFile, int]] = {}  # chunk's digest → where it lies
+        self._parts: dict[str, str] = {}  # chunk's digest → a manifest that names it
 
     @property
     def announced(self) -> Path:
@@ -111,12 +112,12 @@ class OfferedWeights:
     def has(self, digest: str) -> bool:
         """Whether there is a chunk or manifest of this digest; what was offered since the last call counts."""
         self._refresh()
-        return digest in self._places or self._is_manifest(digest)
+        return digest in self._places or _is_manifest(self._directory, digest)
 
     def get(self, digest: str) -> bytes:
         """A chunk or manifest, checked. Raises NotFoundError, OSError."""
         self._refresh()
-        if self._is_manifest(digest):
+        if _is_manifest(self._directory, digest):
             content: bytes | None = (self._directory / f"{digest}.manifest").read_bytes()
             return content or b""
         place = self._places.get(digest)
@@ -125,8 +126,9 @@ class OfferedWeights:
             raise NotFoundError(f"no chunk {digest[:80]!r} is offered in {self._directory}")
         return content
 
-    def _is_manifest(self, digest: str) -> bool:
-        return digest.isalnum() and (self._directory / f"{digest}.manifest").is_file()
+    def part_of(self, digest: str) -> str:
+        """The manifest that a chunk belongs to, else the digest itself."""
+        return self._parts.get(digest, digest)
 
     def _refresh(self) -> None:
         try:
@@ -134,7 +136,7 @@ class OfferedWeights:
         except OSError:
             state = b""
         if state != self._read_for:
-            self._read_for, self._places = state, {}
+            self._read_for, self._places, self._parts = state, {}, {}
             for path in sorted(self._directory.glob("*.manifest")):
                 self._index(path)
 
@@ -148,7 +150,12 @@ class OfferedWeights:
         for place, file in files:
             if place.is_file():
                 self._places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
+                self._parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
 
 
 def _file(directory: Path, digest: str) -> Path:
     return directory / f"{digest}.safetensors"
+
+
+def _is_manifest(directory: Path, digest: str) -> bool:
+    return digest.isalnum() and (directory / f"{digest}.manifest").is_file()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+import rich.console
 import torch
 
-from swarmd.cli.model_fetch import fetch, take
+from swarmd.cli.model_fetch import fetch, progress_shown, take
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered
 from swarmd.dht.identity.identity import read_identity
+from swarmd.dht.weights.taking import FetchProgress
 from swarmd.errors import WeightsUnavailable
 from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
@@ -57,3 +60,18 @@ async def test_the_coordinators_weights_become_a_model_and_none_are_an_error(
         assert torch.equal(weight, taught[name].to(torch.bfloat16).to(weight.dtype)), name
     with pytest.raises(WeightsUnavailable, match="exists"):
         fetch(path, tmp_path / "model")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_alone(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    monkeypatch.setattr(rich.console, "Console", partial(rich.console.Console, width=200, force_terminal=True))
+    with progress_shown() as told:
+        assert (told is not None) == terminal
+        if told is not None:
+            told(FetchProgress(3 * 2**20, 8 * 2**20, 3, 8, 2))
+    shown = capsys.readouterr()
+    assert ("3 of 8 chunks from 2 peers" in shown.err and "3.0/8.0 MiB" in shown.err) == terminal
+    assert not shown.out and (terminal or not shown.err)

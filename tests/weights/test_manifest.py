@@ -80,3 +80,20 @@ def test_another_manifest_than_announced_is_refused() -> None:
     with pytest.raises(RecordRejected) as refused:
         decode_manifest(GOOD.encode(), "0" * 64)
     assert refused.value.reason == "wrong-digest"
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("encoded", "reason"),
+    [
+        (with_file(size_bytes=4096 * MILLION, chunks=bytes(32 * MILLION)), "oversized"),
+        (with_file(size_bytes=4096 * MILLION), "malformed"),
+        (changed(deltas=(Delta("b" * 64, msgspec.structs.replace(FILE, size_bytes=4096 * MILLION)),)), "malformed"),
+    ],
+)
+def test_a_manifest_of_a_million_chunks_is_refused(encoded: bytes, reason: str) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        decode_manifest(encoded)
+    assert refused.value.reason == reason

@@ -134,13 +134,14 @@ def status_from_log(node: Located, mute: str = "") -> Status:
     from swarmd.eventlog.retention import log_bytes
     from swarmd.eventlog.segment import list_segments
     from swarmd.observe.status import LogStatus, status_of
+    from swarmd.observe.weights import with_offer
 
     events = DataPaths(node.data).events
     if not events.is_dir() or not list_segments(events):
         return _never_started(node, mute)
     state, next_seq = load(events)
     log = LogStatus(str(events), next_seq, log_bytes(events))
-    return status_of(state, time.time(), log, mute=mute)
+    return with_offer(status_of(state, time.time(), log, mute=mute), DataPaths(node.data).weights)
 
 
 def _never_started(node: Located, mute: str) -> Status:

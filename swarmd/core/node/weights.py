@@ -19,6 +19,11 @@ BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffer
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
+def largest_bytes(parameters: int) -> int:
+    """The largest file of weights that is fetched for a model of so many parameters."""
+    return BYTES_OF_PARAMETER * parameters + BYTES_BESIDE
+
+
 def begin(turn: Turn, round: int) -> None:
     """Ask for weights where this node has missed enough rounds before this one. Once for each absence."""
     missed, enough = round - 1 - turn.state.done[0], turn.settings.catch_up_rounds
@@ -38,7 +43,7 @@ def ask(turn: Turn) -> None:
     if not trainer.architecture:
         end(turn)
     elif name not in turn.pending:
-        most = BYTES_OF_PARAMETER * trainer.parameters + BYTES_BESIDE
+        most = largest_bytes(trainer.parameters)
         turn.issue(FetchWeights(name, trainer.architecture, trainer.tokenizer, most, catch_up.until_at))
 
 

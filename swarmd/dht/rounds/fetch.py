@@ -52,17 +52,18 @@ class StreamBounds(msgspec.Struct, frozen=True):
     served: PeerBounds  # at once
     served_bytes: PeerBounds  # of them, in memory
     bytes_per_s: PeerBounds
-    spreads: bool = False  # do those who were given something give it, too?
+    others_s: float = OTHERS_S  # for each that an owner names
 
 
 MIB = 1024 * 1024
-BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S, spreads=True)
+BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S)
 WEIGHTS = StreamBounds(
     "/swarmd/weights/1",
     CHUNK_BYTES_MAX,
     PeerBounds(2, 4, 8),
     PeerBounds(2 * CHUNK_BYTES_MAX, 4 * CHUNK_BYTES_MAX, 8 * CHUNK_BYTES_MAX),
     PeerBounds(2 * MIB, 4 * MIB, 8 * MIB),
+    others_s=20.0,  # 4 MiB at 210 KiB a second
 )
 
 
@@ -74,6 +75,17 @@ class BodySource(Protocol):
 
     def get(self, digest: str) -> bytes:
         """It. Raises SwarmdError or OSError when it is not there."""
+
+
+class PartOf(Protocol):
+    """Says what a body is a part of: `swarmd.dht.weights.giving.GivenWeights.part_of`."""
+
+    def __call__(self, digest: str, /) -> str:
+        """What who was given this has, or will have, the rest of. Raises nothing."""
+
+
+def _itself(digest: str) -> str:
+    return digest
 
 
 log = logging.getLogger(__name__)
@@ -88,9 +100,17 @@ class BodyServer:
         blobs: what there is.
         admits: who may ask.
         bounds: the protocol that it speaks, and how much it gives.
+        part_of: who was given one part is named for all of them.
     """
 
-    def __init__(self, node: DhtNode, blobs: BodySource, admits: PeerCheck, bounds: StreamBounds = BODIES) -> None:
+    def __init__(
+        self,
+        node: DhtNode,
+        blobs: BodySource,
+        admits: PeerCheck,
+        bounds: StreamBounds = BODIES,
+        part_of: PartOf = _itself,
+    ) -> None:
         self._blobs = blobs
         self._admits = admits
         self._door = node.door
@@ -99,7 +119,7 @@ class BodyServer:
         self._bytes = ConcurrencyBudget(bounds.served_bytes)
         self._reading = anyio.CapacityLimiter(READ_AT_ONCE)
         self._holders = BodyHolders()
-        self._spreads = bounds.spreads
+        self._part_of = part_of
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -131,7 +151,9 @@ class BodyServer:
 
     async def _name_others(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         """Give no body, but the names of some that have it."""
-        await _give(writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(digest, caller.peer)))
+        await _give(
+            writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(self._part_of(digest), caller.peer))
+        )
 
     async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         async with self._reading:
@@ -147,8 +169,8 @@ class BodyServer:
             writer.write(len(body).to_bytes(8, "big"))
             for start in range(0, len(body), CHUNK_BYTES):
                 await _give(writer, body[start : start + CHUNK_BYTES])
-            if caller.known and self._spreads:
-                self._holders.note(digest, caller.peer)
+            if caller.known:
+                self._holders.note(self._part_of(digest), caller.peer)
         finally:
             self._bytes.give_back(caller, len(body))
 
@@ -179,7 +201,7 @@ async def fetch_body(
 ) -> bytes:
     """Fetch a body from its owner, or, where that gives none, from others to whom it has given it.
 
-    With `WEIGHTS`, fetch a chunk or a manifest from whoever offers it.
+    With `WEIGHTS`, fetch a chunk or a manifest from whoever offers it, or has fetched it.
 
     Raises:
         NetworkDown: the owner is not there, has no such body, or is too slow, and nobody whom it names gives it either.
@@ -201,7 +223,7 @@ async def _fetch_from_any(life: NodeRun, owner: str, digest: str, size_bytes: in
 
 async def _try_other(life: NodeRun, peer: str, digest: str, size_bytes: int, bounds: StreamBounds) -> bytes | None:
     """The body from a peer that the owner has named; None where it gives none, whatever it does."""
-    with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(OTHERS_S):
+    with suppress(RecordRejected, *CALL_ERRORS), anyio.move_on_after(bounds.others_s):
         return (await _fetch(life, peer, digest, size_bytes, bounds))[0]
     log.debug("%s was named for the body %s and does not give it", peer, digest)
     return None

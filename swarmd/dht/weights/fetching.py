@@ -1,7 +1,8 @@
 """Fetching a file of weights from all peers that have it at once, chunk by chunk, until it is whole or time is over.
 
 Whoever sends something else than what its manifest names is not asked again; whoever does not answer, or has no room,
-is asked again later, a bounded number of times. What has come stays on the disk, and the next attempt goes on with it.
+is asked again later, a bounded number of times. A chunk that a slow peer is at is asked of another one, too. What has
+come stays on the disk, and the next attempt goes on with it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more
 AGAIN_S = 1.0  # after a failure, then twice as long each time: a bounded peer says no until its bounds allow more
 LANES = 2  # chunks on their way from one peer
+DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
+MANIFEST_S = 20.0  # for a manifest
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
     reason = "nobody offers it"
     for peer in peers:
         try:
-            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, CHUNK_S)
+            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, MANIFEST_S)
             manifest = decode_manifest(encoded, offer.manifest.hex())
             _check_offer(manifest, offer)
             return manifest
@@ -128,34 +131,87 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: FetchedFile
     Raises:
         NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
     """
-    left, dropped, failed = sorted(into.missing, reverse=True), set[str](), list[Exception]()
+    lanes = _Lanes(source, into)
+    async with anyio.create_task_group() as tasks:
+        for peer in [*peers] * LANES:
+            tasks.start_soon(lanes.run, peer)
+    if lanes.failed:
+        raise lanes.failed[0]
 
-    async def lane(peer: str) -> None:
+
+class _Lanes:
+    """Chunks on their way, each from one peer, and from a second one where it takes long."""
+
+    def __init__(self, source: Chunks, into: FetchedFile) -> None:
+        self._source = source
+        self._into = into
+        self._left = sorted(into.missing, reverse=True)
+        self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → since when
+        self._dropped: set[str] = set()
+        self._changed = anyio.Event()
+        self._over = anyio.Event()
+        self.failed: list[Exception] = []  # by the disk, which no other peer mends
+
+    async def run(self, peer: str) -> None:
+        """Fetch from a peer until nothing is missing, or it is asked no more."""
         failures = 0
-        while left and peer not in dropped and not failed:
-            index = left.pop()
-            try:
-                chunk = await source.fetch(peer, into.file.chunk_digest(index), into.file.chunk_size(index), CHUNK_S)
-                await to_thread.run_sync(into.put, index, chunk)
+        while self._into.missing and peer not in self._dropped and not self.failed:
+            index = self._choose(peer)
+            if index is None:
+                changed = self._changed
+                with anyio.move_on_after(DOUBTED_S):
+                    await changed.wait()
+            elif await self._fetch(peer, index):
                 failures = 0
-            except NetworkDown as error:
-                left.append(index)
-                failures += 1
-                log.debug("chunk %d not from %s: %s", index, peer, error)
-                if failures == FAILURES_MAX:
-                    dropped.add(peer)
-                else:
-                    await anyio.sleep(AGAIN_S * 2 ** (failures - 1))
-            except RecordRejected as error:
-                left.append(index)
-                dropped.add(peer)
-                log.warning("weights are no longer fetched from %s: %s", peer, error)
-            except SwarmdError as error:  # the disk's, which no other peer mends
-                failed.append(error)
+            elif (failures := failures + 1) == FAILURES_MAX:
+                self._dropped.add(peer)
+            else:
+                with anyio.move_on_after(AGAIN_S * 2 ** (failures - 1)):
+                    await self._over.wait()
 
-    while left and not failed and (asked := [peer for peer in peers if peer not in dropped]):
-        async with anyio.create_task_group() as tasks:
-            for peer in asked * LANES:
-                tasks.start_soon(lane, peer)
-    if failed:
-        raise failed[0]
+    def _choose(self, peer: str) -> int | None:
+        """A chunk that nobody fetches, else one that another peer has been at for long; None where there is neither."""
+        if self._left:
+            return self._left.pop()
+        doubted = anyio.current_time() - DOUBTED_S
+        for index, askers in self._under_way.items():
+            if len(askers) == 1 and peer not in askers and next(iter(askers.values()))[0] <= doubted:
+                return index
+        return None
+
+    async def _fetch(self, peer: str, index: int) -> bool:
+        """One chunk from a peer. False where it was not to be had; another peer was faster: True."""
+        askers = self._under_way.setdefault(index, {})
+        with anyio.CancelScope() as scope:
+            askers[peer] = anyio.current_time(), scope
+            came = await self._try(peer, index)
+        askers.pop(peer)
+        if index not in self._into.missing:
+            for _, other in askers.values():
+                other.cancel()
+        elif not askers:
+            self._left.append(index)
+        if not askers:
+            self._under_way.pop(index, None)
+        if not self._into.missing or self.failed:
+            self._over.set()
+        self._changed.set()
+        self._changed = anyio.Event()
+        return scope.cancelled_caught or came
+
+    async def _try(self, peer: str, index: int) -> bool:
+        file = self._into.file
+        try:
+            chunk = await self._source.fetch(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
+            if index in self._into.missing:
+                await to_thread.run_sync(self._into.put, index, chunk)
+            return True
+        except NetworkDown as error:
+            log.debug("chunk %d not from %s: %s", index, peer, error)
+            return False
+        except RecordRejected as error:
+            self._dropped.add(peer)
+            log.warning("weights are no longer fetched from %s: %s", peer, error)
+        except SwarmdError as error:
+            self.failed.append(error)
+        return True

@@ -34,6 +34,10 @@ class MembersOffers:
                 self._refused(peer, error.reason, error.message)
             self._unread[peer] = content.weights
 
+    def names(self, manifest: str) -> bool:
+        """Whether a member offers the manifest of this digest now."""
+        return any(offer.manifest.hex() == manifest for offer in self.by_member.values())
+
     def keep(self, members: Collection[str]) -> None:
         """Forget those of all others."""
         self._unread = {peer: packed for peer, packed in self._unread.items() if peer in members}

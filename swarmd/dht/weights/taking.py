@@ -6,7 +6,10 @@ import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
+import anyio
+import msgspec
 from anyio import to_thread
 
 from swarmd.core.commands import FetchWeights
@@ -19,28 +22,64 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
 from swarmd.weights.chunks import PARTIAL
-from swarmd.weights.manifest import WeightsManifest
+from swarmd.weights.fetched import SUFFIX
+from swarmd.weights.manifest import ChunkedFile, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
-SUFFIX = ".safetensors"
+HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
 log = logging.getLogger(__name__)
+
+
+class FetchProgress(msgspec.Struct, frozen=True):
+    """How far a fetch is."""
+
+    received_bytes: int  # of the file that is being fetched, in this attempt
+    size_bytes: int  # that it has
+    chunks: int  # received
+    chunks_total: int
+    peers: int  # that gave some
+
+
+class FetchListener(Protocol):
+    """Is told how far a fetch is."""
+
+    def __call__(self, progress: FetchProgress, /) -> None:
+        """Take it in the event loop and return at once, after every chunk. Raises nothing."""
+
+
+def tell_nobody(progress: FetchProgress) -> None:
+    """For whoever has nobody to tell."""
 
 
 class Counting:
     """A source whose bytes are counted, see `swarmd.dht.ports.Chunks`."""
 
-    def __init__(self, source: Chunks) -> None:
+    def __init__(self, source: Chunks, told: FetchListener = tell_nobody) -> None:
         self._source = source
+        self._told = told
+        self._files: dict[str, ChunkedFile] = {}  # chunk's digest → file
+        self._came: dict[str, tuple[int, int]] = {}  # file's digest → bytes and chunks of it
+        self._peers: set[str] = set()
         self.received_bytes = 0
+
+    def expect(self, manifest: WeightsManifest) -> None:
+        """The manifest whose files are fetched next."""
+        for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
+            self._files |= {file.chunk_digest(index): file for index in range(len(file))}
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         content = await self._source.fetch(peer, digest, size_bytes, timeout_s)
         self.received_bytes += len(content)
+        if file := self._files.get(digest):
+            self._peers.add(peer)
+            came_bytes, chunks = self._came.get(file.digest, (0, 0))
+            self._came[file.digest] = came_bytes, chunks = came_bytes + len(content), chunks + 1
+            self._told(FetchProgress(came_bytes, file.size_bytes, chunks, len(file), len(self._peers)))
         return content
 
 
@@ -49,33 +88,31 @@ class WeightsTaking:
 
     Args:
         session: the network.
+        told: how far a fetch is.
     """
 
-    def __init__(self, session: NetworkSession) -> None:
+    def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
         self._session = session
+        self._told = told
 
     async def take(self, command: FetchWeights) -> None:
         """Fetch weights and say so, or say why not."""
         self._session.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:
-        session, tried = self._session, set[bytes]()
-        source, began_at = Counting(session.chunks), session.runtime.now()
+        session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it
+        source, began_at = Counting(session.chunks, self._told), session.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(LOOKS):
             if look:
                 await session.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
             for peer, offer in choose_offers(offers, self._ranks(offers), command)[:OFFERS_MAX]:
-                if offer.manifest in tried:
+                if (claims := msgspec.structs.replace(offer, accuracy=None).encode()) in tried:
                     continue
-                tried.add(offer.manifest)
-                holders = [
-                    peer,
-                    *(other for other, same in offers.items() if other != peer and same.manifest == offer.manifest),
-                ]
+                tried.add(claims)
                 try:
-                    manifest = await self._fetch(source, holders, offer, command)
+                    manifest = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
                 except SwarmdError as error:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
                     log.info("weights of %s are not to be had: %s", peer, error)
@@ -115,23 +152,32 @@ class WeightsTaking:
                 ranks[peer] = (places[0], credit)
         return ranks
 
-    async def _fetch(
-        self, source: Chunks, holders: list[str], offer: WeightsOffer, command: FetchWeights
+    async def _fetch_in_time(
+        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
     ) -> WeightsManifest:
-        """Fetch what one offer names, and leave nothing else in the directory."""
+        with anyio.move_on_after(max(0.0, command.until_at - self._session.runtime.time())):
+            return await self._fetch(source, holders, offer, command)
+        raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
+
+    async def _fetch(
+        self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
+    ) -> WeightsManifest:
+        """Fetch what one offer names, give it on, and leave nothing else in the directory."""
         session = self._session
         manifest = await fetch_manifest(source, holders, offer)
-        path = session.peer_weights / f"{manifest.whole.digest}{SUFFIX}"
+        source.expect(manifest)
+        path = session.fetched_weights.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
             raise WeightsUnavailable(
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
                 f"{command.size_bytes_max}"
             )
         base = await to_thread.run_sync(self._make_room, path, manifest)
-        if not await to_thread.run_sync(path.exists):
+        if not await to_thread.run_sync(_is_there, path, manifest.whole):
             left_s = max(0.0, command.until_at - session.runtime.time())
             await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
-        await to_thread.run_sync(_keep_only, session.peer_weights, {path.name})
+        kept = await to_thread.run_sync(session.fetched_weights.keep, manifest, offer.manifest.hex())
+        await to_thread.run_sync(_keep_only, path.parent, kept)
         return manifest
 
     def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
@@ -170,6 +216,20 @@ def choose_offers(
         and (offer.architecture.hex(), offer.tokenizer.hex()) == (command.architecture, command.tokenizer)
     ]
     return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
+
+
+def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:
+    """Who has what a peer offers: itself first, and some that offer the same."""
+    wanted = offers[peer].manifest
+    return [peer, *(other for other, same in offers.items() if other != peer and same.manifest == wanted)][:HOLDERS_MAX]
+
+
+def _is_there(path: Path, file: ChunkedFile) -> bool:
+    """Is the file here? Raises RecordRejected: it is, and is not as large as the manifest says."""
+    size_bytes = path.stat().st_size if path.exists() else file.size_bytes
+    if size_bytes != file.size_bytes:
+        raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
+    return path.exists()
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:

@@ -12,7 +12,7 @@ const LAYERS = [
   ["chain", "Chain"],
   ["submissions", "Submissions"],
 ];
-const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} */ ({
+const DETAILS = /** @type {Record<string, (layer: any, status: any) => (string | false)[]>} */ ({
   process: (layer) => [
     layer.pid > 0 && `pid ${layer.pid}`,
     layer.rss_bytes > 0 && `${Math.round(layer.rss_bytes / 1048576)} MiB`,
@@ -20,10 +20,11 @@ const DETAILS = /** @type {Record<string, (layer: any) => (string | false)[]>} *
     layer.exit_code !== null && `exit code ${layer.exit_code}`,
   ],
   network: (layer) => [plural(layer.peers, "peer")],
-  training: (layer) => [
+  training: (layer, status) => [
     layer.model && `${layer.model} on ${layer.device}`,
     layer.total > 0 && `${layer.doing} ${layer.done} of ${layer.total}`,
     layer.figures.tokens_per_s > 0 && `${Math.round(layer.figures.tokens_per_s)} tokens/s`,
+    ...weightsWords(status.weights),
   ],
   round: (layer) => [
     layer.round >= 0 && place(layer.round, layer.stage),
@@ -60,7 +61,7 @@ export function showStatus(status) {
   const keys = layers.map(([key]) => key).join();
   if (keys !== before) fill(list, ...layers.map(([, title]) => card(title)));
   before = keys;
-  layers.forEach(([key], index) => paint(list.children[index], key, status[key], status.source === "daemon"));
+  layers.forEach(([key], index) => paint(list.children[index], key, status));
 }
 
 /** @param {any} status */
@@ -97,15 +98,27 @@ function card(title) {
   );
 }
 
-/** @param {any} node @param {string} key @param {any} layer @param {boolean} running */
-function paint(node, key, layer, running) {
+/** @param {any} node @param {string} key @param {any} status Status */
+function paint(node, key, status) {
+  const [layer, running] = [status[key], status.source === "daemon"];
   const [head, reason, details, worker] = node.children;
   node.dataset.health = layer.healthy ? "good" : running ? "bad" : "off";
   say(head.children[2], layer.age_s > 0 ? `for ${age(layer.age_s)}` : "");
   fill(head.children[1], layer.state, el("span", { class: "unseen" }, layer.healthy ? ", healthy" : ", not healthy"));
   say(reason, layer.reason);
-  say(details, DETAILS[key](layer).filter(Boolean).join(" · "));
+  say(details, DETAILS[key](layer, status).filter(Boolean).join(" · "));
   say(worker, layer.worker ? workerWords(layer.worker) : "");
+}
+
+/** Weights offered to peers and taken from them. @param {any} weights WeightsStatus, or null */
+function weightsWords(weights) {
+  if (!weights) return [];
+  const { awaited_s: awaited, taken, offered } = weights;
+  return [
+    awaited > 0 && `waits for a peer’s weights, ${duration(awaited)} more at most`,
+    taken && `${taken.words} (${age(taken.age_s)} ago)`,
+    offered && `${offered.words} (${age(offered.age_s)} ago)`,
+  ];
 }
 
 /** What of the day's budget of gas is signed for, where the reason does not say it. @param {any} layer ChainStatus */

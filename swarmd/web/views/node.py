@@ -24,6 +24,7 @@ from swarmd.eventlog.retention import log_bytes
 from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.observe.weights import with_offer
 from swarmd.paths import DataPaths
 from swarmd.web.http.work import WorkPool
 from swarmd.web.shapes import (
@@ -344,4 +345,4 @@ class LogNode:
         except (NotFoundError, OSError) as error:
             raise Unavailable(f"neither daemon nor log can be read: {error}") from error
         log = LogStatus(str(self._directory), self.next_seq, size_bytes)
-        return status_of(self.state, time.time(), log, mute=mute)
+        return with_offer(status_of(self.state, time.time(), log, mute=mute), self.paths.weights)

@@ -8,6 +8,7 @@ import pytest
 from swarmd.core.commands import FetchWeights, Gather, Train
 from swarmd.core.events import (
     CommandFailed,
+    Envelope,
     Event,
     LinkDown,
     LinkUp,
@@ -16,11 +17,15 @@ from swarmd.core.events import (
     SpaceFreed,
     SpaceLow,
     TrainerReady,
+    WeightsAdopted,
     WeightsFetched,
     WeightsRefused,
     WorkerExited,
     WorkerStarted,
 )
+from swarmd.core.node.weights_rules import REASON_MAX
+from swarmd.core.state import WeightsOutcome
+from swarmd.core.step import step
 from swarmd.core.values import PeerWeights, RolloutsRef
 from tests.core.story import Story, announced, gathered, settings, trained
 
@@ -182,7 +187,7 @@ def test_what_the_trainer_refuses_changes_nothing() -> None:
     story.tell(gathered(8), FETCHED)
     before = story.state
     story.tell(WeightsRefused("train/8/0", "no-better", held_out_before=0.5, held_out=0.1))
-    assert msgspec.structs.replace(story.state) == before
+    assert msgspec.structs.replace(story.state, weights=before.weights) == before
 
 
 def test_weights_that_come_while_a_stage_is_trained_wait_for_the_next_also_after_a_pause() -> None:
@@ -196,3 +201,32 @@ def test_weights_that_come_while_a_stage_is_trained_wait_for_the_next_also_after
     assert trains(again) == [begun] and begun.weights is None
     story.tell(trained(9), announced(10))
     assert trains(story.tell(gathered(10)))[0].weights == THEIRS
+
+
+def test_the_state_remembers_what_became_of_weights_last() -> None:
+    story = newcomer()
+    assert story.state.weights is None
+    story.tell(msgspec.structs.replace(FETCHED, received_bytes=4000), gathered(8))
+    assert story.state.weights == WeightsOutcome(story.at, "fetched", "them", 7, received_bytes=4000)
+    story.tell(WeightsAdopted("train/8/0", 8, 0, THEIRS, 0.25, 0.5))
+    assert story.state.weights == WeightsOutcome(story.at, "adopted", "them", 7, "", "", 4000, 0.25, 0.5)
+    story.tell(WeightsRefused("train/8/0", "no-better", "x" * 1000, "them", 0.25, 0.125))
+    assert story.state.weights == WeightsOutcome(
+        story.at, "refused", "them", 7, "no-better", "x" * REASON_MAX, 4000, 0.25, 0.125
+    )
+
+
+@pytest.mark.parametrize(("refused", "outcome"), [(True, ("refused", "none-offered")), (False, ("late", ""))])
+def test_the_state_remembers_that_none_came(refused: bool, outcome: tuple[str, str]) -> None:
+    story = newcomer()
+    story.tell(REFUSED) if refused else story.wait("weights")
+    assert story.state.weights is not None
+    assert (story.state.weights.outcome, story.state.weights.cause) == outcome
+    story.tell(FETCHED)
+    assert story.state.weights.outcome == outcome[0], "what comes later is not begun from"
+
+
+def test_the_rules_of_before_remembered_nothing_of_it() -> None:
+    story = newcomer()
+    state, _ = step(story.state, Envelope(1000, 5.0, REFUSED, rules=8))
+    assert state.weights is None and state.catch_up != story.state.catch_up

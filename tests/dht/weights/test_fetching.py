@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from pathlib import Path
 
+import anyio
 import msgspec
 import pytest
 
@@ -26,7 +27,8 @@ MIB = 1024 * 1024
 
 
 class Peers:
-    """Peers that share one shelf, each with its own conduct: "good", "gone", "lies", "stops" after one chunk."""
+    """Peers that share one shelf, each with its own conduct: "good", "gone", "lies", "stops" after one chunk,
+    "hangs" for ever on every chunk, "dawdles" before it gives garbage."""
 
     def __init__(self, shelf: OfferedWeights, **conduct: str) -> None:
         self._shelf = shelf
@@ -39,8 +41,12 @@ class Peers:
         conduct = self.conduct[peer]
         if conduct == "gone" or (conduct == "stops" and self.gave[peer]):
             raise NetworkDown(f"{peer} is not there")
+        if conduct == "hangs":
+            await anyio.sleep_forever()
+        if conduct == "dawdles":
+            await anyio.sleep(3 * subject.DOUBTED_S)
         self.gave[peer] += 1
-        if conduct == "lies":
+        if conduct in ("lies", "dawdles"):
             return bytes(size_bytes)
         if conduct == "truncates":
             return self._shelf.get(digest)[:-1]
@@ -53,6 +59,7 @@ class Peers:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subject, "AGAIN_S", 0.001)
+    monkeypatch.setattr(subject, "DOUBTED_S", 0.05)
 
 
 @pytest.fixture
@@ -87,6 +94,27 @@ async def test_one_good_peer_is_enough(tmp_path: Path, shelf: OfferedWeights, ba
     await take(peers, manifest, tmp_path / "got")
     assert peers.gave["good"] >= len(manifest.whole) - 2
     assert peers.asked["bad"] <= 2 * subject.FAILURES_MAX + 1
+
+
+@pytest.mark.parametrize("slow", ["hangs", "dawdles"])
+async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
+    tmp_path: Path, shelf: OfferedWeights, slow: str
+) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, slow=slow, good="good")
+    with anyio.fail_after(60):
+        await take(peers, manifest, tmp_path / "got")
+    assert peers.gave["good"] == len(manifest.whole)
+
+
+async def test_a_chunk_that_is_on_its_way_is_not_asked_for_twice_at_once(
+    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "DOUBTED_S", 60.0)
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, a="good", b="good", c="good", d="good")
+    await take(peers, manifest, tmp_path / "got")
+    assert peers.asked.total() == len(manifest.whole)
 
 
 async def test_a_liar_is_asked_no_more(tmp_path: Path, shelf: OfferedWeights) -> None:

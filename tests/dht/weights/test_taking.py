@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import msgspec
 import pytest
 
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import WeightsTaking
+from swarmd.dht.weights.taking import HOLDERS_MAX, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
-from swarmd.errors import NetworkDown, NotFoundError
+from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.offer import WeightsOffer
 from swarmd.weights.shelf import OfferedWeights
-from tests.dht.driver import Driver
+from tests.dht.driver import Driver, until
+from tests.dht.outsider import Outsider
+from tests.dht.weights.test_wire import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
-from tests.weights.test_shelf import offer
+from tests.weights.test_shelf import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(100_000, 0)
@@ -38,11 +44,13 @@ class Swarm:
         self.events: list[Event] = []
         self.shelves: dict[str, OfferedWeights] = {}
         self.asked: list[str] = []
+        self.progress: list[FetchProgress] = []
         self.told: dict[str, WeightsOffer] = {}
         self.offers = MembersOffers(lambda peer, reason, detail: None)
         self.credit: dict[str, int] = {}
         self.swarm, self.peer_id, self.coordinator = "s", "me", "boss"
         self.peer_weights = directory / "taken"
+        self.fetched_weights = FetchedWeights(self.peer_weights, self.offers.names)
         self.config = Config(
             SwarmConfig(id="s"),
             training=TrainingConfig(weights_from=trusted or ("coordinator",)),
@@ -62,9 +70,12 @@ class Swarm:
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         self.asked.append(peer)
         try:
-            return self.shelves[peer].get(digest)
+            content = self.shelves[peer].get(digest)
         except NotFoundError as error:
             raise NetworkDown(str(error)) from error
+        if len(content) != size_bytes:
+            raise RecordRejected("oversized", f"{len(content)} bytes instead of {size_bytes}")
+        return content
 
     def gives(self, peer: str, values: bytes, round: int = 7, accuracy: float | None = None) -> None:
         """A member offers weights, of which it claims what it likes."""
@@ -73,7 +84,7 @@ class Swarm:
 
     async def take(self, command: FetchWeights = COMMAND) -> Event:
         self.asked.clear()
-        await WeightsTaking(cast(Any, self)).take(command)
+        await WeightsTaking(cast(Any, self), self.progress.append).take(command)
         return self.events[-1]
 
     async def fetched(self, command: FetchWeights = COMMAND) -> WeightsFetched:
@@ -81,7 +92,8 @@ class Swarm:
         assert isinstance(event, WeightsFetched), event
         path = self.peer_weights / f"{event.weights.digest}.safetensors"
         assert path.stat().st_size == event.weights.size_bytes
-        assert [each.name for each in self.peer_weights.iterdir()] == [path.name], "nothing else is left"
+        left = sorted(each.suffix for each in self.peer_weights.iterdir())
+        assert left == [".manifest", ".safetensors"], "nothing else is left"
         return event
 
     async def refused(self, command: FetchWeights = COMMAND) -> WeightsRefused:
@@ -124,12 +136,15 @@ async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
     for peer, accuracy in (("boss", 0.5), ("helper", 0.1)):
         swarm.gives(peer, bfloat16(2**21, 0), accuracy=accuracy)  # of several chunks
     assert swarm.told["boss"].manifest == swarm.told["helper"].manifest
-    await swarm.fetched()
+    size_bytes = (await swarm.fetched()).weights.size_bytes
     assert set(swarm.asked) == {"boss", "helper"}
+    chunks = -(-size_bytes // 2**20)
+    assert [each.chunks for each in swarm.progress] == list(range(1, chunks + 1))
+    assert swarm.progress[-1] == FetchProgress(size_bytes, size_bytes, chunks, chunks, 2)
 
 
 @pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
-async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, str]) -> None:
+async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     swarm = Swarm(tmp_path)
     swarm.gives("boss", VALUES)
     refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
@@ -148,6 +163,58 @@ async def test_what_a_peer_does_not_give_is_unavailable(tmp_path: Path) -> None:
     swarm.gives("boss", VALUES)
     swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
     assert (await swarm.refused()).cause == "unavailable"
+
+
+async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    for peer in ("anna", "liar", "otto"):
+        swarm.credit[peer] = 2
+        swarm.gives(peer, VALUES)
+    manifest_bytes = swarm.told["anna"].manifest_bytes
+    for peer, claims in (("liar", {"manifest_bytes": manifest_bytes + 1}), ("otto", {"round": 99})):
+        swarm.told[peer] = msgspec.structs.replace(swarm.told[peer], **claims)
+    swarm.credit |= {"liar": 5, "otto": 4}
+    weights = (await swarm.fetched()).weights
+    assert (weights.peer, weights.round) == ("anna", 7)
+
+
+async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is_here_stays(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    event = await swarm.fetched()
+    manifest = manifest_of(swarm.shelves["boss"], swarm.told["boss"])
+    whole = msgspec.structs.replace(manifest.whole, size_bytes=manifest.whole.size_bytes - 1)
+    lying = msgspec.structs.replace(manifest, whole=whole).encode()
+    digest = hashlib.sha256(lying)
+    (tmp_path / "boss" / f"{digest.hexdigest()}.manifest").write_bytes(lying)
+    told = swarm.told["boss"]
+    swarm.told["boss"] = msgspec.structs.replace(told, manifest=digest.digest(), manifest_bytes=len(lying))
+    refused = await swarm.refused()
+    assert refused.cause == "damaged" and "of this digest" in refused.reason
+    path = swarm.peer_weights / f"{event.weights.digest}.safetensors"
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == event.weights.digest
+
+
+def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    offers = {f"stranger {number}": swarm.told["boss"] for number in range(100)} | swarm.told
+    holders = holders_of("boss", offers)
+    assert holders[0] == "boss" and len(set(holders)) == len(holders) == HOLDERS_MAX
+
+
+async def test_who_hangs_on_the_manifest_takes_no_more_than_the_wait(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+
+    async def hang(*_: object) -> bytes:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    swarm.fetch = hang  # type: ignore[method-assign]
+    with anyio.fail_after(60):
+        refused = await swarm.refused(msgspec.structs.replace(COMMAND, until_at=0.05))
+    assert (refused.cause, refused.peer) == ("unavailable", "boss") and "in time" in refused.reason
 
 
 async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
@@ -184,7 +251,55 @@ async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> Non
             assert event.weights.peer == boss.peer_id and event.received_bytes > len(VALUES)
             path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
             assert path.read_bytes().endswith(VALUES)
+            made = OfferedWeights(boss.paths.weights).current()
+            assert made is not None
+            outsider = await Outsider(tmp_path / "outsider").open(await late.address())
+            try:
+                given_on = await fetch_manifest(Asking(outsider), [late.peer_id], made)
+                assert given_on.whole.digest == event.weights.digest
+            finally:
+                await outsider.close()
         finally:
             await late.clean()
     finally:
         await boss.clean()
+
+
+async def test_a_worker_that_is_killed_amid_a_fetch_goes_on_with_what_it_had(tmp_path: Path) -> None:
+    values = bfloat16(12 * 2**20, 0)
+    boss = Driver(tmp_path / "boss")
+    offer(OfferedWeights(boss.paths.weights), values, 7)
+    await boss.start()
+    try:
+        address = await boss.address()
+        await boss.do(Register("register"))
+        await boss.expect(Registered)
+        late = Driver(tmp_path / "late", boss.peer_id, (address,))
+        await late.start()
+        try:
+            await late.expect(LinkUp)
+            await late.do(COMMAND)
+            await until(lambda: begun(late.paths.peer_weights))
+            await late.kill()
+            late.events.clear()
+            await late.start()
+            await late.expect(LinkUp)
+            await late.do(COMMAND)
+            event = await late.expect(WeightsFetched)
+            assert event.received_bytes < event.weights.size_bytes
+            path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
+            assert path.read_bytes().endswith(values)
+        finally:
+            await late.clean()
+    finally:
+        await boss.clean()
+
+
+def begun(directory: Path) -> bool:
+    """Has a chunk come, of which no byte but few are zero?"""
+    for path in directory.glob("*"):
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                if block.count(0) < len(block) // 2:
+                    return True
+    return False

@@ -43,7 +43,7 @@ class Asking:
         self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
     ) -> bytes:
         body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
-        assert others == [] or bounds is not WEIGHTS, "who was given weights does not give them"
+        assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
         if body is None:
             raise NetworkDown(f"{peer} gives no {digest[:12]}")
         return body

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
 
 from swarmd.core.events import LinkUp, WorkerExited, WorkerStarted
-from swarmd.core.state import State
+from swarmd.core.state import State, WeightsOutcome
 from swarmd.core.values import day_of
 from swarmd.gas import COIN_WEI
 from swarmd.observe.live import Live, WorkerLive
@@ -156,3 +156,13 @@ def test_long_words_of_health_fit(crowded: str, tab: Tab, width: int, scheme: st
         cut = "all => all.filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.textContent)"
         assert page.locator(".layer, .layer p").evaluate_all(cut) == []
     assert watched.complaints == []
+
+
+def test_what_became_of_a_peers_weights_is_told_beside_training(crowded: str, tab: Tab) -> None:
+    node = Story(settings())
+    node.join()
+    late = replace(node.state, weights=WeightsOutcome(5.0, "refused", "anna", 7, "no-better", "<b>as good</b>"))
+    with saying(tab(crowded).page, "/node", shown(late, 65.0)) as page:
+        expect(layer(page, "Training").locator(".layer-details")).to_contain_text(
+            "did not begin from the weights of anna after round 7 (no-better): <b>as good</b> (1 min ago)"
+        )
