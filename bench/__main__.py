@@ -36,6 +36,7 @@ BENCHMARKS = {
     "page": "the page in Chromium: first paint, an event's way to it, tasks that block",
 }
 LONG = {  # only by name
+    "longlife": "what each verb costs on logs of 10,000 events to a million; half an hour",
     "trainer-memory": "memory of the trainer over 200 stages",
     "trainer-kinds": "what a KL term and adapters cost the trainer",
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
@@ -47,7 +48,11 @@ LONG = {  # only by name
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
-CHOSEN = {"fuzz": ("frames", "seed"), "newcomer": ("crowd", "times")}  # options that a benchmark has
+CHOSEN = {  # options that a benchmark has
+    "fuzz": ("frames", "seed"),
+    "newcomer": ("crowd", "times"),
+    "longlife": ("events", "logs", "verbs"),
+}
 RESUMED = ("sharing", "worked", "poison", "hostile")  # their outcomes are kept, and they go on where they were cut off
 
 
@@ -77,7 +82,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run, by default all but the last ten")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all but the last eleven")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
     sharing = parser.add_argument_group("sharing, worked, poison, hostile")
@@ -99,6 +104,10 @@ def parse() -> argparse.Namespace:
     fuzz.add_argument("--seed", type=int, metavar="N", help="of all that is sent")
     fuzz.add_argument("--crowd", type=int, metavar="N", help="free identities, 10,000 by default")
     fuzz.add_argument("--times", type=int, metavar="N", help="newcomers, one after another")
+    longlife = parser.add_argument_group("longlife")
+    longlife.add_argument("--events", type=int, metavar="N", help="of the longest log, a million by default")
+    longlife.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
+    longlife.add_argument("--verbs", metavar="A,B", help="only verbs with one of these in their names")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")

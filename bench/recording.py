@@ -19,7 +19,7 @@ from swarmd.core.events import Envelope, Event
 from swarmd.core.node.catchup import expand
 from swarmd.core.state import State
 from swarmd.core.step import step
-from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
+from swarmd.core.values import CoordinatorSettings, Role, RolloutsRef, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
@@ -36,7 +36,7 @@ def peer_id(number: int) -> str:
     return "12D3KooW" + hashlib.sha256(b"peer %d" % number).hexdigest()[:44]
 
 
-def settings(role: happened.Role, number: int) -> Settings:
+def settings(role: Role, number: int) -> Settings:
     """A node's settings; node 0 coordinates."""
     rules = CoordinatorSettings(min_peers=1, start_s=0.0) if role == "coordinator" else None
     return Settings(peer_id(number), "bench", role, peer_id(0), f"node-{number}", coordination=rules)
@@ -102,7 +102,7 @@ class Recorder:
         if command.worker == "network":
             yield happened.LinkUp(len(self.peers), ("/ip4/192.0.2.7/tcp/38333/p2p/" + self.settings.peer,))
         else:
-            yield happened.TrainerReady("cpu", "embedded", 963_072, _digest("weights", 0))
+            yield happened.TrainerReady("cpu", "embedded", 963_072, digest_of("weights", 0))
 
     def register(self, command: do.Register) -> Iterable[Event]:
         yield happened.Registered(command.id)
@@ -126,14 +126,14 @@ class Recorder:
         yield happened.StageTrained(
             command.id,
             *place,
-            _reward(self.settings.peer, command.round),
+            reward_of(self.settings.peer, command.round),
             _rollouts(self.settings.peer, *place),
-            checkpoint=_digest("checkpoint", command.round),
+            checkpoint=digest_of("checkpoint", command.round),
             steps=20,
             tokens=20 * 16 * 8 * 9,
             seconds=STAGE_S,
             peer_groups=4,
-            held_out=_reward("held out", command.round),
+            held_out=reward_of("held out", command.round),
         )
 
     def publish_report(self, command: do.PublishReport) -> Iterable[Event]:
@@ -151,23 +151,25 @@ class Recorder:
 
     def _report_seen(self, peer: str, round: int, stage: int) -> Event:
         record = hashlib.shake_128(f"{peer} {round}".encode()).digest(RECORD_BYTES)
-        return happened.ReportSeen(peer, round, stage, _reward(peer, round), _digest(peer, round), record)
+        return happened.ReportSeen(peer, round, stage, reward_of(peer, round), digest_of(peer, round), record)
 
     def _announcement(self, round: int) -> Event:
         self.at += 1.0
         return happened.RoundAnnounced(round, 0, self.at, self.at + 300.0)
 
 
-def _digest(what: str, number: int) -> str:
+def digest_of(what: str, number: int) -> str:
+    """A made-up SHA-256 in hex."""
     return hashlib.sha256(f"{what} {number}".encode()).hexdigest()
 
 
-def _reward(peer: str, round: int) -> float:
-    return int(_digest(f"reward {peer}", round)[:8], 16) / 2**32
+def reward_of(peer: str, round: int) -> float:
+    """A made-up reward, 0 to 1."""
+    return int(digest_of(f"reward {peer}", round)[:8], 16) / 2**32
 
 
 def _rollouts(peer: str, round: int, stage: int) -> RolloutsRef:
-    return RolloutsRef(peer, round, stage, _digest(peer, round), 48_213, 16)
+    return RolloutsRef(peer, round, stage, digest_of(peer, round), 48_213, 16)
 
 
 _ANSWERS: dict[type, Callable[[Recorder, Any], Iterable[Event]]] = {
@@ -182,7 +184,7 @@ _ANSWERS: dict[type, Callable[[Recorder, Any], Iterable[Event]]] = {
 }
 
 
-def record(role: happened.Role, events: int, nodes: int = 3) -> Recorder:
+def record(role: Role, events: int, nodes: int = 3) -> Recorder:
     """A life of at least so many events in a swarm of so many nodes."""
     own = 0 if role == "coordinator" else 1
     recorder = Recorder(settings(role, own), [peer_id(number) for number in range(nodes) if number != own])

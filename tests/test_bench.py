@@ -12,6 +12,7 @@ import pytest
 
 from bench.__main__ import BENCHMARKS, LONG, closing_line
 from bench.footprint import part_of
+from bench.long_log import write_long_log
 from bench.measure import Sample, cpu_of, memory_of, process_tree, ratios, take_turns
 from bench.place import Unavailable, need_disk
 from bench.recording import record, write_log
@@ -50,6 +51,17 @@ def test_a_recorded_life_is_a_log_that_verifies(tmp_path: Path, role: Role) -> N
     assert life.state.rounds_skipped == 0
     assert life.state.done[0] >= life.round - 1 > 50, "every round is trained"
     assert tags["report_seen"] == (3 * tags["report_published"] if role == "coordinator" else 0)
+
+
+def test_a_long_log_has_snapshots_and_verifies_and_its_signed_reports_add_up(tmp_path: Path) -> None:
+    last = write_long_log(tmp_path / "events", 1500, segment_bytes=100_000)
+    found = verify(tmp_path / "events")
+    assert found.events >= 1500
+    assert found.snapshots >= 2
+    told = subprocess.run(
+        [sys.executable, "-m", "swarmd", "leaderboard", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert f"signed reports of {last} rounds add up" in told.stdout
 
 
 def test_transitions_is_driven_through_the_states_that_step_takes() -> None:

@@ -77,6 +77,19 @@ def newest_base(directory: Path) -> Base:
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
 
 
+def base_upto(directory: Path, seq: int) -> Base:
+    """The latest point at or before event `seq` that a fold can start from: a snapshot, or else `oldest_base`."""
+    oldest = oldest_base(directory)
+    found = (base for base in _snapshot_bases(directory, seq) if base.seq > oldest.seq)
+    return next(found, oldest)
+
+
+def bases_of(directory: Path) -> list[int]:
+    """Numbers of the events from which a fold can start, in order: of `oldest_base`, and of sound snapshots behind."""
+    oldest = oldest_base(directory).seq
+    return [oldest, *sorted(base.seq for base in _snapshot_bases(directory) if base.seq > oldest)]
+
+
 def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Base]:
     """Points a fold can start from: the latest snapshot of whose state `holds` is true, then ever further back.
 
@@ -91,10 +104,12 @@ def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Bas
     yield oldest_base(directory)
 
 
-def _snapshot_bases(directory: Path) -> Iterator[Base]:
-    """Snapshots made under rules that the present ones reproduce, the latest first."""
+def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
+    """Snapshots made under rules that the present ones reproduce, the latest first; those at or before event `upto`."""
     node = node_of(directory)
     for path in reversed(list_snapshots(directory)):
+        if upto is not None and snapshot_seq(path) > upto:
+            continue
         try:
             snapshot = read_snapshot(path, node, RULES)
         except LogDamaged:

@@ -54,14 +54,16 @@ def show(directory: Path, as_json: bool) -> int:
 
 def exhibits_in(directory: Path) -> Iterator[Exhibit]:
     """All evidence in a log, checked by the records alone."""
-    from swarmd.cli.inspect.replay import folded
+    from swarmd.cli.inspect.replay import start_of, watch
     from swarmd.core.events import Equivocated
+    from swarmd.eventlog.fold import commits_from
     from swarmd.eventlog.segment import find_log
 
-    for applied in folded(find_log(directory), None, progress=True):
-        event = applied.event
-        if isinstance(event, Equivocated):
-            yield exhibit_of(event, applied.seq, applied.at)
+    log = find_log(directory)
+    for commit in watch(log, commits_from(log, start_of(log, 0)), None):
+        for seq, event in enumerate(commit.events, commit.seq):
+            if isinstance(event, Equivocated):
+                yield exhibit_of(event, seq, commit.at)
 
 
 def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:

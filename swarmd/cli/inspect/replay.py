@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.cli.inspect.comparison import show_comparison
 from swarmd.cli.options import LogDir
-from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
     from swarmd.eventlog.fold import Base
-    from swarmd.eventlog.offline.replay import Comparison, StepOutcome
+    from swarmd.eventlog.offline.replay import Verified
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -109,19 +111,19 @@ def show_page(log: Path) -> None:
 
 
 class Filter:
-    """Which events are shown; the fold itself takes all of them."""
+    """Which events are shown, from `first` on; the fold takes others too."""
 
     def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
         self._types = frozenset(map(known_type, types))
         self._round = round_
         self._stage = stage
-        self._first = first
+        self.first = first
 
     def takes(self, applied: Applied) -> bool:
         from swarmd.core.events import RoundsSkipped, tag_of
 
         event = applied.event
-        if applied.seq < self._first or (self._types and tag_of(event) not in self._types):
+        if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
             return False
         if self._stage is not None and getattr(event, "stage", None) != self._stage:
             return False
@@ -151,17 +153,29 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
     return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
 
 
-def folded(log: Path, last: int | None, progress: bool, base: Base | None = None) -> Iterator[Applied]:
-    """The fold to `last`, from `base` on, by default from the log's beginning or the snapshot that stands for it."""
-    from swarmd.eventlog.fold import commits_from, fold, oldest_base
+def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
+    """The fold from `base` to `last`."""
+    from swarmd.eventlog.fold import commits_from, fold
 
-    if base is None:
-        base = oldest_base(log)
-        if base.seq:
-            typer.echo(f"events before seq {base.seq} were removed; a snapshot stands for them", err=True)
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
+
+
+def start_of(log: Path, seq: int | None) -> Base:
+    """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
+    from swarmd.eventlog.fold import base_upto, newest_base
+
+    if first := first_of(log):
+        typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
+    return newest_base(log) if seq is None else base_upto(log, seq)
+
+
+def first_of(log: Path) -> int:
+    """The first event that can be folded: 0, or that behind the oldest snapshot of a log that was shortened."""
+    from swarmd.eventlog.fold import oldest_base
+
+    return oldest_base(log).seq
 
 
 def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
@@ -171,6 +185,16 @@ def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Co
 
 
 def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+    with progress_bar(log, last) as bar:
+        shown = 0
+        for commit in commits:
+            if commit.seq - shown >= 1000:
+                bar.update(bar.task_ids[0], completed=(shown := commit.seq))
+            yield commit
+
+
+def progress_bar(log: Path, last: int | None) -> Progress:
+    """A bar on stderr that counts events up to `last`, or to the log's end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -178,24 +202,20 @@ def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterato
 
     end = end_of(log)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=end if last is None else min(end, last + 1))
-        shown = 0
-        for commit in commits:
-            if commit.seq - shown >= 1000:
-                bar.update(task, completed=(shown := commit.seq))
-            yield commit
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=end if last is None else min(end, last + 1))
+    return bar
 
 
 # --- the modes ---
 
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
-    from swarmd.eventlog.offline.replay import CommitDiffers, verify
+    from swarmd.eventlog.offline.replay import CommitDiffers
     from swarmd.eventlog.offline.text import to_json
 
     try:
-        found = verify(log, partial(watch, log, last=last))
+        found = verified(log, last)
     except CommitDiffers as error:
         if json:
             typer.echo(to_json(error.difference))
@@ -212,23 +232,41 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
         typer.echo(f"{found.unchecked} commits of older rules were folded, but their commands cannot be compared")
 
 
+def verified(log: Path, last: int | None) -> Verified:
+    """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
+    from swarmd.eventlog.offline.parallel import sections_of, verify_parallel
+    from swarmd.eventlog.offline.replay import verify
+
+    if len(sections_of(log, last)) == 1:
+        return verify(log, partial(watch, log, last=last))
+    if not sys.stderr.isatty():
+        return verify_parallel(log, last)
+    with progress_bar(log, last) as bar:
+        return verify_parallel(log, last, lambda events: bar.update(bar.task_ids[0], completed=events))
+
+
 def show_state(log: Path, last: int | None, json: bool) -> None:
     import msgspec
 
-    from swarmd.eventlog.fold import oldest_base
+    from swarmd.core.step import StateFold
+    from swarmd.eventlog.fold import commits_from
     from swarmd.eventlog.offline.text import full
 
-    state = oldest_base(log).state
-    for applied in folded(log, last, progress=True):
-        state = applied.after
-    encoded = msgspec.json.encode(full(state))
+    base = start_of(log, last if last is None else last + 1)
+    fold = StateFold(base.state)
+    for commit in watch(log, commits_from(log, base), last):
+        for envelope in commit.envelopes():
+            if last is None or envelope.seq <= last:
+                fold.apply(envelope)
+    encoded = msgspec.json.encode(full(fold.state))
     typer.echo(encoded if json else msgspec.json.format(encoded, indent=2))
 
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
-    events = shown = 0
-    chart = ""
-    for applied in folded(log, last, progress=not sys.stdout.isatty()):
+    base = start_of(log, wanted.first if last is None else min(wanted.first, last + 1))
+    before = base.seq - first_of(log)  # events that need not be read
+    events, shown, chart = before, 0, base.state.chart if before else ""
+    for applied in folded(log, last, progress=not sys.stdout.isatty(), base=base):
         events += 1
         chart = applied.after.chart
         if wanted.takes(applied):
@@ -303,62 +341,3 @@ def _applied_json(applied: Applied) -> bytes:
             "commands": applied.commands,
         }
     )
-
-
-# --- other charts, other settings ---
-
-
-def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
-    from swarmd.cli.local_swarm.layout import parse_setting
-    from swarmd.core.chart import load_charts
-    from swarmd.core.step import step
-    from swarmd.eventlog.offline.replay import compare
-    from swarmd.eventlog.offline.text import to_json
-    from swarmd.eventlog.offline.what_if import SettingsOverride
-
-    charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
-    if len(charts) > 1:
-        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
-    supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
-    other = partial(step, charts=load_charts(charts[0])) if charts else step
-    found = compare(log, other, partial(watch, log, last=last), supposed)
-    if json:
-        typer.echo(to_json(found))
-    else:
-        typer.echo("\n".join(comparison_lines(found, " and ".join(against))))
-    if found.first:
-        raise typer.Exit(ExitCode.DIFFERENCE)
-
-
-def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
-    """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
-    from swarmd.eventlog.offline.text import change_line, event_line
-
-    first = found.first
-    if first is None:
-        yield f"{found.events} events go the same way under {against}"
-        return
-    yield f"here is the log, there {against}: they part at seq {first.seq}:"
-    yield event_line(first.seq, first.at, first.event)
-    yield from _outcome_lines("here", first.here)
-    yield from _outcome_lines("there", first.there)
-    yield f"at {found.decisions} of {found.events} events the commands differ; both sides are told what happened here"
-    yield f"commands in {found.events} events:{'here':>14}{'there':>8}"
-    for kind in sorted(found.here | found.there):
-        yield f"  {kind:<30}{found.here.get(kind, 0):>6}{found.there.get(kind, 0):>8}"
-    yield "the states at the end, here → there:" if found.changes else "the states at the end are the same"
-    yield from (f"  {change_line(change)}" for change in found.changes)
-
-
-def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
-    from swarmd.eventlog.offline.text import change_line, command_line
-
-    if outcome.refused:
-        yield f"  {side:<6}refused: {outcome.refused}"
-        return
-    for change in outcome.changes:
-        yield f"  {side:<6}{change_line(change)}"
-    for command in outcome.commands:
-        yield f"  {side:<6}▶ {command_line(command)}"
-    if not outcome.changes and not outcome.commands:
-        yield f"  {side:<6}nothing changes"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -51,22 +53,24 @@ class CommandDifference(msgspec.Struct, frozen=True):
     commands: tuple[Command, ...]
 
 
-def verify(directory: Path, watch: Watch = iter) -> Verified:
+def verify(directory: Path, watch: Watch = iter, begin: Base | None = None, until: int | None = None) -> Verified:
     """Fold the whole log and compare every commit's commands, and every snapshot's state, with what is on disk.
 
     Args:
         directory: of the segments.
         watch: wraps the commits, to show progress.
+        begin: where to start in place of the log's beginning; that its state is right is for others to see.
+        until: the event before which to end, where a commit begins.
 
     Raises:
         ReplayDifference: naming the first difference.
         LogDamaged and its kin: as reading raises them.
     """
-    base = oldest_base(directory)
-    snapshots = _snapshot_states(directory, base)
+    base = begin or oldest_base(directory)
+    snapshots = _snapshot_digests(directory, base.seq, until)
     found = len(snapshots)
     state, end_seq, events, commits, unchecked = StateFold(base.state), base.seq, 0, 0, 0
-    for commit in watch(commits_from(directory, base)):
+    for commit in watch(commits_before(commits_from(directory, base), until)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
         commands = fold_commit(state, commit)
         if commit.rules not in REPRODUCES:
@@ -96,20 +100,33 @@ class CommitDiffers(ReplayDifference):
         self.difference = difference
 
 
-def _snapshot_states(directory: Path, base: Base) -> dict[int, bytes]:
-    """Encoded states of the snapshots behind `base` that the present rules made, by seq."""
+def commits_before(commits: Iterator[Commit], until: int | None) -> Iterator[Commit]:
+    """Commits that begin before event `until`, all for None."""
+    return commits if until is None else takewhile(lambda commit: commit.seq < until, commits)
+
+
+def _snapshot_digests(directory: Path, after: int, upto: int | None) -> dict[int, bytes]:
+    """SHA-256 of the encoded states of snapshots behind `after`, made under rules that are reproduced, by seq."""
     node = node_of(directory)
-    states: dict[int, bytes] = {}
+    digests: dict[int, bytes] = {}
     for path in list_snapshots(directory):
-        if snapshot_seq(path) > base.seq and (snapshot := read_snapshot(path, node, RULES)).rules in REPRODUCES:
-            states[snapshot.seq] = encode_state(snapshot.state)
-    return states
+        seq = snapshot_seq(path)
+        if seq <= after or (upto is not None and seq > upto):
+            continue
+        if (snapshot := read_snapshot(path, node, RULES)).rules in REPRODUCES:
+            digests[seq] = state_digest(snapshot.state)
+    return digests
+
+
+def state_digest(state: State) -> bytes:
+    """SHA-256 of a state, the same for equal states."""
+    return hashlib.sha256(encode_state(state)).digest()
 
 
 def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fold: StateFold) -> None:
     """Compare the state before event `seq` with the snapshot of that seq, if there is one, and tick it off."""
     kept = snapshots.pop(seq, None)
-    if kept is not None and kept != encode_state(fold.state):
+    if kept is not None and kept != state_digest(fold.state):
         raise ReplayDifference(
             f"the snapshot of seq {seq} in {directory} is not the state that the events before it give",
             "Delete the snapshot while the log before it is whole",

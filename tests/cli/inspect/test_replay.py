@@ -16,12 +16,16 @@ from swarmd.cli import run_command
 from swarmd.core.chart import GAPS, shipped_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
+from swarmd.core.step import RULES
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.segment import first_seq_of, list_segments
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups, write_story
+from tests.eventlog.recut import recut
 
 EVENTS = follower_story()
+LOG = Path(__file__).parents[2] / "golden" / f"rules-{RULES}" / "own-pace" / "node-1" / "events"
 
 
 @pytest.fixture
@@ -250,3 +254,34 @@ def test_a_long_log_shows_progress_on_a_terminal(tmp_path: Path) -> None:
     os.close(ours)
     assert done.returncode == ExitCode.OK
     assert b"replaying" in shown and b"/3000" in shown
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_replay_from_an_event_on_is_the_end_of_the_whole_one_wherever_snapshots_lie(
+    tmp_path: Path, capsys, seed: int
+) -> None:
+    recut(LOG, tmp_path, seed)
+    whole = output_of(capsys, str(LOG), "--json").splitlines()
+    for first in (0, len(whole) // 3, len(whole) - 1, len(whole) + 5):
+        assert output_of(capsys, str(tmp_path), "--json", "--from", str(first)).splitlines() == whole[first:]
+        early = output_of(capsys, str(tmp_path), "--json", "--from", str(first), "--to", str(first + 7))
+        assert early.splitlines() == whole[first : first + 8]
+        told = output_of(capsys, str(tmp_path), "--from", str(first)).splitlines()[-1]
+        assert told == output_of(capsys, str(LOG), "--from", str(first)).splitlines()[-1]
+
+
+def test_a_replay_from_an_event_on_does_not_read_what_lies_before_the_snapshot(tmp_path: Path, capsys) -> None:
+    recut(LOG, tmp_path, seed=0)
+    last = list_segments(tmp_path)[-1]
+    expected = output_of(capsys, str(tmp_path), "--json", "--from", str(first_seq_of(last)))
+    for segment in list_segments(tmp_path)[1:-1]:
+        segment.write_bytes(b"gone")
+    assert output_of(capsys, str(tmp_path), "--json", "--from", str(first_seq_of(last))) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_state_is_the_same_wherever_snapshots_lie(tmp_path: Path, capsys, seed: int) -> None:
+    recut(LOG, tmp_path, seed)
+    for upto in ([], ["--to", "0"], ["--to", "40"], ["--to", "41"], ["--to", "90"]):
+        expected = output_of(capsys, str(LOG), "--state", "--json", *upto)
+        assert output_of(capsys, str(tmp_path), "--state", "--json", *upto) == expected

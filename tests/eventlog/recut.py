@@ -1,0 +1,36 @@
+"""A log's events in a log of its own, in other segments and with snapshots at places that a seed chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from random import Random
+
+from swarmd.core.step import REPRODUCES, StateFold
+from swarmd.eventlog.fold import commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.store import EventLog
+
+WRONG = b"\xaa" * 16
+SNAPSHOTS = 6  # about so many are taken
+
+
+def recut(source: Path, target: Path, seed: int, snapshots: int = SNAPSHOTS, wrong: Collection[int] = ()) -> int:
+    """Copy the commits of a log that begins at event 0; those of the `wrong` numbers get another commands digest.
+
+    Returns how many snapshots were taken.
+    """
+    base = oldest_base(source)
+    assert base.seq == 0
+    commits = list(commits_from(source, base))
+    random = Random(seed)
+    places = set(random.sample(range(1, len(commits)), min(snapshots, len(commits) - 1)))
+    fold = StateFold(base.state)
+    taken = 0
+    with EventLog.open(target, node_of(source), "recut") as log:
+        for place, commit in enumerate(commits):
+            fold_commit(fold, commit)
+            log.append(commit.at, commit.events, WRONG if place in wrong else commit.commands_digest, commit.rules)
+            if place in places and commit.rules in REPRODUCES:
+                log.write_snapshot(fold.state)
+                taken += 1
+    return taken
