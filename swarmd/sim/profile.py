@@ -57,6 +57,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     crowd: int = 300  # identities of a Sybil crowd
     catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
     catch_up_s: float = 60.0
+    measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
 
 
 CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
