@@ -224,6 +224,7 @@ class TrainingConfig(Section, frozen=True):
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
     peer_share: Share = 0.5  # of `peer_questions`, a step has at most so many groups of one peer; 1: no bound
     peer_draw: Literal["even", "uniform"] = "even"  # from peers' groups: tasks alike, or each group alike
+    guard_skills: bool = True  # tasks whose held-out accuracy has fallen are drawn more, own and peers'
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
     temperature: Positive = 1.0

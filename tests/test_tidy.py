@@ -136,7 +136,8 @@ FUNCTIONS_OF_MANY_PARAMETERS: dict[str, dict[str, int]] = {
         "daemon/service.py::Node.__init__": 8,
         "dht/pubsub/evidence_gossip.py::EvidenceGossip.__init__": 9,
         "dht/wire/records.py::RecordPolicy.__init__": 7,
-        "training/stage.py::Stage.__init__": 14,
+        "training/checkpoints/progress.py::TrainingState.__init__": 7,
+        "training/stage.py::Stage.__init__": 15,
     },
     "called in one or two places, with what these have at hand": {
         "backup/bundle.py::write_bundle": 7,

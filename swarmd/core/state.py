@@ -21,6 +21,7 @@ from swarmd.core.values import (
     Prepared,
     RolloutsRef,
     Settings,
+    Skill,
     SkipCause,
     Standing,
     SubmissionKind,
@@ -29,6 +30,7 @@ from swarmd.core.values import (
 
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
+FALLEN_KEPT = 4  # tasks of each that have fallen, with it
 MEMBERS_MAX = 4096  # members a coordinator keeps count of; further ones are not counted towards quorum
 REJECTIONS_KEPT = 64  # distinct (reason) counters
 OUTBOX_MAX = 1024  # submissions not yet on the chain; one more is refused at once, and recorded as such
@@ -142,6 +144,7 @@ class StageReward(Value, frozen=True):
     reward: float
     held_out: float | None = None
     set_aside: tuple[tuple[str, int], ...] = ()  # of peers' rollouts, by reason: see `count_aside`
+    fallen: tuple[Skill, ...] = ()  # tasks that were answered better before, `FALLEN_KEPT` at most
 
 
 class Member(Value, frozen=True):

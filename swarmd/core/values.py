@@ -163,6 +163,21 @@ class OffPolicy(Value, frozen=True):
     failed: int = 0  # of these, always wrong here and right there
 
 
+SKILL_NAME_MAX = 64  # characters of a task's name
+SKILLS_MAX = 32  # tasks of which a stage tells
+
+
+class Skill(Value, frozen=True):
+    """How a node answers the held-out questions of one task, and whether it did so better before."""
+
+    task: str  # `SKILL_NAME_MAX` characters of it
+    held_out: float  # accuracy
+    questions: int  # that were asked
+    best: float  # that the mean of the latest accuracies was
+    fallen: bool = False  # that mean is below the best by more than chance explains
+    weight: float = 1.0  # how often it is drawn, as a multiple of the others
+
+
 class Standing(Value, frozen=True):
     """One row of the leaderboard."""
 

@@ -10,8 +10,9 @@ from rich.text import Text
 
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
 from swarmd.observe.narrative.aside import aside_counts_words
+from swarmd.observe.narrative.skills import fallen_words
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
-from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus
+from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, last_fallen
 from swarmd.observe.table import spark
 from swarmd.observe.weights import WeightsStatus
 
@@ -32,6 +33,8 @@ def panel_of(status: Status) -> RenderableType:
         parts.append(Text(said, style="yellow" if any("mark" in each.set_aside for each in status.rewards) else "dim"))
     if status.weights is not None:
         parts += [Text(f"weights  {line}") for line in _weights(status.weights)]
+    if said := fallen_words(last_fallen(status)):
+        parts.append(Text(said, style="yellow"))
     if status.coordinator is not None:
         parts.append(_coordinator(status.coordinator))
     if status.rejections:

@@ -16,6 +16,7 @@ from swarmd.core.node.restored import is_barred
 from swarmd.core.peers.claims import unbacked
 from swarmd.core.peers.conduct import verdict_of
 from swarmd.core.state import Coordination, StageReward, State
+from swarmd.core.values import Skill
 from swarmd.observe.layers import (
     Layer,
     WorkerStatus,
@@ -111,6 +112,7 @@ class RewardStatus(msgspec.Struct, frozen=True):
     reward: float
     held_out: float | None = None
     set_aside: dict[str, int] = msgspec.field(default_factory=dict)  # of peers' rollouts, by reason
+    fallen: tuple[Skill, ...] = ()  # tasks that were answered better before
 
 
 class StandingStatus(msgspec.Struct, frozen=True):
@@ -219,8 +221,13 @@ def status_of(
     )
 
 
+def last_fallen(status: Status) -> tuple[Skill, ...]:
+    """The tasks that had fallen at the last stage whose held-out accuracy was measured."""
+    return next((each.fallen for each in reversed(status.rewards) if each.held_out is not None), ())
+
+
 def _reward(each: StageReward) -> RewardStatus:
-    return RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside))
+    return RewardStatus(each.round, each.stage, each.reward, each.held_out, dict(each.set_aside), each.fallen)
 
 
 def _process(state: State, now: float, live: Live | None, version: str) -> ProcessStatus:

@@ -59,6 +59,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     catch_up_s: float = 60.0
     shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
+    measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
 
     @property
     def sharded(self) -> bool:

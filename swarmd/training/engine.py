@@ -27,6 +27,7 @@ from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.replay import Replay
+from swarmd.training.batches.skills import SkillGuard, favour
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.progress import TrainingState
@@ -39,7 +40,7 @@ from swarmd.training.models.model import load_policy
 from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.ports import FiguresSink
-from swarmd.training.sampling.evaluation import measure_held_out
+from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey
 from swarmd.training.trainer import SwarmTrainer, make_trainer
@@ -100,6 +101,7 @@ class TrainingEngine:
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
         self._pace = StepCallback(config.training)
         self._replay = Replay()
+        self._skills = SkillGuard(config.training.guard_skills)
         self._stage: Stage | None = None
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
         self._peers = PeerWeightsUse(self.policy, paths.peer_weights)
@@ -118,6 +120,7 @@ class TrainingEngine:
             self._checkpoints,
             lambda: self._trainer.optimizer,
             config.training.optimizer,
+            self._skills,
         )
         self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
@@ -244,7 +247,7 @@ class TrainingEngine:
         """
         self._plan.begin(lambda: cancellation.is_asked)
         if self.steps == 0:
-            self._measure(cancellation)
+            self._skills.note(self._measure(cancellation))
         try:
             stage, _ = self._open_stage(order, cancellation)
             self._stage = stage
@@ -252,7 +255,7 @@ class TrainingEngine:
         except Exception as error:
             self._cut_smaller(error)
             raise
-        self._measure_if_due(order, cancellation)
+        self._skills.note(self._measure_if_due(order, cancellation))
         self._progress.assist()
         self._ranks.gather(None)  # the checkpoint is written
         self._stage = None
@@ -282,10 +285,12 @@ class TrainingEngine:
     ) -> StageTrained:
         if self._crew is not None:
             self._crew.start_stage(order)
-        before = self._measure(cancellation) if self.steps == 0 else None
+        untrained = self._measure(cancellation) if self.steps == 0 else {}
+        self._skills.note(untrained)
+        before = mean_accuracy(untrained)
         if order.weights is not None:
             self._touched = True
-            if self._peers.begin(order, before, lambda: self._measure(cancellation), observe):
+            if self._peers.begin(order, before, lambda: mean_accuracy(self._measure(cancellation)), observe):
                 self._progress.reset_optimizer()
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
@@ -302,7 +307,8 @@ class TrainingEngine:
         self._pace.report = tell
         self._take_steps(stage, order)
         trained_s = stage.seconds
-        held_out = self._measure_if_due(order, cancellation)
+        measured = self._measure_if_due(order, cancellation)
+        self._skills.note(measured)
         rollouts, body = publish(stage, self._blobs)
         event = StageTrained(
             command=order.id,
@@ -314,7 +320,7 @@ class TrainingEngine:
             tokens=stage.tokens,
             seconds=trained_s,
             peer_groups=stage.peer_groups,
-            held_out=held_out,
+            held_out=mean_accuracy(measured),
             held_out_before=before,
             rejected=tuple(sorted(collected.rejected.items())),
             judged=judge_peers(self._plan, collected.judged),
@@ -322,6 +328,7 @@ class TrainingEngine:
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
             backed=back_peers(self._plan, collected, self._recipe_completions),
+            skills=self._skills.tell() if measured else (),
         )
         self._report_scorers()
         saved = self._progress.save(event, body)
@@ -350,6 +357,8 @@ class TrainingEngine:
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
         place, rank = StageId(self._peer, order.round, order.stage), self._ranks.rank
+        drawn = self._plan.draw(place, collected.material)
+        favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
             StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
             training,
@@ -357,13 +366,14 @@ class TrainingEngine:
             self._plan,
             self._sampler,
             self._scorer,
-            islice(self._plan.draw(place, collected.material), rank, None, self._ranks.size),
+            islice(favour(drawn, favoured, self._seed("skills", order)), rank, None, self._ranks.size),
             PeerSchedule(
                 collected.groups[rank :: self._ranks.size],
                 training.steps,
                 training.peer_questions,
                 training.peer_draw == "even",
                 bound_peer(training, len({ref.peer for ref in order.rollouts} - {self._peer})),
+                self._skills.weights,
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
@@ -371,6 +381,7 @@ class TrainingEngine:
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             tokenizer=self._tokenizer,
+            weights=self._skills.weights,
         )
         return stage, collected
 
@@ -386,20 +397,19 @@ class TrainingEngine:
         with self.policy.holding.whole():
             return self._stage.next_batch()
 
-    def _measure_if_due(self, order: Train, cancellation: Cancellation) -> float | None:
+    def _measure_if_due(self, order: Train, cancellation: Cancellation) -> dict[str, Accuracy]:
         """What `_measure` gives, in the rounds that the configuration has it measured in."""
-        return self._measure(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else None
+        return self._measure(cancellation) if (order.round + 1) % self._training.held_out_every == 0 else {}
 
-    def _measure(self, cancellation: Cancellation) -> float | None:
-        """Mean accuracy on held-out questions, None where none are configured; the other ranks wait for the first."""
+    def _measure(self, cancellation: Cancellation) -> dict[str, Accuracy]:
+        """Accuracy on held-out questions by task, nothing where none are configured; the first rank asks for all."""
         if not self._training.held_out_questions:
-            return None
+            return {}
         with self.policy.holding.whole():
-            measured = self._measure_alone(cancellation) if self._ranks.rank == 0 else None
-        self._ranks.gather(None)
-        return measured
+            measured = self._measure_alone(cancellation) if self._ranks.rank == 0 else {}
+        return self._ranks.gather(measured)[0]
 
-    def _measure_alone(self, cancellation: Cancellation) -> float | None:
+    def _measure_alone(self, cancellation: Cancellation) -> dict[str, Accuracy]:
         parts = (self.policy, self._sampler, self._plan, self._training)
         return measure_held_out(*parts, batch_questions=self._batch_rows, cancellation=cancellation)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from random import Random
 from typing import Any
@@ -70,6 +70,7 @@ class Stage:
         questions: the stage's own, without end.
         bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
         tokenizer: digest of the policy's, under which log-probabilities are kept and published; empty: none are.
+        weights: of tasks whose earlier groups are replayed more than others'.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Stage:
         replay: Replay | None = None,
         bare: Iterator[Question] | None = None,
         tokenizer: str = "",
+        weights: Mapping[str, float] | None = None,
     ) -> None:
         self.key = key
         self._training = training
@@ -96,6 +98,7 @@ class Stage:
         limits = SamplingLimits(training.completion_tokens, training.temperature, bool(tokenizer))
         self._turns = Turns(plan, policy, sampler, limits)
         self._tokenizer = tokenizer
+        self._weights = weights
         self._scorer = scorer
         self._questions = questions
         self._bare = bare
@@ -187,6 +190,7 @@ class Stage:
             min(self._training.replay_questions, self._training.questions - len(fresh)),
             self._random,
             self._deal.admit,
+            self._weights,
         )
         for group in fresh:
             self._replay.add(group)

@@ -26,7 +26,7 @@ from swarmd.core.state import (
     Work,
     WorkerState,
 )
-from swarmd.core.values import CoordinatorSettings, Settings, Standing
+from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.narrative.aside import STAGES_COUNTED
 from swarmd.observe.narrative.causes import doing
@@ -232,6 +232,13 @@ def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
     assert len(text.splitlines()) <= 24
     for word in ("process", "network", "training", "round", "/data/events: 321 events, 5 KiB"):
         assert word in text
+
+
+def test_a_task_that_has_fallen_is_told_until_it_is_back() -> None:
+    fell = StageReward(0, 0, 0.2, 0.5, fallen=(Skill("sort", 0.3, 64, 0.9, True, 2.5),))
+    unmeasured, back = StageReward(1, 0, 0.2), StageReward(2, 0, 0.2, 0.7)
+    assert "fallen: sort to 0.30" in printed(status_of(State(rewards=(fell, unmeasured)), NOW, LOG))
+    assert "fallen" not in printed(status_of(State(rewards=(fell, unmeasured, back)), NOW, LOG))
 
 
 def test_spans_and_sizes() -> None:

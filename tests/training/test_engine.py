@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoints
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import Precision
+from swarmd.training.sampling.evaluation import Accuracy
 from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
 
@@ -346,3 +348,25 @@ def test_a_disk_that_is_really_full(make_engine: Maker, tmp_path: Path, monkeypa
         assert train(engine, 0) == first
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engine: Maker) -> None:
+    engine = make_engine(steps=1, own_questions=32)
+    tasks = engine._plan.tasks
+    measured = iter([0.9, 0.9, 0.1])
+    engine._measure_alone = lambda cancellation: {  # type: ignore[method-assign]
+        task: Accuracy(next(measured) if task == tasks[0] else 0.5, 1.0, 64) for task in tasks
+    }
+    steady, fell = train(engine, 0), train(engine, 1)
+    assert {skill.task for skill in steady.skills} == set(tasks)
+    assert not any(skill.fallen or skill.weight > 1 for skill in steady.skills)
+    assert [(skill.task, skill.held_out) for skill in fell.skills if skill.fallen] == [(tasks[0], 0.1)]
+    assert fell.skills[0].weight > 2
+
+    asked: dict[bool, Counter[str]] = {}
+    for guarded in (True, False):
+        again = make_engine(steps=1, own_questions=32, guard_skills=guarded, held_out_every=3)
+        drawn = asked[guarded] = Counter[str]()
+        again._plan.learn = lambda question, scores, drawn=drawn: drawn.update([question.task])  # type: ignore
+        train(again, 2 if guarded else 3)
+    assert asked[True][tasks[0]] > asked[False][tasks[0]] * 1.3, asked

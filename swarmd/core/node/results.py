@@ -8,9 +8,9 @@ from swarmd.core.contract import submissions, votes
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.ids import stage_id
 from swarmd.core.peers import claims
-from swarmd.core.state import SKIPS_KEPT, Result, Skip, StageReward, Work
+from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
-from swarmd.core.values import RolloutsRef, SetAside
+from swarmd.core.values import RolloutsRef, SetAside, Skill
 
 
 def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
@@ -28,7 +28,9 @@ def rewarded(turn: Turn) -> tuple[int, int]:
 def note_result(turn: Turn, event: StageTrained) -> None:
     """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
     turn.settle(event.command)
-    reward = StageReward(event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside))
+    reward = StageReward(
+        event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside), fallen_of(event)
+    )
     turn.state.done = (event.round, event.stage)
     turn.state.faulted = False
     turn.state.stopped = False
@@ -42,6 +44,11 @@ def note_result(turn: Turn, event: StageTrained) -> None:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
         votes.judge(turn, event.judged, source)
+
+
+def fallen_of(event: StageTrained) -> tuple[Skill, ...]:
+    """The tasks that have fallen, those that have most first, `FALLEN_KEPT` at most."""
+    return tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT])
 
 
 def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:

@@ -153,6 +153,7 @@ _BULKY = (
     "claims",
     "backed",
     "off_policy",
+    "skills",
     "reports",
     "members",
 )

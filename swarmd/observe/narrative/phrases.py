@@ -46,6 +46,7 @@ from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
 from swarmd.observe.narrative.off_policy import off_policy_words
+from swarmd.observe.narrative.skills import skills_words
 from swarmd.observe.narrative.weights import weights_level, weights_round, weights_words
 
 WARNINGS = ("warning", "error", "critical")
@@ -173,9 +174,10 @@ def _trained(applied: Applied, last_at: float) -> Sentence | None:
         f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.3f}"
     )
     held_out = "" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}"
+    skills = f", {skills_words(event.skills)}" if event.skills else ""
     weighed = f"; {off_policy_words(event.off_policy)}" if event.off_policy else ""
     aside = f"; {aside_words(event)}" if event.set_aside else ""
-    fact = _fact(applied, text + held_out + weighed + aside, event.round)
+    fact = _fact(applied, text + held_out + skills + weighed + aside, event.round)
     return msgspec.structs.replace(fact, trouble=is_marked(event))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import (
@@ -13,7 +14,7 @@ from swarmd.core.events import (
     WeightsAdopted,
     WeightsRefused,
 )
-from swarmd.core.values import PeerWeights, RolloutsRef
+from swarmd.core.values import OffPolicy, PeerWeights, RolloutsRef, Skill
 from swarmd.sim.ports.disk import SimCheckpoint
 from swarmd.sim.ports.worker import SimWorker
 
@@ -97,6 +98,7 @@ class TrainerWorker(SimWorker):
                 checkpoint.rollouts,
                 checkpoint=checkpoint.rollouts.digest,
                 steps=20,
+                **(measured(checkpoint) if self.world.profile.measures else {}),
             )
         )
 
@@ -134,6 +136,17 @@ class TrainerWorker(SimWorker):
         if self.running is not None and self.finish_at - self.world.now < ORPHAN_S:
             self.save(self.running)
         self.end()
+
+
+def measured(checkpoint: SimCheckpoint) -> dict[str, Any]:
+    """Made of the reward, so that a stage that is answered again from its checkpoint tells the same."""
+    share = checkpoint.reward
+    fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)
+    return {
+        "held_out": (share + share / 2) / 2,
+        "off_policy": OffPolicy(32, 32, 1.0, 1, 1.0 + share, 1.0 - share / 2, share / 4, 8, 2),
+        "skills": (fallen, Skill("reverse", share, 64, share)),
+    }
 
 
 def tell_measured(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:

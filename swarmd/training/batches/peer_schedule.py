@@ -20,6 +20,8 @@ from typing import Literal, TypeVar
 from swarmd.training.batches.groups import TrainingGroup
 
 T = TypeVar("T")
+NO_WEIGHTS: Mapping[str, float] = {}
+WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
 Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
 
 
@@ -35,13 +37,20 @@ class PeerSchedule:
         share_max: groups in a step.
         even: deal out tasks and peers evenly, see `spread_evenly`; else in the order of `groups`.
         peer_max: groups of one peer in a batch; 0: no bound.
+        weights: of tasks that are to have more than the even number, as multiples of it; where `even` deals.
     """
 
     def __init__(
-        self, groups: Sequence[TrainingGroup], steps: int, share_max: int, even: bool = False, peer_max: int = 0
+        self,
+        groups: Sequence[TrainingGroup],
+        steps: int,
+        share_max: int,
+        even: bool = False,
+        peer_max: int = 0,
+        weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> None:
         keys = [lambda group: group.question.task, lambda group: group.peer]
-        self._left = spread_evenly(groups, steps * share_max, keys) if even else list(groups)
+        self._left = spread_evenly(groups, steps * share_max, keys, weights) if even else list(groups)
         self._steps_left = steps
         self._share_max = share_max
         self._peer_max = peer_max
@@ -100,18 +109,21 @@ class PeerSchedule:
         return taken
 
 
-def spread_evenly(items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]]) -> list[T]:
+def spread_evenly(
+    items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]], weights: Mapping[str, float] = NO_WEIGHTS
+) -> list[T]:
     """The items in another order: the first `wanted` hold the values of the first key as evenly as can be, each spread
     over all of them; of each value those of the second key, and so on.
 
-    What is not among the first `wanted` follows, in the order it had.
+    What is not among the first `wanted` follows, in the order it had. `weights` are of values of the first key, see
+    `share_evenly`.
     """
     if not keys:
         return list(items)
     by_value: dict[str, list[T]] = defaultdict(list)
     for item in items:
         by_value[keys[0](item)].append(item)
-    shares = share_evenly({value: len(each) for value, each in by_value.items()}, wanted)
+    shares = share_evenly({value: len(each) for value, each in by_value.items()}, wanted, weights)
     placed = [
         ((place + 0.5) / shares[value], rank, item)
         for rank, (value, each) in enumerate(by_value.items())
@@ -122,11 +134,16 @@ def spread_evenly(items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], 
     return first + [item for item in items if id(item) not in chosen]
 
 
-def share_evenly(counts: Mapping[str, int], wanted: int) -> dict[str, int]:
-    """How many each may give so that together they give `wanted`, or all: the same each, or what it has if less."""
+def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, float] = NO_WEIGHTS) -> dict[str, int]:
+    """How many each may give so that together they give `wanted`, or all: the same each, or what it has if less.
+
+    Of a name with a weight that many times as much as of the others, whose weight is 1.
+    """
+    parts = {name: round(weights.get(name, 1.0) * WEIGHT_PARTS) for name in counts}
     shares = {}
-    left = wanted
-    for place, (name, count) in enumerate(sorted(counts.items(), key=lambda entry: entry[1])):
-        shares[name] = min(count, left // (len(counts) - place))
+    left, parts_left = wanted, sum(parts.values())
+    for name, count in sorted(counts.items(), key=lambda entry: entry[1] / parts[entry[0]]):
+        shares[name] = min(count, left * parts[name] // parts_left)
         left -= shares[name]
+        parts_left -= parts[name]
     return shares

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from swarmd.training.batches.groups import TrainingGroup
@@ -45,13 +45,23 @@ class Replay:
         self._by_task = {task: deque(groups, maxlen=KEPT_PER_TASK) for task, groups in mark}
 
     def draw(
-        self, count: int, random: Random, admit: Callable[[TrainingGroup], bool] = lambda group: True
+        self,
+        count: int,
+        random: Random,
+        admit: Callable[[TrainingGroup], bool] = lambda group: True,
+        weights: Mapping[str, float] | None = None,
     ) -> list[TrainingGroup]:
-        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted."""
+        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted.
+
+        Args:
+            weights: of tasks that are to be drawn so many times as often as the others.
+        """
         left = {task: list(kept) for task, kept in self._by_task.items()}
         drawn: list[TrainingGroup] = []
         while len(drawn) < count and left:
-            task = random.choice(list(left))
+            tasks = list(left)
+            chances = [weights.get(each, 1.0) for each in tasks] if weights else None
+            task = random.choices(tasks, chances)[0] if chances else random.choice(tasks)
             groups = left[task]
             group = groups.pop(random.randrange(len(groups)))
             if admit(group):

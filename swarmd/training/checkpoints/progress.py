@@ -14,6 +14,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan
+from swarmd.training.batches.skills import SkillGuard
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
@@ -31,6 +32,7 @@ class TrainingState:
         checkpoints: where it is kept.
         optimizer: gives the one in use, with no step taken yet.
         optimizer_name: as the configuration names it.
+        skills: what is known of held-out accuracies.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class TrainingState:
         checkpoints: Checkpoints,
         optimizer: Callable[[], Any],
         optimizer_name: str,
+        skills: SkillGuard,
     ) -> None:
         self._policy = policy
         self._plan = plan
@@ -48,6 +51,7 @@ class TrainingState:
         self._checkpoints = checkpoints
         self._optimizer = optimizer
         self._optimizer_name = optimizer_name
+        self._skills = skills
         self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
         self._fresh_memory = plan.read_memory()
         self._base = policy.copy_weights() if policy.is_small else None
@@ -74,6 +78,7 @@ class TrainingState:
             "optimizer": self._policy.holding.read_optimizer(self._optimizer()),
             "rng": torch.get_rng_state(),
             "memory": check_plain(self._plan.read_memory()),
+            "skills": self._skills.read(),
         }
         policy = self._policy
         saved = self._checkpoints.save(
@@ -103,6 +108,7 @@ class TrainingState:
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
         self._plan.load_memory(state.get("memory", self._fresh_memory))
+        self._skills.load(state.get("skills", {}))
         self._pace.steps = checkpoint.meta.steps
         _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
@@ -129,6 +135,7 @@ class TrainingState:
             self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
         self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
         self._plan.load_memory(self._fresh_memory)
+        self._skills.load({})
         self._pace.steps = 0
 
 

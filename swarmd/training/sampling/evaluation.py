@@ -36,8 +36,8 @@ def measure_held_out(
     training: TrainingConfig,
     batch_questions: int,
     cancellation: Cancellation,
-) -> float | None:
-    """Mean accuracy on the held-out questions of all tasks, as many of each as the configuration says.
+) -> dict[str, Accuracy]:
+    """Accuracy on the held-out questions by task, as many of each as the configuration says.
 
     Raises:
         Cancelled: it was cancelled meanwhile.
@@ -56,7 +56,7 @@ def measure_held_out(
         prompt_tokens=training.prompt_tokens,
     )
     cancellation.check()  # what a plan gives of a stage that was cancelled is not what it would give
-    return mean_accuracy(result)
+    return result
 
 
 def evaluate(

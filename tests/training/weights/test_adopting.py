@@ -18,6 +18,7 @@ from swarmd.eventlog.files import make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.sampling.evaluation import Accuracy
 from swarmd.training.weights.adopting import adopt
 from swarmd.training.weights.announced import write_announced
 from tests.training.conftest import order
@@ -42,7 +43,11 @@ def settle(path: Path, **changes: Any) -> PeerWeights:
 def scored(engine: TrainingEngine, *accuracies: float) -> list[float]:
     """Held-out accuracies that the engine finds, one after another; the last for ever. Returns those still to come."""
     left = list(accuracies)
-    engine._measure_alone = lambda cancellation: left.pop(0) if len(left) > 1 else left[0]  # type: ignore[method-assign]
+
+    def measure(cancellation: Cancellation) -> dict[str, Accuracy]:
+        return {"all": Accuracy(left.pop(0) if len(left) > 1 else left[0], 1.0, 64)}
+
+    engine._measure_alone = measure  # type: ignore[method-assign]
     return left
 
 
@@ -140,7 +145,7 @@ def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) ->
     before = engine.weights_digest
     weights = place(engine, moved(engine))
 
-    def cancelled(*args: object) -> float:
+    def cancelled(*args: object) -> dict[str, Accuracy]:
         raise Cancelled
 
     scored(engine, 0.25)
