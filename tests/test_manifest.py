@@ -55,6 +55,7 @@ NODE_LOCAL = {
         "peer_share",
         "peer_draw",
         "replay_questions",
+        "guard_skills",
     ),
     *("share_per_task", "share_logprobs", "own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
