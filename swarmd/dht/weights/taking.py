@@ -30,6 +30,7 @@ COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_f
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
+FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,11 @@ class WeightsTaking:
             if look:
                 await session.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
-            for peer, offer in choose_offers(offers, self._ranks(offers), command)[:OFFERS_MAX]:
+            ranks = self._ranks(offers)
+            fitting = choose_offers(offers, ranks, command)
+            if ranks and not fitting and refused.cause == "none-offered":
+                refused = msgspec.structs.replace(refused, reason=FOREIGN)
+            for peer, offer in fitting[:OFFERS_MAX]:
                 if (claims := msgspec.structs.replace(offer, accuracy=None).encode()) in tried:
                     continue
                 tried.add(claims)
