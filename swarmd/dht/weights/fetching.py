@@ -175,7 +175,8 @@ class _Lanes:
             return self._left.pop()
         doubted = anyio.current_time() - DOUBTED_S
         for index, askers in self._under_way.items():
-            if len(askers) == 1 and peer not in askers and next(iter(askers.values()))[0] <= doubted:
+            alone = len(askers) == 1 and peer not in askers and index in self._into.missing
+            if alone and next(iter(askers.values()))[0] <= doubted:
                 return index
         return None
 

@@ -20,7 +20,7 @@ from tests.eventlog.recut import recut
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
-GOLDEN = Path(__file__).parents[2] / "golden" / f"rules-{RULES}"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rules-8"
 LOG = GOLDEN / "own-pace" / "node-1" / "events"
 
 
