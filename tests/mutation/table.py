@@ -6,5 +6,6 @@ from tests.mutation.around import AROUND
 from tests.mutation.evidence import EVIDENCE
 from tests.mutation.inside import INSIDE
 from tests.mutation.shards import SHARDS
+from tests.mutation.weights import WEIGHTS
 
-MUTANTS = (*INSIDE, *SHARDS, *EVIDENCE, *AROUND)
+MUTANTS = (*INSIDE, *SHARDS, *WEIGHTS, *EVIDENCE, *AROUND)
