@@ -16,7 +16,6 @@ from swarmd.cli import run_command
 from swarmd.core.chart import GAPS, shipped_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.segment import first_seq_of, list_segments
@@ -25,7 +24,7 @@ from tests.eventlog.making import NODE, follower_story, members, open_log, write
 from tests.eventlog.recut import recut
 
 EVENTS = follower_story()
-LOG = Path(__file__).parents[2] / "golden" / f"rules-{RULES}" / "own-pace" / "node-1" / "events"
+LOG = Path(__file__).parents[2] / "golden" / "rules-8" / "own-pace" / "node-1" / "events"
 
 
 @pytest.fixture
