@@ -49,6 +49,17 @@ class _Count:
         made.rounds = set(self.rounds)
         return made
 
+    @classmethod
+    def of(cls, kept: KeptCount) -> _Count:
+        made = cls()
+        made.account, made.reward, made.rounds = kept.account, int(kept.reward), set(kept.rounds)
+        made.stages, made.wins, made.votes = kept.stages, kept.wins, kept.votes
+        return made
+
+    def keep(self, peer: str) -> KeptCount:
+        rounds = tuple(sorted(self.rounds))
+        return KeptCount(peer, self.account, str(self.reward), self.stages, self.wins, self.votes, rounds)
+
     def standing(self, peer: str) -> PeerStanding:
         return PeerStanding(peer, self.account, self.reward, len(self.rounds), self.stages, self.wins, self.votes)
 
@@ -56,18 +67,48 @@ class _Count:
 _Counts = dict[str, _Count]
 
 
+class KeptCount(msgspec.Struct, frozen=True, array_like=True):
+    """What one peer has so far, as it is kept; `reward` in decimal digits, for it may have 256 bits and more."""
+
+    peer: str
+    account: str
+    reward: str
+    stages: int
+    wins: int
+    votes: int
+    rounds: tuple[int, ...]
+
+
+class KeptChainStandings(msgspec.Struct, frozen=True, array_like=True):
+    """A `ChainStandings` as it is kept."""
+
+    first: BlockRef | None
+    sealed: tuple[KeptCount, ...]
+    sealed_to: int
+    open: tuple[ChainBlock, ...]
+
+
 class ChainStandings:
     """The fold of `ChainBlock` and `ChainReorged`.
+
+    Args:
+        kept: what `keep` gave, to go on from there.
 
     Attributes:
         first: the earliest block that stands, None before any.
     """
 
-    def __init__(self) -> None:
-        self.first: BlockRef | None = None
-        self._sealed: _Counts = {}
-        self._sealed_to = -1  # number of the last block among these
-        self._open: deque[ChainBlock] = deque()
+    def __init__(self, kept: KeptChainStandings | None = None) -> None:
+        kept = kept or KeptChainStandings(None, (), -1, ())
+        self.first = kept.first
+        self._sealed: _Counts = {each.peer: _Count.of(each) for each in kept.sealed}
+        self._sealed_to = kept.sealed_to  # number of the last block among these
+        self._open = deque(kept.open)
+
+    def keep(self) -> KeptChainStandings:
+        """All of it, to go on from later."""
+        sealed = tuple(count.keep(peer) for peer, count in self._sealed.items())
+        return KeptChainStandings(self.first, sealed, self._sealed_to, tuple(self._open))
 
     @property
     def last(self) -> int:

@@ -1,11 +1,12 @@
 """What a node's event log tells of its training: stages, rewards, accuracy, skipped rounds, restarts, pushes.
 
-Reads the log without a lock, with the daemon up or down, and folds nothing.
+Reads the log without a lock, with the daemon up or down, and folds nothing. What a long log's sealed segments tell is
+kept beside it (`swarmd.eventlog.summaries`), so that the next reading is of the last segment alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,17 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import State
 from swarmd.core.values import SkipCause
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.fold import commits_from, oldest_base
+from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.fold import Base
 from swarmd.eventlog.segment import find_log
+from swarmd.eventlog.summaries import SummaryKind, gather
 
-EMPTY = State()
+KIND = SummaryKind("history", 1)
 
 
-class StageResult(msgspec.Struct, frozen=True):
+class StageResult(msgspec.Struct, frozen=True, gc=False):
     """One trained stage; fields as in `StageTrained`. `at` is POSIX seconds."""
 
     round: int
@@ -47,7 +49,7 @@ class StageResult(msgspec.Struct, frozen=True):
     refused: int  # peers' groups that were refused, whatever the reason
 
 
-class SkippedRounds(msgspec.Struct, frozen=True):
+class SkippedRounds(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     cause: SkipCause
@@ -61,7 +63,7 @@ class Restart(msgspec.Struct, frozen=True):
     at: float
 
 
-class RoundResult(msgspec.Struct, frozen=True):
+class RoundResult(msgspec.Struct, frozen=True, gc=False):
     """What the stages of a round gave together."""
 
     round: int
@@ -73,7 +75,7 @@ class RoundResult(msgspec.Struct, frozen=True):
     peer_groups: int
 
 
-class TrainingHistory(msgspec.Struct, frozen=True):
+class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     """What one log tells. `held_out_before` is the accuracy before the node's very first step."""
 
     peer: str
@@ -95,7 +97,7 @@ class TrainingHistory(msgspec.Struct, frozen=True):
         """What to call the node: its configured name, or the one made from its peer id."""
         return self.name or animal_name(self.peer)
 
-    @property
+    @cached_property
     def rounds(self) -> tuple[RoundResult, ...]:
         """The trained rounds in their order."""
         by_round: dict[int, list[StageResult]] = {}
@@ -132,77 +134,90 @@ def read_history(directory: Path, trained: StageTrained | None = None) -> Traini
         NotFoundError: there is no log.
         LogDamaged, LogForeign, LogNewer: it cannot be read.
     """
-    log = find_log(directory)
-    base = oldest_base(log)
-    envelopes = (envelope for commit in commits_from(log, base) for envelope in commit.envelopes())
-    return make_history(envelopes, trained, base.state)
+    gathering = HistoryGathering()
+    gather(find_log(directory), KIND, gathering)
+    return gathering.history(trained)
 
 
-def make_history(
-    envelopes: Iterable[Envelope], trained: StageTrained | None = None, state: State = EMPTY
-) -> TrainingHistory:
-    """The history that these events tell, after the state before them. Raises NotFoundError where no node started."""
-    gathering = _Gathering(state)
-    for envelope in envelopes:
-        gathering.apply(envelope)
-    if trained is not None:
-        gathering.apply(Envelope(gathering.seq + 1, gathering.at, trained))
-    return gathering.history()
+class GatheredHistory(msgspec.Struct, array_like=True):
+    """A history in the making, as it is kept in a summary; `at` is that of the last event."""
+
+    at: float = 0.0
+    round: int = -1  # the newest that was heard of
+    first_seq: int = -1
+    stopping: bool = False
+    fields: TrainingHistory = TrainingHistory("")  # without what follows
+    stages: list[StageResult] = []
+    skips: list[SkippedRounds] = []
+    restarts: list[Restart] = []
+    pushes: list[ModelPushed] = []
 
 
-class _Gathering:
-    """A history in the making."""
+class HistoryGathering:
+    """Gathers a history from a log's events, one after the other; a `swarmd.eventlog.summaries.Gathered`."""
 
-    def __init__(self, state: State) -> None:
-        self.seq = -1
-        self.at = 0.0
-        self._round = state.clock.round if state.clock else -1  # the newest that was heard of
-        self._first_seq = -1
-        self._stopping = False
-        self._fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device)
+    def __init__(self) -> None:
+        self._kept = GatheredHistory()
+        self._stages: dict[tuple[int, int], StageResult] = {}
+
+    def begin(self, base: Base) -> None:
+        state = base.state
+        fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device)
+        self._kept = GatheredHistory(round=state.clock.round if state.clock else -1, fields=fields)
+        self._stages = {}
         if state.settings is not None:
             self._set(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
-        self._stages: dict[tuple[int, int], StageResult] = {}
-        self._skips: list[SkippedRounds] = []
-        self._restarts: list[Restart] = []
-        self._pushes: list[ModelPushed] = []
+
+    def resume(self, kept: bytes) -> None:
+        self._kept = msgspec.msgpack.decode(kept, type=GatheredHistory)
+        self._stages = {(stage.round, stage.stage): stage for stage in self._kept.stages}
+        self._kept.stages = []
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(msgspec.structs.replace(self._kept, stages=list(self._stages.values())))
+
+    def take(self, commit: Commit) -> None:
+        for envelope in commit.envelopes():
+            self.apply(envelope)
 
     def apply(self, envelope: Envelope) -> None:
-        self.seq, self.at, event = envelope.seq, envelope.at, envelope.event
-        if self._first_seq < 0:
-            self._first_seq = self.seq
+        """Take the next event."""
+        kept, event = self._kept, envelope.event
+        kept.at = envelope.at
+        if kept.first_seq < 0:
+            kept.first_seq = envelope.seq
         if isinstance(event, StageTrained):
             self._take_stage(event)
         elif isinstance(event, RoundsSkipped):
-            self._skips.append(SkippedRounds(event.first, event.last, event.cause, self.at))
+            kept.skips.append(SkippedRounds(event.first, event.last, event.cause, kept.at))
         elif isinstance(event, RoundAnnounced):
-            self._round = max(self._round, event.round)
+            kept.round = max(kept.round, event.round)
         elif isinstance(event, ModelPushed):
-            self._pushes.append(event)
+            kept.pushes.append(event)
         elif isinstance(event, StopRequested):
-            self._stopping = True
+            kept.stopping = True
         elif isinstance(event, NodeStarted | TrainerReady | WorkerExited):
             self._take_life(event)
 
     def _take_life(self, event: NodeStarted | TrainerReady | WorkerExited) -> None:
         if isinstance(event, NodeStarted):
-            if self._fields.peer:
-                self._restarts.append(Restart(max(self._round, 0), self.at))
-            self._stopping = False
+            if self._kept.fields.peer:
+                self._kept.restarts.append(Restart(max(self._kept.round, 0), self._kept.at))
+            self._kept.stopping = False
             self._set(peer=event.settings.peer, name=event.settings.name, swarm=event.settings.swarm)
         elif isinstance(event, TrainerReady):
             self._set(model=event.model, device=event.device, parameters=event.parameters)
-        elif event.worker == "trainer" and not event.planned and not self._stopping:
-            self._set(trainer_exits=self._fields.trainer_exits + 1)
+        elif event.worker == "trainer" and not event.planned and not self._kept.stopping:
+            self._set(trainer_exits=self._kept.fields.trainer_exits + 1)
 
     def _take_stage(self, event: StageTrained) -> None:
-        self._round = max(self._round, event.round)
+        self._kept.round = max(self._kept.round, event.round)
         if event.held_out_before is not None:
             self._set(held_out_before=event.held_out_before)
         self._stages[event.round, event.stage] = StageResult(
             event.round,
             event.stage,
-            self.at,
+            self._kept.at,
             event.reward,
             event.held_out,
             event.steps,
@@ -213,16 +228,20 @@ class _Gathering:
         )
 
     def _set(self, **fields: Any) -> None:
-        self._fields = msgspec.structs.replace(self._fields, **fields)
+        self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
 
-    def history(self) -> TrainingHistory:
-        if not self._fields.peer:
+    def history(self, trained: StageTrained | None = None) -> TrainingHistory:
+        """All that was gathered, and a stage that may not have reached the log yet. Raises NotFoundError."""
+        if trained is not None:
+            self._take_stage(trained)
+        kept = self._kept
+        if not kept.fields.peer:
             raise NotFoundError("the log holds no start of a node", "Its beginning was removed; name a whole log")
         return msgspec.structs.replace(
-            self._fields,
+            kept.fields,
             stages=tuple(stage for _, stage in sorted(self._stages.items())),
-            skips=tuple(self._skips),
-            restarts=tuple(self._restarts),
-            pushes=tuple(self._pushes),
-            from_seq=self._first_seq,
+            skips=tuple(kept.skips),
+            restarts=tuple(kept.restarts),
+            pushes=tuple(kept.pushes),
+            from_seq=kept.first_seq,
         )

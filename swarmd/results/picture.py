@@ -33,6 +33,8 @@ CAUSES: dict[SkipCause, tuple[str, str]] = {  # marker and colour
 }
 NODES_MAX = 64  # in one picture
 POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
+BARS_MAX = 1000  # that can be told apart beside each other
+POINTS_MAX = 4000  # of a line; of more, each is the mean of some
 SKIPS_BESIDE = 5  # skipped rounds shown before the first and after the last trained one, at the least
 LEGEND_CHARS = 140  # that fit beside each other
 LABEL_CHARS_MAX = 60
@@ -92,13 +94,13 @@ def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
         "linestyle": LINES[place // len(COLOURS) % len(LINES)],
         "marker": MARKERS[place % len(MARKERS)],
         "markersize": 4.5,
-        "markevery": max(len(history.rounds) // POINTS_MARKED_MAX, 1),
+        "markevery": max(min(len(history.rounds), POINTS_MAX) // POINTS_MARKED_MAX, 1),
         "linewidth": 1.6,
     }
 
 
 def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
-    measured = [(row.round, row.held_out) for row in history.rounds if row.held_out is not None]
+    measured = thinned([(row.round, row.held_out) for row in history.rounds if row.held_out is not None])
     if history.held_out_before is not None and measured:
         first = measured[0][0] - 1
         unnamed = {**look, "label": None, "markevery": 1}
@@ -109,8 +111,17 @@ def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -
 
 
 def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
-    rounds = history.rounds
-    axes.plot([row.round for row in rounds], [row.reward for row in rounds], **look)
+    points = thinned([(row.round, row.reward) for row in history.rounds])
+    axes.plot([round for round, _ in points], [reward for _, reward in points], **look)
+
+
+def thinned(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
+    """Means of as many neighbours as leave `POINTS_MAX` points at most; so many are given back as they are."""
+    step = math.ceil(len(points) / POINTS_MAX)
+    if step <= 1:
+        return [*points]
+    groups = (points[first : first + step] for first in range(0, len(points), step))
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
@@ -118,7 +129,7 @@ def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequenc
     low, high = _window(histories)
     axes.set_xlim(low - 1.5, high + 0.7)
     for lane, history in enumerate(histories):
-        trained = [(row.round - 0.4, 0.8) for row in history.rounds]
+        trained = [(first - 0.4, last - first + 0.8) for first, last in spans_of(history, (high - low) / BARS_MAX)]
         axes.broken_barh(trained, (lane - 0.22, 0.44), color=COLOURS[lane % len(COLOURS)], alpha=0.45, linewidth=0)
         for skip in history.skips:
             marker, colour = CAUSES[skip.cause]
@@ -130,6 +141,17 @@ def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequenc
         axes.plot(restarts, [lane - 0.36] * len(restarts), marker=7, color="black", linestyle="", markersize=5)
     axes.set_yticks(range(len(histories)), list(names), fontsize=8)
     axes.set_ylim(len(histories) - 0.4, -0.8)
+
+
+def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
+    """First and last of the trained rounds, where less than `gap` rounds lie between two of them in one span."""
+    spans: list[tuple[int, int]] = []
+    for row in history.rounds:
+        if spans and row.round - spans[-1][1] <= gap:
+            spans[-1] = (spans[-1][0], row.round)
+        else:
+            spans.append((row.round, row.round))
+    return spans
 
 
 def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:

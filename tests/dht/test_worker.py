@@ -45,7 +45,7 @@ from swarmd.core.events import (
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import LeaderboardBody, read_standings, verify_leaderboard
+from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.dht.wire.records import ADMITTED_MAX, decode_signed
 from swarmd.dht.wire.shards import shard_of
 from swarmd.errors import ExitCode
@@ -175,7 +175,9 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
         assert all(len(node.blobs.get(ref.digest)) == ref.size_bytes for ref in gathered.rollouts)
     standings = tuple(Standing(report.peer, "", report.reward, 1, 0) for report in reports)
     records = tuple(report.record for report in reports)
-    assert verify_leaderboard([LeaderboardBody(0, standings, records)], SWARM) == []
+    check = LeaderboardCheck()
+    check.take(LeaderboardBody(0, standings, records), SWARM)
+    assert check.problems == []
     await coordinator.do(PublishLeaderboard("leaderboard/0", 0, standings, records))
     await coordinator.expect(LeaderboardPublished, round=0)
     await asyncio.sleep(2.5)

@@ -14,22 +14,25 @@ WRONG = b"\xaa" * 16
 SNAPSHOTS = 6  # about so many are taken
 
 
-def recut(source: Path, target: Path, seed: int, snapshots: int = SNAPSHOTS, wrong: Collection[int] = ()) -> int:
-    """Copy the commits of a log that begins at event 0; those of the `wrong` numbers get another commands digest.
+def recut(source: Path, target: Path, seed: int, wrong: Collection[int] = (), later_s: float = 0.0) -> int:
+    """Copy the commits of a log that begins at event 0. Returns how many snapshots were taken.
 
-    Returns how many snapshots were taken.
+    Args:
+        wrong: numbers of commits that get another commands digest.
+        later_s: what is added to the time of the last commit of the first segment.
     """
     base = oldest_base(source)
     assert base.seq == 0
     commits = list(commits_from(source, base))
     random = Random(seed)
-    places = set(random.sample(range(1, len(commits)), min(snapshots, len(commits) - 1)))
+    places = set(random.sample(range(1, len(commits)), min(SNAPSHOTS, len(commits) - 1)))
     fold = StateFold(base.state)
     taken = 0
     with EventLog.open(target, node_of(source), "recut") as log:
         for place, commit in enumerate(commits):
             fold_commit(fold, commit)
-            log.append(commit.at, commit.events, WRONG if place in wrong else commit.commands_digest, commit.rules)
+            at = commit.at + later_s * (place == min(places))
+            log.append(at, commit.events, WRONG if place in wrong else commit.commands_digest, commit.rules)
             if place in places and commit.rules in REPRODUCES:
                 log.write_snapshot(fold.state)
                 taken += 1

@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
 from swarmd.eventlog.fold import load, newest_base, oldest_base
+from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.segment_writer import SegmentWriter
 from swarmd.eventlog.snapshot import (
     Snapshot,
     encode_state,
@@ -25,6 +28,8 @@ from swarmd.eventlog.snapshot import (
     snapshot_seq,
     write_snapshot,
 )
+from swarmd.eventlog.store import EventLog
+from swarmd.results.history import read_history
 from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
 
 pytestmark = pytest.mark.usefixtures("without_sync")
@@ -172,3 +177,41 @@ def test_no_flipped_bit_in_a_snapshot_goes_unnoticed(tmp_path: Path) -> None:
         path.write_bytes(flipped)
         with pytest.raises(LogDamaged):
             read_snapshot(path, NODE, 1)
+
+
+@pytest.mark.parametrize(
+    ("events", "segment_bytes", "bytes_max"),
+    [
+        pytest.param(12_000, 200_000, 800_000),
+        pytest.param(1_500_000, 16 * 2**20, 64 * 2**20, marks=pytest.mark.soak),
+    ],
+)
+def test_a_long_life_stays_within_its_budget_and_goes_on_from_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int, segment_bytes: int, bytes_max: int
+) -> None:
+    largest, written = 0, 0
+
+    def begin(log: EventLog) -> SegmentWriter:
+        nonlocal largest
+        segment = begin_segment(log)
+        largest = max(largest, log_bytes(tmp_path))
+        return segment
+
+    def append(segment: SegmentWriter, payload: bytes) -> None:
+        nonlocal written
+        written += len(payload)
+        append_payload(segment, payload)
+
+    begin_segment, append_payload = EventLog._begin_segment, SegmentWriter.append
+    monkeypatch.setattr(EventLog, "_begin_segment", begin)
+    monkeypatch.setattr(SegmentWriter, "append", append)
+    last = write_long_log(tmp_path, events, segment_bytes=segment_bytes, bytes_max=bytes_max)
+    assert written > 3 * bytes_max
+    assert largest <= bytes_max + segment_bytes + RESERVE_BYTES
+    assert oldest_base(tmp_path).seq > events // 3
+    assert verify(tmp_path).from_seq == oldest_base(tmp_path).seq
+    state, _ = load(tmp_path)
+    assert state.clock is not None and state.clock.round == last
+    history = read_history(tmp_path)
+    assert history.from_seq == oldest_base(tmp_path).seq
+    assert [stage.round for stage in history.stages] == list(range(history.stages[0].round, last))

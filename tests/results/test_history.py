@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -28,9 +29,10 @@ from swarmd.core.events import (
 from swarmd.core.state import State, from_plain
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
+from swarmd.eventlog.fold import Base
 from swarmd.observe.narrative.lines import line_of
 from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, CardSubject, data_of, escape, make_card, thin_out
-from swarmd.results.history import RoundResult, StageResult, TrainingHistory, make_history, read_history
+from swarmd.results.history import HistoryGathering, RoundResult, StageResult, TrainingHistory, read_history
 from swarmd.swarms.math.rows import DAPO, GSM8K
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
@@ -42,6 +44,16 @@ SETTINGS = Settings(PEER, "test", "follower", "someone", name="one")
 def trained(round: int, stage: int = 0, reward: float = 0.5, **fields: object) -> StageTrained:
     reference = RolloutsRef(PEER, round, stage, "d" * 64, 1, 1)
     return msgspec.structs.replace(StageTrained("train", round, stage, reward, reference), **fields)
+
+
+def make_history(
+    envelopes: Iterable[Envelope], last: StageTrained | None = None, state: State | None = None
+) -> TrainingHistory:
+    gathering = HistoryGathering()
+    gathering.begin(Base(state or State()))
+    for envelope in envelopes:
+        gathering.apply(envelope)
+    return gathering.history(last)
 
 
 def history_of(*events: Event, last: StageTrained | None = None) -> TrainingHistory:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from swarmd.cli.inspect.explain import has_daemon, tell_latest, tell_round
-from swarmd.cli.inspect.leaderboard import read_boards
+from swarmd.cli.inspect.gathered_boards import read_boards
 from swarmd.cli.inspect.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
@@ -187,8 +187,7 @@ def test_the_leaderboard_verb_ranks_as_the_status_does(log: Path, tmp_path: Path
     state, _ = load(directory / "events")
     if state.coordination is None or not state.coordination.standings:
         return
-    _, _, boards = read_boards(directory)
-    ranked = sorted(boards[-1].standings, key=lambda row: -row.reward)
+    ranked = sorted(read_boards(directory).standings, key=lambda row: -row.reward)
     status = read_status(DataPaths(directory))
     assert status.coordinator is not None
     assert [(row.peer, row.reward) for row in status.coordinator.standings] == [

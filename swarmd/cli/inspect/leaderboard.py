@@ -11,11 +11,10 @@ import typer
 from swarmd.chain.standings import ORDERS, Order
 from swarmd.cli.locate import RULE, log_of
 from swarmd.core.values import Standing
-from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from swarmd.cli.inspect.standings import ChainBoard, Ranked
-    from swarmd.dht.wire.leaderboard import LeaderboardBody
 
 DEPTH = 2  # as chain.depth where a configuration says nothing
 TOP_MAX = 10_000
@@ -83,24 +82,23 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
     import msgspec
 
+    from swarmd.cli.inspect.gathered_boards import read_boards
     from swarmd.cli.inspect.standings import print_whole
-    from swarmd.dht.wire.leaderboard import verify_leaderboard
 
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
-    swarm, before, boards = read_boards(directory)
-    problems = verify_leaderboard(boards, swarm, before)
-    ranked = sorted(boards[-1].standings, key=lambda row: (-getattr(row, order), row.peer))[:top]
+    boards = read_boards(directory)
+    problems = boards.problems
+    ranked = sorted(boards.standings, key=lambda row: (-getattr(row, order), row.peer))[:top]
     if as_json:
-        told = {"swarm": swarm, "round": boards[-1].round, "standings": ranked, "problems": problems}
+        told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked, "problems": problems}
         tell_json(msgspec.json.encode(told))
     else:
-        print_whole(ranked_reports(ranked, boards[-1].round))
+        print_whole(ranked_reports(ranked, boards.round))
         for problem in problems:
             typer.echo(f"wrong: {problem}")
         if not problems:
-            reports = sum(len(board.reports) for board in boards)
-            typer.echo(f"{reports} signed reports of {len(boards)} rounds add up to these standings")
+            typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
 
 
@@ -109,34 +107,6 @@ def tell_json(encoded: bytes) -> None:
     import msgspec
 
     typer.echo(msgspec.json.format(encoded, indent=2))
-
-
-def read_boards(directory: Path) -> tuple[str, tuple[Standing, ...], list[LeaderboardBody]]:
-    """The swarm id, the standings that the log begins with, and the leaderboards that it led to.
-
-    Raises:
-        NotFoundError: there is no log, or it is no coordinator's, or it has closed no round.
-        LogDamaged: the log cannot be read.
-    """
-    from swarmd.core.commands import PublishLeaderboard
-    from swarmd.dht.wire.leaderboard import LeaderboardBody
-    from swarmd.eventlog.fold import fold_log, oldest_base
-    from swarmd.eventlog.segment import find_log
-
-    log = find_log(directory)
-    base = oldest_base(log)
-    swarm = ""
-    boards: list[LeaderboardBody] = []
-    for applied in fold_log(log, base):
-        if applied.after.settings is not None:
-            swarm = applied.after.settings.swarm
-        for command in applied.commands:
-            if isinstance(command, PublishLeaderboard) and command.round not in {board.round for board in boards[-1:]}:
-                boards.append(LeaderboardBody(command.round, command.standings, command.reports))
-    if not boards:
-        raise NotFoundError(f"the log in {log} closes no round", "Name the data directory of the swarm's coordinator")
-    before = base.state.coordination
-    return swarm, before.standings if before else (), boards
 
 
 def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:

@@ -15,9 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
-from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
 
 COLUMNS_MAX = 4096  # of a printed table
@@ -55,29 +53,19 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
         LogDamaged: the log cannot be read.
         ChainError: its blocks cannot be put in order.
     """
+    from swarmd.cli.inspect.gathered_boards import read_chain
+
     log = find_log(directory)
-    standings, up, chained, head = ChainStandings(), None, False, -1
-    for commit in read_commits(log):
-        for event in commit.events:
-            if isinstance(event, ChainBlock | ChainReorged):
-                standings.apply(event)
-                head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
-            elif isinstance(event, ChainUp):
-                up, head = event, event.head.number
-            chained = chained or _is_of_chain(event)
-    if not chained:
+    read = read_chain(log)
+    up = read.found.up
+    if not read.found.chained:
         return None
     if up is None:
         raise NotFoundError(
             f"the log in {log} holds nothing of the chain yet", "The node has not reached the chain so far"
         )
-    notes = _notes_of_log(standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
-    return _board(standings, ContractHead(up.contract, up.chain_id, head), by, depth, notes)
-
-
-def _is_of_chain(event: Any) -> bool:
-    settings = getattr(event, "settings", None)
-    return isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
+    notes = _notes_of_log(read.standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
+    return _board(read.standings, ContractHead(up.contract, up.chain_id, read.found.head), by, depth, notes)
 
 
 def _notes_of_log(standings: ChainStandings, contract: str) -> tuple[str, ...]:

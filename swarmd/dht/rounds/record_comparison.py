@@ -97,7 +97,7 @@ class RecordComparison:
                 signed = decode_signed(encoded)
                 content = check_payload(signed.payload)
             except RecordRejected:
-                continue  # `verify_leaderboard` names it
+                continue  # `LeaderboardCheck` names it
             if isinstance(content, ReportRecord):
                 self._quote((signed.owner, content.round, content.stage), SeenRecord(signed, content))
 

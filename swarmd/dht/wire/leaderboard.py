@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -70,24 +70,26 @@ def read_standings(path: Path, swarm: str) -> KeptStandings | None:
     return kept if kept.swarm == swarm else None
 
 
-def verify_leaderboard(boards: Sequence[LeaderboardBody], swarm: str, before: Iterable[Standing] = ()) -> list[str]:
-    """Add up the standings again from the signed reports.
+class LeaderboardCheck:
+    """Adds up standings from signed reports, leaderboard by leaderboard.
 
     Args:
-        boards: leaderboards of consecutive rounds.
-        swarm: swarm id.
-        before: standings that the first of them starts from; empty for the swarm's first round.
+        before: standings that the first one starts from.
 
-    Returns:
-        What is wrong, a sentence each; empty when all standings are what the reports say.
+    Attributes:
+        standings: what the reports add up to so far, by peer.
+        problems: what is wrong, a sentence each.
     """
-    problems: list[str] = []
-    standings = {standing.peer: standing for standing in before}
-    for board in boards:
-        for report in _verified(board, swarm, problems):
-            standings[report[0]] = _credited(standings.get(report[0]), *report)
-        _compare(board, standings, problems)
-    return problems
+
+    def __init__(self, before: Iterable[Standing] = ()) -> None:
+        self.standings = {standing.peer: standing for standing in before}
+        self.problems: list[str] = []
+
+    def take(self, board: LeaderboardBody, swarm: str) -> None:
+        """Add the next round's."""
+        for report in _verified(board, swarm, self.problems):
+            self.standings[report[0]] = _credited(self.standings.get(report[0]), *report)
+        _compare(board, self.standings, self.problems)
 
 
 def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:

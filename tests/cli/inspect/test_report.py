@@ -15,7 +15,7 @@ from swarmd.cli import app
 from swarmd.core.values import SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, SkippedRounds, StageResult, TrainingHistory
-from swarmd.results.picture import NODES_MAX, draw, labels_of, make_figure
+from swarmd.results.picture import NODES_MAX, POINTS_MAX, draw, labels_of, make_figure, spans_of, thinned
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 SWARM = GOLDEN / "rules-1" / "late-joiner"
@@ -164,3 +164,19 @@ def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> No
     )
     low, high = make_figure([late]).axes[2].get_xlim()
     assert 99_990 < low < 100_000 < high < 100_010
+
+
+def test_a_long_life_is_drawn_with_bounded_points_and_bars() -> None:
+    figure = make_figure([history(0, rounds=9001)])
+    _, reward, life = figure.axes
+    (line,) = reward.lines
+    assert 1000 < len(line.get_xdata()) <= POINTS_MAX
+    assert sum(len(bars.get_paths()) for bars in life.collections) < 20, "rounds without a gap are one bar"
+
+
+def test_a_short_life_is_drawn_round_by_round() -> None:
+    points = [(round, float(round % 3)) for round in range(POINTS_MAX)]
+    assert thinned(points) == points
+    assert thinned([(0, 0.0), (1, 1.0)] * POINTS_MAX) == [(0.5, 0.5)] * POINTS_MAX
+    assert spans_of(history(0, rounds=5), gap=0.01) == [(round, round) for round in range(5)]
+    assert spans_of(history(0, rounds=5), gap=1.0) == [(0, 4)]

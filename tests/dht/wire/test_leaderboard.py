@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,11 +13,11 @@ from swarmd.dht.identity.identity import Identity
 from swarmd.dht.wire.leaderboard import (
     KeptStandings,
     LeaderboardBody,
+    LeaderboardCheck,
     decode_board,
     encode_board,
     keep_standings,
     read_standings,
-    verify_leaderboard,
 )
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import RecordRejected
@@ -25,6 +26,13 @@ from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, SWARM, sign
 
 def report(who: Identity, round: int, stage: int, reward: float, swarm: str = SWARM) -> bytes:
     return signed_by(who, ReportRecord(swarm, round, stage, reward, DIGEST, 10, 1), ttl_s=-9e6).encode()
+
+
+def verify_leaderboard(boards: Sequence[LeaderboardBody], swarm: str, before: Sequence[Standing] = ()) -> list[str]:
+    check = LeaderboardCheck(before)
+    for board in boards:
+        check.take(board, swarm)
+    return check.problems
 
 
 FIRST = LeaderboardBody(

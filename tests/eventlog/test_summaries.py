@@ -1,0 +1,152 @@
+"""What is gathered with a summary of an earlier reading is what a reading of the whole log gathers."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.cli.inspect.gathered_boards import read_boards
+from swarmd.cli.inspect.standings import board_of_log
+from swarmd.core.step import RULES
+from swarmd.errors import NotFoundError
+from swarmd.eventlog import summaries
+from swarmd.eventlog.fold import node_of
+from swarmd.eventlog.retention import retain
+from swarmd.eventlog.segment import list_segments
+from swarmd.results.history import read_history
+from tests.eventlog.recut import recut
+
+pytestmark = pytest.mark.usefixtures("without_sync")
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+COORDINATOR = GOLDEN / "rules-4/low-space-and-stops/node-1/events"
+WITH_PROBLEMS = GOLDEN / "rules-8/own-pace/node-1/events"
+FOLLOWER = GOLDEN / "rules-1/kills/node-1/events"
+CHAIN = GOLDEN / "rules-2/chain-kills/node-2/events"
+READERS: list[tuple[str, Path, Callable[[Path], object]]] = [
+    ("history", FOLLOWER, read_history),
+    ("history", COORDINATOR, read_history),
+    ("leaderboard", COORDINATOR, read_boards),
+    ("leaderboard", WITH_PROBLEMS, read_boards),
+    ("chain", CHAIN, lambda log: board_of_log(log, "reward", 2)),
+]
+each_reader = pytest.mark.parametrize(("kind", "source", "read"), READERS)
+
+
+@pytest.fixture(autouse=True)
+def short_logs_have_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "WORTH_BYTES", 1)
+
+
+@each_reader
+@pytest.mark.parametrize("seed", range(3))
+def test_a_log_that_grew_since_is_read_from_the_summary_on_and_gives_the_same(
+    tmp_path: Path, kind: str, source: Path, read, seed: int
+) -> None:
+    whole, grown = tmp_path / "whole", tmp_path / "grown"
+    recut(source, whole, seed)
+    expected = read(source)
+    grown.mkdir()
+    path = grown / "summaries" / f"{kind}.sum"
+    kept = []
+    for segment in list_segments(whole)[:-1]:
+        shutil.copy(segment, grown)
+        with_summary = _told(read, grown)
+        kept.append(path.read_bytes() if path.exists() else b"")
+        shutil.rmtree(grown / "summaries", ignore_errors=True)
+        assert _told(read, grown) == with_summary
+        if kept[-1]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(kept[-1])
+    shutil.copy(list_segments(whole)[-1], grown)
+    assert len(set(kept)) >= 3, "it goes on with the log"
+    assert read(grown) == expected
+
+
+def _told(read: Callable[[Path], object], log: Path) -> object:
+    """What a reader says of a log that may be too short to say anything."""
+    try:
+        return read(log)
+    except NotFoundError as error:
+        return error.message
+
+
+@each_reader
+def test_what_a_summary_covers_is_not_read_again(tmp_path: Path, kind: str, source: Path, read) -> None:
+    recut(source, tmp_path, seed=1)
+    expected = read(tmp_path)
+    for segment in list_segments(tmp_path)[1:-1]:
+        segment.write_bytes(b"gone")
+    assert read(tmp_path) == expected
+
+
+def damaged(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(bytes(raw))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def of_another_log(path: Path) -> None:
+    """Of a log of the same node with the same segments, but for one event's time."""
+    other = path.parent.parent.parent / "other"
+    recut(SOURCES[path.stem], other, seed=1, later_s=1.0)
+    _READ[path.stem](other)
+    shutil.copy(other / "summaries" / path.name, path)
+
+
+def of_another_version(path: Path) -> None:
+    summary = summaries._read(path)
+    assert summary is not None
+    payload = msgspec.msgpack.encode(msgspec.structs.replace(summary, version=summary.version + 1, body=b""))
+    path.write_bytes(summaries.MAGIC + hashlib.sha256(payload).digest() + payload)
+
+
+SOURCES = {"history": FOLLOWER, "leaderboard": COORDINATOR, "chain": CHAIN}
+_READ = {kind: read for kind, _, read in READERS}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("spoil", [damaged, cut, of_another_log, of_another_version, Path.unlink])
+def test_a_summary_that_does_not_fit_the_log_is_made_anew(tmp_path: Path, kind: str, spoil) -> None:
+    log = tmp_path / "log"
+    recut(SOURCES[kind], log, seed=1)
+    expected = _READ[kind](log)
+    path = log / "summaries" / f"{kind}.sum"
+    sound = path.read_bytes()
+    spoil(path)
+    assert _READ[kind](log) == expected
+    assert path.read_bytes() == sound
+
+
+@each_reader
+def test_a_shortened_log_says_what_it_would_say_without_a_summary(
+    tmp_path: Path, kind: str, source: Path, read
+) -> None:
+    recut(source, tmp_path, seed=2)
+    read(tmp_path)
+    retain(tmp_path, node_of(tmp_path), RULES, bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
+    with_summary = _told(read, tmp_path)
+    shutil.rmtree(tmp_path / "summaries")
+    assert _told(read, tmp_path) == with_summary
+
+
+def test_a_log_where_nothing_can_be_written_is_read_whole(tmp_path: Path) -> None:
+    recut(FOLLOWER, tmp_path, seed=1)
+    (tmp_path / "summaries").write_bytes(b"no directory")
+    assert read_history(tmp_path) == read_history(FOLLOWER)
+
+
+def test_short_logs_have_no_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    recut(FOLLOWER, tmp_path, seed=1)
+    read_history(tmp_path)
+    assert not (tmp_path / "summaries").exists()
