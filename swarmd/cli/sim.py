@@ -31,7 +31,8 @@ def sim(
 ) -> int:
     """Play a swarm of real cores on simulated machines, with faults, and check every commit.
 
-    What is not given is drawn from the seed; in a quarter of the seeds somebody is hostile. The same seed and options
+    What is not given is drawn from the seed; in a quarter of the seeds somebody is hostile, and in a quarter of
+    those for which --hostile is not given newcomers take weights from peers. The same seed and options
     give the same trace on every machine.
     """
     fields = parse_fields(given or [], nodes, hours, hostile)

@@ -83,6 +83,7 @@ NONE, ALL = "none", "all"
 HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleeper", "sybil")
 HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
 SHARDED_SHARE = 0.4  # of the seeds in which stages may have shards
+CATCH_UP_SHARE = 0.25  # of the seeds in which newcomers take weights from peers
 CROWDS = (30, 100, 300)  # sizes of a crowd that are drawn
 
 
@@ -110,6 +111,13 @@ def draw_shards(seed: int) -> dict[str, Any]:
     random = Random(f"{seed}/shards")
     drawn = {"shard_members": random.choice((1, 2, 3)), "gather_peers": random.choice((2, 32))}
     return drawn if random.random() < SHARDED_SHARE else {}
+
+
+def draw_catch_up(seed: int) -> dict[str, Any]:
+    """Whether newcomers take weights from peers. The stream of chance is its own."""
+    random = Random(f"{seed}/weights")
+    rounds, wait_s = random.choice((1, 2, 3)), random.choice((10.0, 60.0, 300.0))
+    return {"catch_up_rounds": rounds, "catch_up_s": wait_s} if random.random() < CATCH_UP_SHARE else {}
 
 
 def draw_profile(seed: int, **given: Any) -> SimProfile:
@@ -146,4 +154,6 @@ def draw_profile(seed: int, **given: Any) -> SimProfile:
         "jumps": random.choice((0.0, 0.0, 3.0)),
         "day_calls": random.choice((0, 0, 0, 40)),
     }
+    if "hostile" not in given:  # as recorded seeds have it, which stay what they were
+        drawn |= draw_catch_up(seed)
     return SimProfile(**{**drawn, **draw_hostile(seed), **draw_shards(seed), **given})

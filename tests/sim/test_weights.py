@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 
+from swarmd.cli.sim import parse_fields
+from swarmd.core.commands import Train
 from swarmd.core.events import TimerFired, WeightsAdopted, WeightsFetched, WeightsRefused
+from swarmd.core.node import weights
+from swarmd.core.turn import Turn
+from swarmd.core.values import PeerWeights
+from swarmd.sim.invariants.checks import InvariantBroken, line_of
+from swarmd.sim.ports import trainer as trainer_port
+from swarmd.sim.ports.trainer import TrainerWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
 
@@ -36,3 +45,42 @@ def facts() -> Counter[str]:
 
 def test_everything_that_can_become_of_weights_did(facts: Counter[str]) -> None:
     assert set(facts) == {"WeightsFetched", "WeightsAdopted", "WeightsRefused", "overdue"}, facts
+
+
+def play(seed: int) -> None:
+    World(seed, draw_profile(seed, **WORLD)).play()
+
+
+def test_a_run_fails_where_weights_are_adopted_that_are_no_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tell_worse(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:
+        trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, 0.25))
+
+    monkeypatch.setattr(trainer_port, "tell_measured", tell_worse)
+    with pytest.raises(InvariantBroken, match="were adopted"):
+        play(SEEDS[1])
+
+
+def test_a_run_fails_where_a_stage_begins_from_what_was_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = weights.give
+
+    def give_others(turn: Turn) -> PeerWeights | None:
+        given = give(turn)
+        return given and msgspec.structs.replace(given, digest="0" * 64)
+
+    monkeypatch.setattr(weights, "give", give_others)
+    with pytest.raises(InvariantBroken, match="fetched were"):
+        play(SEEDS[1])
+
+
+def test_a_quarter_of_the_seeds_draw_newcomers_that_take_weights_and_no_recorded_one_does() -> None:
+    drawn = [draw_profile(seed).catch_up_rounds for seed in range(200)]
+    assert 30 < sum(rounds > 0 for rounds in drawn) < 70
+    assert not any(draw_profile(seed, hostile="none").catch_up_rounds for seed in range(200))
+
+
+@pytest.mark.parametrize("hostile", [{}, {"hostile": "none"}, {"hostile": "sybil"}])
+def test_the_line_that_repeats_a_run_gives_its_profile(hostile: dict[str, Any]) -> None:
+    for seed in range(40):
+        for profile in (draw_profile(seed, **hostile), draw_profile(seed, **hostile, catch_up_rounds=2)):
+            given = line_of(seed, profile).split(" --set ")[1:]
+            assert draw_profile(seed, **parse_fields(given, None, None)) == profile

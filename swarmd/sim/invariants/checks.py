@@ -22,6 +22,7 @@ from swarmd.sim.invariants.orders import CommandChecks
 from swarmd.sim.invariants.progress import ProgressChecks
 from swarmd.sim.invariants.recovery import Recovery
 from swarmd.sim.invariants.waits import find_stall
+from swarmd.sim.invariants.weights import WeightsChecks
 from swarmd.sim.ports.chain import SimReceipt
 from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.profile import SimProfile, draw_profile
@@ -47,8 +48,10 @@ class InvariantBroken(SwarmdError):
 
 def line_of(seed: int, profile: SimProfile) -> str:
     """The command line that repeats a run."""
-    drawn = draw_profile(seed)
-    differing = {key: value for key, value in msgspec.structs.asdict(profile).items() if value != getattr(drawn, key)}
+    given = {} if profile.hostile == draw_profile(seed).hostile else {"hostile": profile.hostile}
+    drawn = draw_profile(seed, **given)
+    fields = msgspec.structs.asdict(profile).items()
+    differing = given | {key: value for key, value in fields if value != getattr(drawn, key)}
     return " ".join([f"swarmd sim --seed {seed}", *(f"--set {key}={value}" for key, value in differing.items())])
 
 
@@ -60,6 +63,7 @@ class NodeChecks:
         self.node = node
         self.accounts = Accounts(world, node)
         self.orders = CommandChecks(world, node)
+        self.weights = WeightsChecks(world, node) if node.settings.catch_up_rounds else None
         self.chair = CoordinatorModel(world, node) if node.settings.coordination is not None else None
         self.claims = SubmissionChecks(world, node)
         self.seq = 0  # the fold of the events before `seq` is `state`
@@ -70,6 +74,8 @@ class NodeChecks:
         checks, before, after = self.world.checks, applied.before, applied.after
         self.seq, self.state = applied.seq + 1, after
         self.orders.apply(applied)
+        if self.weights is not None:
+            self.weights.apply(applied)
         checks.honest.look_at(self.node, applied)
         if after is before:
             return
