@@ -11,7 +11,7 @@ import pytest
 from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
-from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.errors import IdentityError
 from swarmd.secret_files import SecretKind, write_secret
 from tests.dht.making import CLOCK, SWARM
@@ -21,7 +21,7 @@ KEY = SecretKind("key", IdentityError, 1000)
 
 
 def write_own_records(path: Path) -> None:
-    shelf = OwnRecordStore(ShelfFile(path), SWARM)
+    shelf = OwnRecordStore(OwnRecordFile(path), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
 

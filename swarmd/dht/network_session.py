@@ -29,7 +29,7 @@ from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
 from swarmd.weights.fetched import FetchedWeights
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime
 

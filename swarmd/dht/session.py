@@ -39,7 +39,7 @@ from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.rounds.record_comparison import RecordComparison
-from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.weights.giving import GivenWeights
@@ -50,7 +50,7 @@ from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 from swarmd.weights.fetched import FetchedWeights
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 
 TELL_REJECTIONS_S = 2.0
@@ -167,8 +167,9 @@ class Session(NetworkSession):
             self.random,
         )
         self._compare_records()
-        shelf, network = OwnRecordStore(ShelfFile(paths.records), self.swarm), HiveNetwork(self.node, self.identity)
-        self.publisher = Publisher(network, shelf, self.runtime, dht.record_s, self.coordinating, self.told)
+        own_records = OwnRecordStore(OwnRecordFile(paths.records), self.swarm)
+        network = HiveNetwork(self.node, self.identity)
+        self.publisher = Publisher(network, own_records, self.runtime, dht.record_s, self.coordinating, self.told)
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
         self.offered, self.chunks = OfferedWeights(paths.weights), HiveChunks(self.node)
         passes_on = self.config.training.pass_on_weights

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from swarmd.core.state import State, WeightsOutcome
 from swarmd.observe.disk import sizes
-from swarmd.weights.shelf import OFFER, OfferedWeights
+from swarmd.weights.offered import OFFER, OfferedWeights
 
 if TYPE_CHECKING:
     from swarmd.observe.status import Status

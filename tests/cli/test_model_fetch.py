@@ -23,7 +23,7 @@ from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
 from swarmd.training.weights.announced import DTYPE, write_announced
 from swarmd.training.weights.offering import digest_policy, digest_tokenizer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
 from tests.web.observing.test_observer import made, manifest_of
 

@@ -32,7 +32,7 @@ from swarmd.dht.p2p.sockets import (
     remove_short_place,
     socket_place,
 )
-from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
 from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
@@ -50,30 +50,30 @@ class Clock:
 
 def test_the_shelf_survives_and_keeps_the_latest_of_each_kind(tmp_path: Path) -> None:
     path = tmp_path / "records.bin"
-    shelf = OwnRecordStore(ShelfFile(path), SWARM)
+    shelf = OwnRecordStore(OwnRecordFile(path), SWARM)
     for round in range(6):
         shelf.keep(msgspec.structs.replace(REPORT, round=round), 100.0 + round)
     shelf.keep(CLOCK, 7.0)
     shelf.keep(msgspec.structs.replace(CLOCK, round=9), 8.0)
     anyio.run(shelf.save)
-    again = OwnRecordStore(ShelfFile(path), SWARM)
+    again = OwnRecordStore(OwnRecordFile(path), SWARM)
     rounds = [content.round for content in again.contents() if isinstance(content, ReportRecord)]
     assert rounds == [3, 4, 5]
     assert (again.floors(CLOCK.key)[0], again.floors(MEMBERSHIP.key)[0]) == (8.0, 0.0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert OwnRecordStore(ShelfFile(path), "another").contents() == []
+    assert OwnRecordStore(OwnRecordFile(path), "another").contents() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"noise", msgpack.packb([[b"\x91" * 50, 1.0]]), msgpack.packb([["x", 1.0]])])
 def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "records.bin"
     path.write_bytes(content)
-    assert OwnRecordStore(ShelfFile(path), SWARM).contents() == []
+    assert OwnRecordStore(OwnRecordFile(path), SWARM).contents() == []
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
 def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
-    shelf = OwnRecordStore(ShelfFile(tmp_path / "absent" / "records.bin"), SWARM)
+    shelf = OwnRecordStore(OwnRecordFile(tmp_path / "absent" / "records.bin"), SWARM)
     shelf.keep(CLOCK, 7.0)
     anyio.run(shelf.save)
     assert shelf.floors(CLOCK.key)[0] == 7.0

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from swarmd.core.state import CatchUp, State, WeightsOutcome
 from swarmd.observe.status import Status, status_of
 from swarmd.observe.weights import with_offer
-from swarmd.weights.shelf import OFFER, OfferedWeights
+from swarmd.weights.offered import OFFER, OfferedWeights
 from tests.observe.test_status import LIVE, LOG, NOW, STATE, printed
 from tests.weights.making import bfloat16
-from tests.weights.test_shelf import offer
+from tests.weights.test_offered import offer
 
 ADOPTED = WeightsOutcome(NOW - 90, "adopted", "12D3KooW-peer-anna", 7, "", "", 4 * 2**20, 0.25, 0.5)
 WORDS = {

@@ -68,7 +68,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "a restart forgets how late the records before it expire",
         publisher,
-        "before = (self._floors.get(key, 0.0), *self._shelf.floors(key))",
+        "before = (self._floors.get(key, 0.0), *self._own_records.floors(key))",
         "before = (self._floors.get(key, 0.0), 0.0)",
         (("jumps", 20.0),),
     ),

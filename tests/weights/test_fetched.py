@@ -10,9 +10,9 @@ import pytest
 from swarmd.errors import NotFoundError
 from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.manifest import WeightsManifest
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16
-from tests.weights.test_shelf import COUNT, manifest_of, offer
+from tests.weights.test_offered import COUNT, manifest_of, offer
 
 
 def taken(directory: Path) -> tuple[FetchedWeights, WeightsManifest, str, set[str]]:

@@ -27,7 +27,7 @@ class Publisher:
 
     Args:
         network: where to.
-        shelf: remembers them.
+        own_records: remembers them.
         runtime: the clock.
         ttl_s: how long a record lives.
         alone: may this node be the swarm's first, so that its own storage is proof enough while there is no peer?
@@ -37,14 +37,14 @@ class Publisher:
     def __init__(
         self,
         network: Network,
-        shelf: OwnRecordStore,
+        own_records: OwnRecordStore,
         runtime: Runtime,
         ttl_s: float,
         alone: bool,
         told: RecordSink,
     ) -> None:
         self._network = network
-        self._shelf = shelf
+        self._own_records = own_records
         self._runtime = runtime
         self._ttl_s = ttl_s
         self._alone = alone
@@ -52,7 +52,7 @@ class Publisher:
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
-            content.key: content for content in shelf.contents() if not isinstance(content, Membership)
+            content.key: content for content in own_records.contents() if not isinstance(content, Membership)
         }
 
     def remembers(self, kind: type[Payload]) -> bool:
@@ -89,7 +89,7 @@ class Publisher:
     def _expiration(self, key: str) -> float:
         """Later than all before under this key, but for those that nobody takes yet: of a clock that was ahead."""
         now = self._runtime.time()
-        before = (self._floors.get(key, 0.0), *self._shelf.floors(key))
+        before = (self._floors.get(key, 0.0), *self._own_records.floors(key))
         return max(now + self._ttl_s, *(floor + STEP_S for floor in before if not is_far(floor + STEP_S, now)))
 
     async def _remember(self, content: Payload, record: Record) -> None:
@@ -97,9 +97,9 @@ class Publisher:
         self._floors.pop(content.key, None)
         self._live.pop(content.key, None)
         self._live[content.key] = content
-        self._shelf.keep(content, record.expiration)
-        self._live = {key: content for key, content in self._live.items() if key in self._shelf}
-        await self._shelf.save()
+        self._own_records.keep(content, record.expiration)
+        self._live = {key: content for key, content in self._live.items() if key in self._own_records}
+        await self._own_records.save()
 
     async def _place(self, key: str, record: Record, keepers: Keepers) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""

@@ -48,7 +48,7 @@ class Kept(NamedTuple):
     before: float = 0.0
 
 
-class ShelfStore(Protocol):
+class OwnRecordStorage(Protocol):
     """What keeps own records from life to life."""
 
     def load(self) -> list[Kept]:
@@ -66,7 +66,7 @@ class OwnRecordStore:
         swarm: records of another swarm are dropped.
     """
 
-    def __init__(self, store: ShelfStore, swarm: str) -> None:
+    def __init__(self, store: OwnRecordStorage, swarm: str) -> None:
         self._store = store
         self._kept = {kept.content.key: kept for kept in store.load() if kept.content.swarm == swarm}
 
@@ -80,11 +80,11 @@ class OwnRecordStore:
         return (kept.expiration, kept.before) if kept else (0.0, 0.0)
 
     def contents(self) -> list[Payload]:
-        """All records on the shelf, oldest first."""
+        """All records that are kept, oldest first."""
         return [kept.content for kept in self._kept.values()]
 
     def keep(self, content: Payload, expiration: float) -> None:
-        """Put a record on the shelf, in place of the one under the same key; `save` makes it durable."""
+        """Keep a record in place of the one under the same key; `save` makes it durable."""
         before = max(self.floors(content.key))
         self._kept.pop(content.key, None)
         self._kept[content.key] = Kept(content, expiration, before)
@@ -100,11 +100,11 @@ class OwnRecordStore:
         await self._store.save(list(self._kept.values()))
 
 
-class ShelfFile:
-    """A file of own records, see `ShelfStore`.
+class OwnRecordFile:
+    """A file of own records, see `OwnRecordStorage`.
 
     Args:
-        path: the file; a damaged one is put aside and an empty shelf begun, for its records can be made again.
+        path: the file; a damaged one is put aside and an empty one begun, for its records can be made again.
     """
 
     def __init__(self, path: Path) -> None:

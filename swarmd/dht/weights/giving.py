@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.weights.fetched import FetchedWeights
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 
 
 class GivenWeights:

@@ -117,8 +117,8 @@ class SimSession(NetworkSession):
             self.runtime,
             self.random,
         )
-        shelf, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
-        self.publisher = Publisher(network, shelf, self.runtime, RECORD_S, self.coordinating, self.told)
+        own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
+        self.publisher = Publisher(network, own_records, self.runtime, RECORD_S, self.coordinating, self.told)
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         self._dht.watch(self._worker, name)

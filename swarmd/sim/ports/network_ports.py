@@ -225,7 +225,7 @@ class SimNetwork:
 
 
 class SimOwnRecords:
-    """Own records on a simulated disk, see `swarmd.dht.store.own_records.ShelfStore`."""
+    """Own records on a simulated disk, see `swarmd.dht.store.own_records.OwnRecordStorage`."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker

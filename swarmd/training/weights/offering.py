@@ -15,7 +15,7 @@ from swarmd.errors import SwarmdError
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.training.weights.announced import DTYPE, write_announced_file
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from swarmd.weights.tensors import digest_architecture, read_tensors
 
 TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
@@ -35,7 +35,7 @@ class WeightsOffering:
     def __init__(self, every: int, stages: int, directory: Path) -> None:
         self._every = every
         self._stages = stages
-        self._shelf = OfferedWeights(directory)
+        self._offered = OfferedWeights(directory)
         self._busy = False
 
     def is_due(self, event: StageTrained) -> bool:
@@ -45,7 +45,7 @@ class WeightsOffering:
 
     def take(self, checkpoint: Path) -> bool:
         """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time. Returns whether it could."""
-        taken = self._shelf.announced.with_name(TAKEN)
+        taken = self._offered.announced.with_name(TAKEN)
         taken.unlink(missing_ok=True)
         try:
             os.link(checkpoint / WEIGHTS, taken)
@@ -57,17 +57,17 @@ class WeightsOffering:
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
         """Round, cut and offer what was taken; runs in a thread beside the next stage."""
-        taken = self._shelf.announced.with_name(TAKEN)
+        taken = self._offered.announced.with_name(TAKEN)
         try:
-            write_announced_file(taken, self._shelf.announced)
-            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._shelf.announced)}
+            write_announced_file(taken, self._offered.announced)
+            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
-            offered = self._shelf.offer(
+            offered = self._offered.offer(
                 architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
             )
             _log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
         except (SwarmdError, OSError) as error:
-            self._shelf.announced.unlink(missing_ok=True)
+            self._offered.announced.unlink(missing_ok=True)
             _log.warning("weights are not offered", round=event.round, reason=str(error))
         finally:
             taken.unlink(missing_ok=True)

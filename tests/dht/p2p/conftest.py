@@ -17,7 +17,7 @@ from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.lookup import lookup
-from swarmd.dht.store.own_records import OwnRecordStore, ShelfFile
+from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire.records import RecordPolicy
 from swarmd.worker.runtime import LoopRuntime
@@ -45,7 +45,7 @@ class Single:
     def publish_from(self, path: Path, ttl_s: float = 300.0, alone: bool = True) -> Publisher:
         """A publisher that remembers what a file says."""
         return Publisher(
-            self.network, OwnRecordStore(ShelfFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
+            self.network, OwnRecordStore(OwnRecordFile(path), SWARM), self.runtime, ttl_s, alone, self.told.append
         )
 
     @property

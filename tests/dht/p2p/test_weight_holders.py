@@ -17,12 +17,12 @@ from swarmd.errors import WeightsUnavailable
 from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.manifest import CHUNK_BYTES
 from swarmd.weights.offer import WeightsOffer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import until
 from tests.dht.p2p.conftest import Single, Start, pair
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
-from tests.weights.test_shelf import offer
+from tests.weights.test_offered import offer
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header

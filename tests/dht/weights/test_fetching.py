@@ -16,10 +16,10 @@ from swarmd.errors import NetworkDown, NoSpaceLeft, NotFoundError, RecordRejecte
 from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
-from tests.weights.test_shelf import manifest_of, offer
+from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(5 * CHUNK_BYTES // 2, 0)  # six chunks with the header

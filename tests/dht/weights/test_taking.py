@@ -23,13 +23,13 @@ from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL
 from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.offer import WeightsOffer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
 from tests.dht.weights.test_wire import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
-from tests.weights.test_shelf import manifest_of, offer
+from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(100_000, 0)

@@ -22,12 +22,12 @@ from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import NetworkDown
 from swarmd.weights.manifest import CHUNK_BYTES
 from swarmd.weights.offer import WeightsOffer, decode_offer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import ALICE, signed_by
 from tests.dht.outsider import Outsider
 from tests.weights.making import bfloat16
-from tests.weights.test_shelf import manifest_of, offer
+from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(3 * CHUNK_BYTES, 0)

@@ -16,7 +16,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.weights.announced import read_announced
 from swarmd.training.weights.offering import WeightsOffering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.training.conftest import order
 
 Maker = Callable[..., TrainingEngine]

@@ -10,7 +10,7 @@ from swarmd.errors import NotFoundError
 from swarmd.weights.delta import apply_delta
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offer import WeightsOffer
-from swarmd.weights.shelf import OfferedWeights
+from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16, write_safetensors
 from tests.weights.test_delta import moved
 
