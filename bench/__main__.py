@@ -46,12 +46,14 @@ LONG = {  # only by name
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
     "newcomer-weights": "held-out accuracy of a node that joins at round 8, beside the others; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
+    "scale": "what a round costs a node as the swarm grows: real network workers, or a model; a quarter of an hour",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
 CHOSEN = {  # options that a benchmark has
     "fuzz": ("frames", "seed"),
     "newcomer": ("crowd", "times"),
     "longlife": ("events", "logs", "verbs"),
+    "scale": ("sizes", "rounds", "simulated", "churn"),
 }
 RESUMED = ("sharing", "worked", "poison", "hostile")  # their outcomes are kept, and they go on where they were cut off
 
@@ -82,7 +84,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="by default all but the last eleven")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
     sharing = parser.add_argument_group("sharing, worked, poison, hostile")
@@ -108,6 +110,10 @@ def parse() -> argparse.Namespace:
     longlife.add_argument("--events", type=int, metavar="N", help="of the longest log, a million by default")
     longlife.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
     longlife.add_argument("--verbs", metavar="A,B", help="only verbs with one of these in their names")
+    scale = parser.add_argument_group("scale, which also has --rounds")
+    scale.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="16,32")
+    scale.add_argument("--simulated", action="store_true", help="a model of 100, 1,000 and 10,000 nodes; no process")
+    scale.add_argument("--churn", type=float, default=0.0, metavar="SHARE", help="of the simulated nodes, an hour")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")

@@ -38,6 +38,8 @@ class Driver:
         dht: further settings of `DhtConfig`.
     """
 
+    module = "swarmd.dht.worker"
+
     def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), **dht: Any) -> None:
         root.mkdir(parents=True, exist_ok=True)
         self.paths = DataPaths(root)
@@ -65,7 +67,7 @@ class Driver:
 
     async def start(self) -> Driver:
         """Start the worker process and send `Start`."""
-        self._process = await fork(NETWORK, "swarmd.dht.worker")
+        self._process = await fork(NETWORK, self.module)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._read_errors())]
         await self.send(Start(encode(self.config), str(self.paths.root), self.peer_id))
         return self

@@ -1,0 +1,279 @@
+"""A swarm of any size as a model: shipped choices, look-ups of a sample of nodes, and counts for all the others.
+
+Look-ups are simulated one by one (`bench.scale_lookup`) for a sample of askers and keys; what all nodes do is a number
+of look-ups of these kinds. Which shard a record lies in, what a node gathers, and whom it asks beside the nearest peers
+are chosen by the shipped functions. Sizes are those of messages that the shipped encoders make.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from bench.scale_lookup import BUCKET, Looked, Network
+from bench.scale_rows import Outcome
+from swarmd.core.coordinator.shards import shards_for
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.members.membership import WATCHED_SLOWLY
+from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.p2p.search_peers import ELDEST, choose_guides
+from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
+from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.rounds.sampled_shards import SampledShards
+from swarmd.dht.store import answer_memory
+from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.lookup import REPLICAS
+from swarmd.dht.store.seniority import Rank
+from swarmd.dht.wire.find_parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
+from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
+from swarmd.dht.wire.shards import shard_of
+
+SAMPLED = 60  # look-ups of each kind that are simulated
+READERS = 200  # nodes of a round whose choices are made
+SWARM = "model"
+MESH = 6  # peers that gossipsub sends a message on to
+HINT_BYTES = 200
+CLOCK_BYTES = 330
+KEPT_RECORDS = 7  # of its own that a node renews: a membership, three reports and three rollouts
+STANDING_BYTES = 90
+DEAD_FOR_S = 600.0  # a peer that is gone stays in a routing table for about so long
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a swarm is like; times in seconds."""
+
+    shard_members: int = 64
+    gather_peers: int = 32
+    poll_s: float = 5.0
+    record_s: float = 900.0
+    train_s: tuple[float, float] = (60.0, 90.0)
+    link_s: tuple[float, float] = (0.05, 0.2)  # one way
+    churn_per_hour: float = 0.0
+    body_bytes: int = 12 * 1024
+
+
+class Sizes(NamedTuple):
+    """Bytes of messages."""
+
+    request: int
+    answer: int  # with no record in it
+    shown: dict[str, int]  # of one record more in it, by kind
+    store: dict[str, int]  # request and answer
+
+
+def sizes_of(nearby: int) -> Sizes:
+    """Sizes of messages in which so many peers are named."""
+    identity, now = generate_identity(), time.time()
+    request = dht_pb2.FindRequest(keys=[bytes(20)], peer=dht_pb2.NodeInfo(node_id=bytes(20)))
+    add_filter(request, FindFilter((), Cursor(bytes(8), 1000)))
+    named = {"nearest_node_ids": [bytes(20)] * nearby, "nearest_peer_ids": [bytes(38)] * nearby}
+
+    def answer(*shown: Shown) -> int:
+        result = dht_pb2.FindResult(
+            type=dht_pb2.FOUND_DICTIONARY, value=encode_part(Part(bytes(8), 1000, shown)), **named
+        )
+        return int(dht_pb2.FindResponse(results=[result], peer=request.peer).ByteSize())
+
+    place = {"swarm": SWARM, "round": 100, "stage": 0, "digest": "0" * 64, "size_bytes": 12288, "groups": 1}
+    more = {"work": 50_000, "shards": 128, "shard": 77}
+    contents: dict[str, Payload] = {
+        "reports": ReportRecord(reward=0.5, **place, **more),
+        "rollouts": RolloutsRecord(**place, **more),
+        "members": Membership(SWARM, "name", "0" * 16, now, addresses=("/ip4/10.0.0.1/tcp/40000/p2p/" + "0" * 52,)),
+    }
+    shown, store = {}, {}
+    for kind, content in contents.items():
+        record = sign(identity, content, now + 900)
+        shown[kind] = answer(Shown(record.owner, record.value, record.expiration)) - answer()
+        call = dht_pb2.StoreRequest(keys=[bytes(20)], subkeys=[bytes(54)], values=[record.value],
+                                    expiration_time=[now], in_cache=[False], peer=request.peer)  # fmt: skip
+        store[kind] = int(call.ByteSize()) + 26
+    return Sizes(int(request.ByteSize()), answer(), shown, store)
+
+
+class Kind(NamedTuple):
+    """Look-ups of one kind: means of those that were simulated, and all their durations."""
+
+    asked: float
+    to_coordinator: float  # of the asked
+    further: float  # keepers that only the look-up found
+    seconds: np.ndarray[Any, Any]
+    load: Counter[int]  # of the asked, by node: guides are asked by all
+
+
+class Model:
+    """A swarm.
+
+    Args:
+        size: nodes, the coordinator among them.
+        settings: what it is like.
+        seed: of all chance.
+        sharded: whether its stages lie in shards where there are members enough.
+    """
+
+    def __init__(self, size: int, settings: Settings, seed: int, sharded: bool = True) -> None:
+        self.size, self.settings = size, settings
+        self.shards = shards_for(size, settings.shard_members) if sharded else 0
+        self.random, self.chance = np.random.default_rng(seed), Random(seed)
+        dead = 1 - float(np.exp(-settings.churn_per_hour * DEAD_FOR_S / 3600))
+        self.network = Network(size, self.random, settings.link_s, dead)
+        self.eldest = self.chance.sample(range(1, size), min(ELDEST, size - 1))
+        self.sizes = sizes_of(min(BUCKET, size - 2))
+        self.plain, self.part = self._look_ups(True), self._look_ups(self.shards == 0)
+        self.peers = [f"12D3KooW{node:044d}" for node in range(size)]
+        self.outcome = Outcome()
+
+    def _guides(self, node: int, coordinator: bool) -> list[int]:
+        named = choose_guides(str(node), "0", (), [str(peer) for peer in self.eldest], self.chance.sample)
+        return [int(guide) for guide in named if coordinator or guide != "0"]
+
+    def _look_ups(self, coordinator: bool) -> Kind:
+        looked: list[Looked] = []
+        load: Counter[int] = Counter()
+        for number in range(SAMPLED):
+            node = int(self.random.integers(1, self.size))
+            name = f"swarmd/{SWARM}/reports/{number}/{coordinator}"
+            looked.append(self.network.look_up(node, name, self._guides(node, coordinator)))
+            load.update(looked[-1].asked)
+        asked = sum(len(each.asked) for each in looked) / SAMPLED
+        further = sum(len({*each.nearest} - {*each.known}) for each in looked) / SAMPLED
+        return Kind(asked, load[0] / SAMPLED, further, np.array([each.seconds for each in looked]), load)
+
+    # --- a round ---
+
+    def play(self, round: int) -> None:
+        """One round of all nodes."""
+        settings, outcome = self.settings, self.outcome
+        announced = self._announce()
+        looks, read, bodies, full, gathered_s = self._gather(round)
+        trained = self.random.uniform(*settings.train_s, self.size)
+        published = 2 * (self._rtt() + self._rtt())
+        finished = announced + gathered_s + trained + published
+        round_s = float(finished.max()) + 2 * float(self.random.uniform(*settings.link_s))
+        counts = self._count(round_s, looks, read, bodies)
+        outcome.add_means(counts, 1)
+        outcome.add("largest", self._largest(counts))
+        outcome.figures["announced"] += announced.tolist()
+        outcome.add("closed", round_s - float(finished.max()))
+        outcome.add("full", full)
+        outcome.add("seconds", round_s)
+
+    def _rtt(self) -> np.ndarray[Any, Any]:
+        return self.random.uniform(*self.settings.link_s, (2, self.size)).sum(0)
+
+    def _announce(self) -> np.ndarray[Any, Any]:
+        """Seconds until each node has heard: the clock is stored, then gossiped over a mesh of so many peers each."""
+        heard = np.full(self.size, np.inf)
+        heard[0] = self._rtt()[:2].max()
+        mesh = self.random.integers(0, self.size, (MESH // 2, self.size))
+        links = self.random.uniform(*self.settings.link_s, mesh.shape)
+        before = -1.0
+        while before != (before := float(np.where(np.isinf(heard), 1e9, heard).sum())):
+            for peers, link in zip(mesh, links, strict=True):
+                heard = np.minimum(heard, heard[peers] + link)
+                np.minimum.at(heard, peers, heard + link)
+        return heard
+
+    def _gather(self, round: int) -> tuple[float, float, float, float, np.ndarray[Any, Any]]:
+        """(looks, shards read in each, bodies fetched, per cent of nodes with all they wanted, seconds of each)."""
+        settings = self.settings
+        owners: dict[int, list[str]] = {}
+        for peer in self.peers:
+            owners.setdefault(shard_of(SWARM, peer, round, 0, self.shards), []).append(peer)
+        gone = settings.churn_per_hour * settings.train_s[1] / 3600
+        read, bodies, full = [], [], 0
+        for _ in range(READERS):
+            number, fetched, alive = self._choose(owners, gone)
+            read.append(number)
+            bodies.append(fetched)
+            full += alive
+        waves = np.ceil(np.mean(bodies) / FETCHES_AT_ONCE)
+        fetch_s = waves * 2 * self._rtt()
+        look_s = 2 * float(np.mean(read)) * self.random.choice(self.part.seconds, self.size)
+        rest_s = np.maximum(0.0, fetch_s - LOOK_AGAIN_S)
+        again = np.ceil(rest_s / (look_s + 2 * LOOK_AGAIN_S))
+        seconds = (1 + again) * look_s + again * LOOK_AGAIN_S + np.minimum(fetch_s, LOOK_AGAIN_S)
+        return float(1 + again.mean()), float(np.mean(read)), float(np.mean(bodies)), 100 * full / READERS, seconds
+
+    def _choose(self, owners: dict[int, list[str]], gone: float) -> tuple[int, float, bool]:
+        """(shards that a node reads, bodies that it fetches, whether these are all it wants), as the shipped code."""
+        sample = SampledShards(self.shards, self.settings.gather_peers, self.chance.sample)
+        useless: set[str] = set()
+        while (not sample.read or sample.lacks(len(useless))) and (shard := sample.next()) is not None:
+            before = set(sample.sources.peers)
+            ranks = {peer: Rank(1, 16, True, peer.encode()) for peer in owners.get(shard.shard, ())}
+            sample.sources.choose(ranks)
+            fresh = sample.sources.peers.keys() - before
+            useless |= {peer for peer in fresh if self.chance.random() < gone}
+        given = len(sample.sources.peers) - len(useless)
+        wanted = self.settings.gather_peers if sample.is_sample else self.size - 1
+        return len(sample.read), min(given, wanted) if sample.is_sample else given, given >= wanted or not self.shards
+
+    def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counter[str]:
+        """What a follower counts in a round, in the names of `bench.scale_worker`."""
+        settings, part, plain = self.settings, self.part, self.plain
+        renewals = round_s * RENEWALS / settings.record_s
+        in_shard = self.size / max(self.shards, 1)
+        counts: Counter[str] = Counter()
+        members = self._members_shown(round_s)
+        self._find(counts, "clock", plain, round_s / settings.poll_s, 0.0)
+        self._find(counts, "members", plain, round_s / (settings.poll_s * WATCHED_SLOWLY), members)
+        self._find(counts, "leaderboard", plain, 2.0, 0.0)
+        own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
+        readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
+        kept = {"reports": (read + 0.5) * in_shard, "rollouts": read * in_shard}
+        for kind, number in readings.items():
+            self._find(counts, kind, part, number, kept[kind] * REPLICAS * self.sizes.shown[kind])
+            counts[f"out find {kind}"] += own  # one reads back what it has stored
+            self._store(counts, kind, own)
+        self._store(counts, "members", renewals)
+        each_hinted = 0 if self.shards else 2 * self.size
+        counts["bytes in gossip"] += each_hinted * HINT_BYTES + CLOCK_BYTES * (
+            1 + round_s * RENEWALS / settings.record_s
+        )
+        counts["bytes in body"] = counts["bytes out body"] = bodies * settings.body_bytes
+        counts["bytes out body"] += self.size * (STANDING_BYTES + self.sizes.shown["reports"]) * (self.size > 100)
+        for name in [name for name in counts if name.startswith("out ")]:
+            counts["in " + name[4:]] = counts[name]
+        return counts
+
+    def _members_shown(self, round_s: float) -> float:
+        """Bytes of memberships that a node is shown in a round: those that are new or, where they are too many to be
+        remembered, all, by each of the peers that keep them."""
+        shown, records = self.sizes.shown["members"], min(self.size, KEY_BYTES_MAX // self.sizes.shown["members"])
+        reads = round_s / (self.settings.poll_s * WATCHED_SLOWLY)
+        fits = records * (shown + answer_memory.RECORD_BYTES) <= answer_memory.KEY_BYTES_MAX
+        fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s)
+        return (REPLICAS + 1) * shown * (fresh if fits else reads * records)
+
+    def _find(self, counts: Counter[str], kind: str, of: Kind, number: float, shown_bytes: float) -> None:
+        own = number * of.asked
+        size = own * (self.sizes.request + self.sizes.answer) + shown_bytes
+        counts[f"out find {kind}"] += own
+        counts[f"bytes out find {kind}"] += size
+        counts[f"bytes in find {kind}"] += size * (1 - of.to_coordinator / of.asked)
+
+    def _store(self, counts: Counter[str], kind: str, number: float) -> None:
+        stores = number * (REPLICAS + 3 + self.part.further)
+        counts[f"out store {kind}"] += stores
+        counts[f"bytes out store {kind}"] += stores * self.sizes.store[kind]
+        counts[f"bytes in store {kind}"] += stores * self.sizes.store[kind] * (1 - number / max(stores, 1))
+
+    def _largest(self, counts: Counter[str]) -> float:
+        """Per cent of all finds that the follower answers that is asked most: one of the guides that all ask."""
+        total = sum(self.part.load.values()) + sum(self.plain.load.values())
+        guided = sum(kind.load[peer] for kind in (self.part, self.plain) for peer in self.eldest) / len(self.eldest)
+        return 100 * max(guided / total, 1 / self.size)
+
+
+def simulate(size: int, rounds: int, settings: Settings, seed: int = 0, sharded: bool = True) -> Outcome:
+    """So many rounds of a swarm."""
+    model = Model(size, settings, seed, sharded)
+    for round in range(rounds):
+        model.play(round)
+    return model.outcome

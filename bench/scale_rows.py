@@ -1,0 +1,93 @@
+"""What was counted in the rounds of a swarm, real or simulated, and the table of it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from bench.measure import Sample, ratios
+from bench.table import Row
+
+FIGURES = {  # what is printed, and its unit; of a follower and round where nothing else is said
+    "operations": ("DHT operations of its own", ""),
+    "find": ("  of them: find", ""),
+    "store": ("  of them: store", ""),
+    "answered": ("DHT operations of others that it answers", ""),
+    "KB": ("bytes in + out, bodies apart", "KB"),
+    "KB bodies": ("bytes of bodies in + out", "KB"),
+    "largest": ("the largest follower's share of all bytes", "%"),
+    "coordinator": ("the coordinator's share of all bytes, bodies apart", "%"),
+    "announced p50": ("from the announcement to the node's new state, p50", "s"),
+    "announced p99": ("from the announcement to the node's new state, p99", "s"),
+    "closed": ("from the last needed report to the close", "s"),
+    "full": ("nodes that gathered all they wanted", "%"),
+    "seconds": ("a round", "s"),
+}
+PERCENTILES = {"announced p50": 0.5, "announced p99": 0.99}
+KB = 1000.0
+
+
+class Outcome:
+    """Figures by name, in the order in which they were measured: of each round, or of each node and round."""
+
+    def __init__(self) -> None:
+        self.figures: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, value: float) -> None:
+        """Take a value of a figure."""
+        self.figures[name].append(value)
+
+    def add_counts(self, nodes: Sequence[Mapping[str, int]]) -> None:
+        """Take what each node counted in a round, the coordinator first: names are those of `bench.scale_worker`."""
+        followers: Counter[str] = Counter()
+        for node in nodes[1:]:
+            followers.update(node)
+        sizes = [sum(count for name, count in node.items() if name.startswith("bytes")) for node in nodes]
+        apart = [size - node.get("bytes in body", 0) - node.get("bytes out body", 0)
+                 for size, node in zip(sizes, nodes, strict=True)]  # fmt: skip
+        self.add_means(followers, len(nodes) - 1)
+        self.add("largest", 100 * max(sizes[1:]) / sum(sizes))
+        self.add("coordinator", 100 * apart[0] / sum(apart))
+
+    def add_means(self, counts: Mapping[str, float], nodes: int) -> None:
+        """Take what so many followers have counted in a round, together."""
+        means: Counter[str] = Counter()
+        for name, count in counts.items():
+            words = name.removeprefix("bytes ").split(" ")
+            is_bytes, way, what, kind = name.startswith("bytes "), words[0], words[1], " ".join(words[1:])
+            if is_bytes and what == "body":
+                means["KB bodies"] += count / KB
+            elif is_bytes:
+                means["KB"] += count / KB
+                means[f"KB {kind}"] += count / KB
+            elif what in ("find", "store"):
+                means["operations" if way == "out" else "answered"] += count
+                if way == "out":
+                    means[what] += count
+                    means[f"own {kind}"] += count
+        for name, total in means.items():
+            self.add(name, total / nodes)
+
+    def sample(self, name: str) -> Sample:
+        """The values of a figure; of a percentile, the one."""
+        if name in PERCENTILES:
+            taken = self.figures[name.split(" ")[0]]
+            return Sample((Sample(tuple(taken)).percentile(PERCENTILES[name]),) if taken else ())
+        return Sample(tuple(self.figures[name]))
+
+
+def rows_of(title: str, ours: Outcome, peer: str, theirs: Outcome) -> Iterable[Row]:
+    """The table of one size: each figure beside that of another swarm or measurement of this size."""
+    found = sorted({*ours.figures, *theirs.figures} - {*FIGURES})
+    named = {name: (f"  operations: {name[4:]}", "") for name in found if name.startswith("own ")}
+    named |= {name: (f"  bytes: {name[3:]}", "KB") for name in found if name.startswith("KB ")}
+    for name, (what, unit) in [*FIGURES.items(), *named.items()]:
+        mine, other = ours.sample(name), theirs.sample(name)
+        if mine.values and other.values:
+            comparable = other.median > 0
+            ratio = ratios(Sample((mine.median,)), Sample((other.median,))) if comparable else None
+            yield Row(f"{title}: {what}", unit, mine, peer, other, ratio)
+        elif mine.values or other.values:
+            missing = Sample((0.0,)) if peer else None
+            yield Row(f"{title}: {what}", unit, mine if mine.values else Sample((0.0,)), peer,
+                      other if other.values else missing)  # fmt: skip
