@@ -13,7 +13,8 @@ from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 
-CALL_EVERY_S = 10.0
+CALL_FIRST_S = 1.0  # after the start; each further call is twice as long after the one before
+CALL_EVERY_S = 10.0  # at the most
 
 
 class SwarmClock:
@@ -41,10 +42,14 @@ class SwarmClock:
             session.start(self._call_coordinator)
 
     async def _call_coordinator(self) -> None:
-        """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears."""
-        session = self._session
+        """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
+
+        The first calls come soon: one that has answered once is missed much earlier.
+        """
+        session, pause_s = self._session, CALL_FIRST_S
         while True:
-            await session.runtime.sleep(CALL_EVERY_S)
+            await session.runtime.sleep(pause_s)
+            pause_s = min(2 * pause_s, CALL_EVERY_S)
             try:
                 if await session.records.answers(session.coordinator):
                     session.hearing.answered()
