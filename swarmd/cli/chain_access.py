@@ -31,7 +31,7 @@ CALL_S = 15.0  # every call to an endpoint ends within this
 LOCAL_CHAINS = (1337, 31337)  # of development nodes; their coins are worth nothing
 
 
-class Reached(NamedTuple):
+class ReachedChain(NamedTuple):
     """A chain that answers."""
 
     rpc: Rpc
@@ -46,7 +46,7 @@ class Reached(NamedTuple):
 @asynccontextmanager
 async def reach(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
-) -> AsyncIterator[Reached]:
+) -> AsyncIterator[ReachedChain]:
     """The chain behind endpoints, which must be `chain_id` where that is given.
 
     With `fees` something is to be signed: an endpoint that shows a head without a base fee has failed, unless they say
@@ -65,12 +65,12 @@ async def reach(
         rpc.has_base_fee = fees is not None and not fees.legacy
         if fees is not None:
             await rpc.learn_base_fee()
-        yield Reached(rpc, found, genesis.hash)
+        yield ReachedChain(rpc, found, genesis.hash)
     finally:
         await rpc.close()
 
 
-def confirm_chain(reached: Reached, url: str, what: str, yes: bool) -> None:
+def confirm_chain(reached: ReachedChain, url: str, what: str, yes: bool) -> None:
     """Show the chain; ask before anything is paid for with coins that are worth something."""
     typer.echo(f"chain: {reached.chain_id} at {name_of(url)}")
     if reached.is_local or yes:
@@ -147,7 +147,7 @@ async def check_contract(rpc: Rpc, chain: ManifestChain, stages: int) -> Coordin
 
 
 def open_orders(
-    reached: Reached, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
+    reached: ReachedChain, key: LocalAccount, fees: FeesConfig, journal: Journal | None = None
 ) -> OperatorTransactions:
     """Orders of an account, told on stdout. Raises ChainMismatch when the journal is of another chain or account."""
     journal = journal or Journal()

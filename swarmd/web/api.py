@@ -23,9 +23,9 @@ from swarmd.web.shapes import (
     Curves,
     EventPage,
     Gossip,
-    Here,
     Moment,
     Overview,
+    PageSource,
     RecipeView,
     StagesView,
     SwarmView,
@@ -148,16 +148,16 @@ def stream_endpoint(stream: Stream) -> Endpoint:
     return Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open)
 
 
-def here_endpoint(node: LogNode | None, observed: Here | None) -> Endpoint:
+def here_endpoint(node: LogNode | None, observed: PageSource | None) -> Endpoint:
     """What this server shows."""
 
-    async def here(given: dict[str, Any]) -> Here:
+    async def here(given: dict[str, Any]) -> PageSource:
         if node is not None:
             return node.here()
         assert observed is not None
         return observed
 
-    return Endpoint("/api/v1/here", "What this server shows.", Here, here)
+    return Endpoint("/api/v1/here", "What this server shows.", PageSource, here)
 
 
 def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:

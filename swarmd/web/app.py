@@ -22,13 +22,13 @@ from swarmd.web.http.guard import AccessRules, RequestGuard
 from swarmd.web.http.login import Login
 from swarmd.web.http.openapi import openapi
 from swarmd.web.http.stream import Stream
-from swarmd.web.shapes import Here
+from swarmd.web.shapes import PageSource
 from swarmd.web.sources import SwarmSource
 from swarmd.web.views.node import LogNode
 
 
 def endpoints_of(
-    swarm: SwarmSource, node: LogNode | None, stream: Stream, here: Here | None = None
+    swarm: SwarmSource, node: LogNode | None, stream: Stream, here: PageSource | None = None
 ) -> tuple[Endpoint, ...]:
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*api.node_endpoints(node), *api.monitoring_endpoints(node)) if node is not None else ()
@@ -45,7 +45,7 @@ def make_app(
     swarm: SwarmSource,
     doors: AccessRules,
     node: LogNode | None = None,
-    here: Here | None = None,
+    here: PageSource | None = None,
     background: Sequence[Background] = (),
 ) -> RequestGuard:
     """The application as a server runs it.

@@ -331,7 +331,7 @@ class RecipeView(msgspec.Struct, frozen=True):
     settings: tuple[tuple[str, Any], ...] = ()  # (key of [training], value)
 
 
-class Here(msgspec.Struct, frozen=True):
+class PageSource(msgspec.Struct, frozen=True):
     """`GET /api/v1/here`: what this server shows; the page asks it first."""
 
     version: str

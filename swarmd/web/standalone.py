@@ -24,7 +24,7 @@ from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
 
-class Show(msgspec.Struct, frozen=True):
+class PageServerSetup(msgspec.Struct, frozen=True):
     """What to show, to whom. No secret is in it: it stands in the process list.
 
     Attributes:
@@ -48,7 +48,7 @@ class Show(msgspec.Struct, frozen=True):
     open_page: bool = False
 
 
-def become(show: Show) -> None:
+def become(show: PageServerSetup) -> None:
     """Put the server in this process's place; does not return."""
     os.set_inheritable(show.descriptor, True)
     sys.stdout.flush()
@@ -59,7 +59,7 @@ def become(show: Show) -> None:
 
 def main(order: str) -> int:
     """Serve until stopped. Returns the exit code."""
-    show = msgspec.json.decode(order, type=Show)
+    show = msgspec.json.decode(order, type=PageServerSetup)
     try:
         _serve(show)
     except KeyboardInterrupt:
@@ -70,7 +70,7 @@ def main(order: str) -> int:
     return ExitCode.OK
 
 
-def _serve(show: Show) -> None:
+def _serve(show: PageServerSetup) -> None:
     paths = DataPaths(Path(show.root))
     config = load_config(Path(show.config)) if show.config else None
     if config is not None:

@@ -18,7 +18,7 @@ from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmCo
 from swarmd.core.state import State
 from swarmd.errors import BundleError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
-from swarmd.observe.logging.secret_locations import known_secrets, slots_of
+from swarmd.observe.logging.secret_locations import known_secrets, secret_locations
 from swarmd.units.plan import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 
@@ -154,7 +154,7 @@ def test_what_is_no_bundle_is_one_clear_error(content: bytes, tmp_path: Path) ->
         open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
 
 
-def test_every_slot_of_a_configuration_is_known(tmp_path: Path) -> None:
+def test_every_place_of_a_secret_in_a_configuration_is_known(tmp_path: Path) -> None:
     for name in ("hub", "web", "pass"):
         (tmp_path / name).write_text(f"{SECRET}-{name}\n")
         (tmp_path / name).chmod(0o600)
@@ -175,7 +175,7 @@ def test_every_slot_of_a_configuration_is_known(tmp_path: Path) -> None:
     assert f"{SECRET}-pass" not in known_secrets(config, tmp_path, environ)
     found = known_secrets(config, tmp_path, environ, signing=True)
     assert found == {f"{SECRET}-{name}" for name in ("hub", "web", "pass", "file", "url", "env", "p")}
-    assert {slot.key for slot in slots_of(config)} >= {
+    assert {place.key for place in secret_locations(config)} >= {
         "results.hub.token",
         "web.token",
         "chain.passphrase",

@@ -54,7 +54,7 @@ def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, bud
     return Wallet(config, Ethereum(caller), AccountKey(account, config.chain_id, config.drive), budget)
 
 
-class Said(NamedTuple):
+class TransactionCall(NamedTuple):
     """What a transaction asks for."""
 
     to: str
@@ -62,7 +62,7 @@ class Said(NamedTuple):
     gas: int
 
 
-class Place(NamedTuple):
+class NonceSlot(NamedTuple):
     """Where the next attempt goes, and the attempt there that it would replace."""
 
     nonce: int
@@ -100,17 +100,19 @@ class Wallet:
         place = await self._place_for(attempts, command.kind)
         if place.fills_gap and command.kind == "advance":
             return await self._next(attempts, place, await self._nothing(), "withdrawal")
-        return await self._next(attempts, place, Said(self._config.contract, content, gas), command.kind)
+        return await self._next(attempts, place, TransactionCall(self._config.contract, content, gas), command.kind)
 
     async def withdraw(self, attempts: Sequence[Prepared]) -> Prepared | None:
         """Sign a transaction of nothing to ourselves, which takes the nonce of the last attempt."""
         nothing = await self._nothing()
         return await self._next(attempts, await self._place_for(attempts, "withdrawal"), nothing, "withdrawal")
 
-    async def _nothing(self) -> Said:
-        return Said(self.account, b"", await self._gas_for(self.account, b""))
+    async def _nothing(self) -> TransactionCall:
+        return TransactionCall(self.account, b"", await self._gas_for(self.account, b""))
 
-    async def _next(self, attempts: Sequence[Prepared], place: Place, said: Said, what: str) -> Prepared | None:
+    async def _next(
+        self, attempts: Sequence[Prepared], place: NonceSlot, said: TransactionCall, what: str
+    ) -> Prepared | None:
         price: Price | None = await quote(self._chain, self._config.fees)
         if price is not None and place.replaced is not None and place.replaced.raw:
             price = replacing(self._key.read(place.replaced).price, price, self._config.fees)
@@ -122,7 +124,7 @@ class Wallet:
         self.budget.note(cost_wei, counted_wei)
         return self._key.sign(SignedTransaction(place.nonce, price, said.gas, said.to, said.content))
 
-    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> Place:
+    async def _place_for(self, attempts: Sequence[Prepared], what: str) -> NonceSlot:
         """Which nonce the next attempt takes.
 
         A step of the contract would be taken twice if two attempts at it were mined, so it keeps to the highest nonce
@@ -134,16 +136,16 @@ class Wallet:
         free = [each for each in attempts if each.nonce >= mined]
         await self._check_none_succeeded([each for each in attempts if each.nonce < mined])
         if not free:
-            return Place(waiting, None)
+            return NonceSlot(waiting, None)
         keeps = what in ("advance", "withdrawal")
         last = max(reversed(free), key=lambda each: each.nonce) if keeps else free[-1]
         if waiting >= last.nonce or (what == "withdrawal" and not self._is_withdrawal(last)):
-            return Place(last.nonce, last)
+            return NonceSlot(last.nonce, last)
         # Another process's transaction before ours is gone, and ours cannot come up. The contract takes each of these
         # only once, so a second nonce is safe; for a step of the contract the gap is filled with nothing.
         log.warning("%s: nonce %d of %s is free again", what, waiting, self.account)
         at_gap = (each for each in reversed(free) if each.nonce == waiting)
-        return Place(waiting, next(at_gap, None), fills_gap=True)
+        return NonceSlot(waiting, next(at_gap, None), fills_gap=True)
 
     async def _check_none_succeeded(self, attempts: Sequence[Prepared]) -> None:
         """Raise ChainError when the chain has one by now: a second nonce would bring it about a second time."""

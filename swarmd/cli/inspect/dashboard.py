@@ -125,11 +125,11 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
         ConfigError: the address is none, or strangers could reach it and no token is asked for.
         AddressInUse: the address cannot be listened on.
     """
-    from swarmd.web.standalone import Show, become
+    from swarmd.web.standalone import PageServerSetup, become
 
     doors, endpoint = open_doors(page, root)
     become(
-        Show(
+        PageServerSetup(
             root=str(root.resolve()),
             listen=(doors.listen.host, doors.listen.port),
             descriptor=endpoint.detach(),

@@ -34,7 +34,7 @@ from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.cli.chain_access import Reached
+    from swarmd.cli.chain_access import ReachedChain
     from swarmd.config import FeesConfig
 
 LISTEN = "/ip4/0.0.0.0/tcp/0"
@@ -305,7 +305,7 @@ def _taken(peer: str, holder: str, account: str) -> ChainMismatch:
 
 
 async def _register(
-    reached: Reached,
+    reached: ReachedChain,
     coordinator: Coordinator,
     account: OwnAccount,
     peer: str,

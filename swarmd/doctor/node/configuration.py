@@ -17,7 +17,7 @@ from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
-from swarmd.observe.logging.secret_locations import secret_values, slots_of
+from swarmd.observe.logging.secret_locations import secret_locations, secret_values
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
@@ -203,7 +203,7 @@ def named_secrets(config: Config) -> list[tuple[str, str]]:
         "none": ("chain.proxy.token", "chain.passphrase"),
     }
     unused = spare[chain.sender if chain is not None else "none"]
-    named = [(slot.key, slot.named) for slot in slots_of(config) if slot.key not in unused]
+    named = [(place.key, place.named) for place in secret_locations(config) if place.key not in unused]
     if chain is not None and chain.sender == "wallet":
         named.append(("chain.keystore", chain.keystore))
     return named

@@ -46,7 +46,7 @@ class SecretLocation(NamedTuple):
     signs: bool = False  # it is, or opens, a key that signs
 
 
-def slots_of(config: Config) -> list[SecretLocation]:
+def secret_locations(config: Config) -> list[SecretLocation]:
     """The files and credentials that a configuration names for its secrets."""
     found = [
         SecretLocation("dht.identity", config.dht.identity, "key", signs=True),
@@ -61,7 +61,7 @@ def slots_of(config: Config) -> list[SecretLocation]:
         found.append(SecretLocation("chain.passphrase", config.chain.passphrase, signs=True))
         found.append(SecretLocation("chain.keystore", config.chain.keystore, "keystore", signs=True))
         found += [SecretLocation("chain.rpc", _file_in(url), "addresses") for url in config.chain.rpc]
-    return [slot for slot in found if slot.named]
+    return [place for place in found if place.named]
 
 
 def known_secrets(
@@ -78,7 +78,9 @@ def known_secrets(
     """
     found = list(_texts_of_environment(environ))
     if config is not None:
-        found += [text for slot in slots_of(config) if signing or not slot.signs for text in _texts(slot, root)]
+        found += [
+            text for place in secret_locations(config) if signing or not place.signs for text in _texts(place, root)
+        ]
         found += [text for _, url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
     return frozenset(spelt for text in found if len(text) >= SECRET_CHARACTERS_MIN for spelt in _spellings(text))
 
@@ -136,16 +138,16 @@ def _spellings(text: str) -> Iterator[str]:
     yield from {text, unquote(text), quote(text), quote(text, safe=""), json.dumps(text)[1:-1]}
 
 
-def _texts(slot: SecretLocation, root: Path) -> Iterator[str]:
+def _texts(place: SecretLocation, root: Path) -> Iterator[str]:
     with contextlib.suppress(SwarmdError, OSError, UnicodeDecodeError):
-        content = _read(locate_secret(slot.named, root, _ANY).path)
-        if slot.form == "key":
+        content = _read(locate_secret(place.named, root, _ANY).path)
+        if place.form == "key":
             yield from _texts_of_key(content)
-        elif slot.form == "keystore":
+        elif place.form == "keystore":
             yield from _CIPHERTEXT.findall(content.decode())
         else:
             for line in filter(None, map(str.strip, content.decode().splitlines())):
-                yield from address_secrets(line) if slot.form == "addresses" and "://" in line else (line,)
+                yield from address_secrets(line) if place.form == "addresses" and "://" in line else (line,)
 
 
 def _texts_of_key(content: bytes) -> Iterator[str]:

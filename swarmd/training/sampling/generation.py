@@ -21,7 +21,7 @@ CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
 
 
-class Wanted(NamedTuple):
+class SamplingRequest(NamedTuple):
     """What `Sampling.sample` was asked for."""
 
     prompts: Sequence[Sequence[int]]
@@ -63,11 +63,11 @@ class Sampling(abc.ABC):
         """
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         return self._draw(
-            Wanted(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds, logprobs)
+            SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds, logprobs)
         )
 
     @abc.abstractmethod
-    def _draw(self, wanted: Wanted) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
         """See `sample`."""
 
 
@@ -105,7 +105,7 @@ class Sampler(Sampling):
                 self._shared = self._try_cache()
         return self._shared
 
-    def _draw(self, wanted: Wanted) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
         training = self._model.training
         self._model.eval()
         try:
@@ -116,7 +116,7 @@ class Sampler(Sampling):
         finally:
             self._model.train(training)
 
-    def _draw_shared(self, wanted: Wanted) -> list[list[int]]:
+    def _draw_shared(self, wanted: SamplingRequest) -> list[list[int]]:
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
         drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
@@ -139,7 +139,7 @@ class Sampler(Sampling):
                 break
         return drawn
 
-    def _draw_plainly(self, wanted: Wanted) -> list[list[int]]:
+    def _draw_plainly(self, wanted: SamplingRequest) -> list[list[int]]:
         stops, sampled = wanted.stops, wanted.temperature > 0
         ids, mask = pad_left(wanted.prompts, self._pad_id, self._model.device)
         pauses = (lambda tokens: self._pauses(tokens, stops)) if stops else None
@@ -261,8 +261,8 @@ def pauses(tokens: Sequence[int], stops: tuple[str, ...], decode: TokenDecoder) 
 
 
 def draw_evenly(
-    draw: Callable[[Wanted], list[list[int]]],
-    wanted: Wanted,
+    draw: Callable[[SamplingRequest], list[list[int]]],
+    wanted: SamplingRequest,
     stop_ids: Sequence[int],
     pauses: Callable[[Sequence[int], tuple[str, ...]], bool],
 ) -> list[list[int]]:

@@ -28,7 +28,15 @@ from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
 from swarmd.training.models.source import locate_model
 from swarmd.training.ports import TokenDecoder
-from swarmd.training.sampling.generation import Sampler, Sampling, Wanted, cut_at, draw_evenly, draw_seed, pauses
+from swarmd.training.sampling.generation import (
+    Sampler,
+    Sampling,
+    SamplingRequest,
+    cut_at,
+    draw_evenly,
+    draw_seed,
+    pauses,
+)
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
 CALL_S = (10.0, 600.0)  # longest connecting and longest silence of a call to the server
@@ -74,7 +82,7 @@ class VllmSampler(Sampling):
         self._sent: int | None = None
         self._left: threading.Thread | None = None  # a call that was cancelled and still runs
 
-    def _draw(self, wanted: Wanted) -> list[list[int]]:
+    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
         """As `Sampling.sample`.
 
         A server is given up between two looks at the cancellation; a colocated engine finishes its batch first.
@@ -90,7 +98,7 @@ class VllmSampler(Sampling):
             self._sent = self._steps()
         return draw_evenly(self._draw_alike, wanted, self._stop_ids, functools.partial(pauses, decode=self._decode))
 
-    def _draw_alike(self, wanted: Wanted) -> list[list[int]]:
+    def _draw_alike(self, wanted: SamplingRequest) -> list[list[int]]:
         """Draw where all completions have the same room: TRL asks for all with one."""
         cancellation, group = wanted.cancellation, wanted.group
         self._set(wanted)
@@ -104,7 +112,7 @@ class VllmSampler(Sampling):
             wanted.logprobs.extend(read_answered(answer[2], drawn))
         return drawn
 
-    def _set(self, wanted: Wanted) -> None:
+    def _set(self, wanted: SamplingRequest) -> None:
         generation, seed = self._generation, draw_seed(wanted.generator)
         generation.max_completion_length = wanted.tokens_max
         generation.temperature = wanted.temperature
@@ -157,7 +165,7 @@ class VllmSampler(Sampling):
             )
         return [[int(token) for token in row] for row in rows]
 
-    def _cut(self, tokens: list[int], wanted: Wanted) -> list[int]:
+    def _cut(self, tokens: list[int], wanted: SamplingRequest) -> list[int]:
         """Up to the first stop id, or the first token with which one of the texts `stops` is there."""
         stops = wanted.stops
         tokens = cut_at(tokens[: wanted.tokens_max], self._stop_ids)

@@ -56,7 +56,7 @@ from swarmd.manifest import Manifest
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
-from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Here, SwarmView
+from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, PageSource, SwarmView
 from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.ledger import PeerLedger
@@ -107,9 +107,9 @@ class DhtSwarm:
             self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
             self._state = msgspec.structs.replace(self._state, chain=unread(manifest))
 
-    def here(self) -> Here:
+    def here(self) -> PageSource:
         """What a server that shows this says of itself."""
-        return Here(
+        return PageSource(
             __version__,
             node=False,
             swarm=True,

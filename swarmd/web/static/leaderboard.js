@@ -28,7 +28,7 @@ const COLUMNS = [
 ];
 
 export class Board {
-  /** @param {import("./top.js").Here} found @param {(id: string) => void} onCurve */
+  /** @param {import("./top.js").PageSource} found @param {(id: string) => void} onCurve */
   constructor(found, onCurve) {
     this.live = found.live;
     this.own = found.peer;

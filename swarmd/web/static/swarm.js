@@ -13,7 +13,7 @@ import { bindTheme, here, notice, report, showCondition } from "./top.js";
 const CURVES_EVERY_MS = 5000; // at most so often are the curves asked for again
 
 class SwarmPage {
-  /** @param {import("./top.js").Here} found */
+  /** @param {import("./top.js").PageSource} found */
   constructor(found) {
     this.found = found;
     this.curves = new Curves();

@@ -11,7 +11,7 @@ const READING_MS = 400; // a long log is read for some seconds; asked again mean
 /**
  * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string,
  *   swarm_id: string,
- *   data: string, trouble: string, read: number}} Here
+ *   data: string, trouble: string, read: number}} PageSource
  */
 
 /** Let the theme be switched; it is remembered in this browser. */
@@ -38,8 +38,8 @@ export function notice(text) {
 
 /**
  * What the server shows; asked again until it answers and has read its log.
- * @param {(found: Here) => void} [show] what comes on the way
- * @returns {Promise<Here>}
+ * @param {(found: PageSource) => void} [show] what comes on the way
+ * @returns {Promise<PageSource>}
  */
 export async function here(show = showHere) {
   for (;;) {
@@ -50,7 +50,7 @@ export async function here(show = showHere) {
   }
 }
 
-/** @param {Here} found */
+/** @param {PageSource} found */
 function showHere(found) {
   notice(found.trouble);
   byId("to-swarm").hidden = !found.swarm;

@@ -34,10 +34,10 @@ from swarmd.web.shapes import (
     EventPage,
     EventRow,
     Gossip,
-    Here,
     Message,
     Moment,
     Overview,
+    PageSource,
     RecipeView,
     StagesView,
     SwarmView,
@@ -216,10 +216,10 @@ class LogNode:
         """Of the event that comes next."""
         return self._history.next_seq
 
-    def here(self) -> Here:
+    def here(self) -> PageSource:
         """What this server shows: version, kind of source, directory."""
         settings = self.state.settings
-        return Here(
+        return PageSource(
             version=__version__,
             node=True,
             swarm=True,

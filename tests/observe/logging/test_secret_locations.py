@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from swarmd.config import ChainConfig, Config, Section, SwarmConfig, section_of
-from swarmd.observe.logging.secret_locations import known_secrets, slots_of, withheld_from
+from swarmd.observe.logging.secret_locations import known_secrets, secret_locations, withheld_from
 
 SMELLS = re.compile(r"(?i)token|passw|passphrase|\bkey|keystore|secret|credential|webhook|mnemonic|\burls?\b|identity")
 ADDRESS = re.compile(r"(?i)\burls?\b|https?|webhook")
@@ -69,7 +69,7 @@ def with_value(key: str, value: str) -> Config:
 def test_the_search_for_such_keys_finds_those_that_are_known() -> None:
     known = {"results.hub.token", "web.token", "notify.webhook", "notify.telegram_token", "chain.rpc", "dht.identity"}
     assert known | {"chain.keystore", "chain.passphrase", "chain.proxy.token", "chain.proxy.url"} <= set(suspicious())
-    assert {slot.key for slot in slots_of(BARE)} <= set(suspicious())
+    assert {place.key for place in secret_locations(BARE)} <= set(suspicious())
 
 
 @pytest.mark.parametrize("key", suspicious())
@@ -82,7 +82,7 @@ def test_what_a_suspicious_key_names_or_holds_is_known(key: str, tmp_path: Path)
         ways.append(f"file:{file}")
     for way in ways:
         assert wanted & known_secrets(with_value(key, way), tmp_path, {}, signing=True), (
-            f"{key} = {way!r} is no slot of swarmd/observe/logging/secret_locations.py; "
+            f"{key} = {way!r} is no place of swarmd/observe/logging/secret_locations.py; "
             "if it holds no secret, say so in INNOCENT"
         )
 

@@ -12,7 +12,7 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling.generation import Sampler, Wanted, _draw_tokens, cut_at, draw_evenly, pauses
+from swarmd.training.sampling.generation import Sampler, SamplingRequest, _draw_tokens, cut_at, draw_evenly, pauses
 from swarmd.training.sampling.vllm_sampler import read_answered
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -92,14 +92,14 @@ def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
     script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
     asked: list[tuple[int, int]] = []
 
-    def draw(wanted: Wanted) -> list[list[int]]:
+    def draw(wanted: SamplingRequest) -> list[list[int]]:
         asked.append((len(wanted.prompts), wanted.tokens_max))
         return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
 
     def paused(tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
         return pauses(tokens, stops, lambda ids: "".join(letters[each] for each in ids))
 
-    wanted = Wanted([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
+    wanted = SamplingRequest([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
     assert draw_evenly(draw, wanted, [9], paused) == [[0, 1, 2, 3], [0, 0]]
     assert asked == [(2, 2), (1, 4)]
 

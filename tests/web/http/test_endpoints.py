@@ -28,7 +28,7 @@ SHAPES: dict[str, Any] = {
     "/api/rewards-history": upstream.RewardsHistory,
     "/api/name-to-id?name=node-1": upstream.IdOfName,
     "/api/gossip?since_round=0": upstream.GossipMessages,
-    "/api/v1/here": shapes.Here,
+    "/api/v1/here": shapes.PageSource,
     "/api/v1/swarm": shapes.SwarmView,
     "/api/v1/swarm?limit=1": shapes.SwarmView,
     "/api/v1/swarm/curves": shapes.Curves,

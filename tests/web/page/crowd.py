@@ -243,7 +243,9 @@ async def stream(_: Request) -> Response:
 
 
 def application(live: bool) -> Starlette:
-    here = shapes.Here(version="0", node=True, swarm=True, live=live, name="node-1", swarm_id="crowd", data="crowd")
+    here = shapes.PageSource(
+        version="0", node=True, swarm=True, live=live, name="node-1", swarm_id="crowd", data="crowd"
+    )
     fixed = {
         "here": here,
         "swarm": swarm(),
