@@ -164,7 +164,7 @@ class NetworkChecks:
         self._check_known()
 
     def _check_member(self, node: SimNode) -> None:
-        record = self.world.dht.stores[node.side].find(MEMBERS, self.world.now).get(node.peer)
+        record = self.world.dht.stores[node.side].find_all(MEMBERS, self.world.now).get(node.peer)
         lives_s = 0.0 if record is None else record.expiration - self.world.now
         renewed_s = RECORD_S / RENEWALS
         if lives_s < RECORD_S - 2 * renewed_s - RENEWAL_S:
@@ -190,7 +190,8 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
         case Registered():
-            return (MEMBERS,)
+            kept = [key for key in worker.own if key.startswith(MEMBERS)]  # where memberships lay, and lie now
+            return (max(kept, key=lambda key: worker.own[key].expiration),) if kept else ()
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():
