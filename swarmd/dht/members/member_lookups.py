@@ -42,6 +42,7 @@ class MemberLookups:
         session = self._session
         if not session.shards.members.shards or self._until.get(peer, 0.0) > session.policy.now():
             return
+        self._until.pop(peer, None)
         for place in dict.fromkeys((session.shards.members, session.shards.members_before)):
             record = await self._find(peer, place)
             if record is not None:

@@ -33,6 +33,7 @@ class Members:
 
     Attributes:
         presences: who is known to be here, or to have left.
+        place: where the latest membership of this node lies.
 
     Args:
         session: where all this happens.
@@ -47,7 +48,7 @@ class Members:
         self._offer: bytes | None = b""  # in it
         self._keys = MemberKeys(session, self._see)
         self._lookups = MemberLookups(session, self._see)
-        self._place = session.shards.members  # of the latest own record
+        self.place = session.shards.members
         self._watching = False
         self._alert_until = 0.0
         self._elder = ("", 0.0)  # nonce and expiration of an elder twin's record that ours was written over
@@ -76,7 +77,6 @@ class Members:
         withdrawn = self._withdrawn = await self._read_withdrawn()
         offer = self._offer = await session.weights_offer()
         place, shard = await self._keys.own_place()
-        self._place = place
         content = Membership(
             swarm=session.swarm,
             name=session.config.name[:64],
@@ -94,7 +94,7 @@ class Members:
             shard=shard,
         )
         record = await session.publisher.publish(content)
-        self._published = record.expiration
+        self._published, self.place = record.expiration, place
 
     async def _read_withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
@@ -108,7 +108,7 @@ class Members:
         while True:
             await self._session.runtime.sleep(self._session.config.dht.poll_s)
             now = (await self._read_withdrawn(), await self._session.weights_offer())
-            if now != (self._withdrawn, self._offer) or self._place != self._session.shards.members:
+            if now != (self._withdrawn, self._offer) or self.place != self._session.shards.members:
                 try:
                     await self._publish(leaving=False)
                 except (NetworkDown, RecordRejected) as error:

@@ -19,7 +19,7 @@ from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
-from swarmd.dht.wire.shards import shard_of
+from swarmd.dht.wire.shards import member_shard_of, shard_of
 from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S
 
@@ -190,8 +190,8 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
         case Registered():
-            kept = [key for key in worker.own if key.startswith(MEMBERS)]  # where memberships lay, and lie now
-            return (max(kept, key=lambda key: worker.own[key].expiration),) if kept else ()
+            lies = worker.actions.members.place
+            return (names.members(SWARM, *lies, member_shard_of(SWARM, worker.node.peer, lies)),)
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():
