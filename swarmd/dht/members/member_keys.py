@@ -13,7 +13,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.shards import MembersPlace, member_shard_of
 
 WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
-AT_ONCE = 8  # shards that the coordinator begins to read at once; of more each waits for its time
+AT_ONCE = 8  # shards that the coordinator reads in each `dht.poll_s` when they are new to it
 
 
 class MemberKeys:
@@ -38,6 +38,15 @@ class MemberKeys:
         """Watch for the rest of the session; from now on all go where the clock says that memberships lie."""
         self._session.shards.moved = self._move
         self._move()
+        if self._session.coordinating:
+            self._session.start(self._read_unread)
+
+    async def _read_unread(self) -> None:
+        """See that each shard is read soon after all have moved: few at once, and again where nobody answered."""
+        while True:
+            await self._session.runtime.sleep(self._session.config.dht.poll_s)
+            for shard in [shard for shard in self._watches if shard not in self._counted][:AT_ONCE]:
+                self._watches[shard].look()
 
     def look(self) -> None:
         """Read the key of this node's own membership now."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarmd.config import DhtConfig
-from swarmd.dht.members.member_keys import WATCHED_SLOWLY, MemberKeys
+from swarmd.dht.members.member_keys import AT_ONCE, WATCHED_SLOWLY, MemberKeys
 from swarmd.dht.ports import RecordsSink
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -16,7 +16,13 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
 
+pytestmark = pytest.mark.anyio
+
 SWARM, PEER = "s", "me"
+
+
+class Enough(Exception):
+    """The test has seen what it wanted."""
 
 
 class Watching:
@@ -29,6 +35,14 @@ class Watching:
         self.watched: dict[str, float] = {}
         self.seen: dict[str, RecordsSink] = {}
         self.looked: list[str] = []
+        self.runtime = self
+        self.polls = 0
+
+    async def sleep(self, seconds: float) -> None:
+        """Time passes, until the test has seen enough."""
+        if not self.polls:
+            raise Enough
+        self.polls -= 1
 
     def watch(self, name: str, seen: RecordsSink, polls: float, later: bool) -> Any:
         self.watched[name], self.seen[name] = polls, seen
@@ -36,6 +50,9 @@ class Watching:
 
     def unwatch(self, name: str) -> None:
         del self.watched[name]
+
+    def start(self, task: Any) -> None:
+        self.task = task
 
     def announce(self, round: int, shards: int) -> None:
         self.shards.note(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
@@ -75,6 +92,23 @@ def test_the_coordinator_watches_all_shards_each_once_while_its_records_are_rene
     }
     keys.look()
     assert session.looked == [own_key(shards, 0)], "a twin of the coordinator would write there"
+
+
+async def test_the_coordinator_reads_shards_that_are_new_few_at_once_and_again_until_they_are_read() -> None:
+    session = Watching(coordinating=True)
+    keys_of(session)
+    session.announce(1, 2 * AT_ONCE)
+    session.polls = 2
+    with pytest.raises(Enough):
+        await session.task()
+    first = [names.members(SWARM, 2 * AT_ONCE, 0, shard) for shard in range(AT_ONCE)]
+    assert session.looked == 2 * first, "nobody answered"
+    for name in first:
+        session.seen[name]({})
+    session.looked, session.polls = [], 1
+    with pytest.raises(Enough):
+        await session.task()
+    assert session.looked == [names.members(SWARM, 2 * AT_ONCE, 0, AT_ONCE + shard) for shard in range(AT_ONCE)]
 
 
 def test_the_members_of_a_large_swarm_are_estimated_by_those_in_the_own_shard() -> None:
