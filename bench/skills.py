@@ -177,9 +177,10 @@ def make_rows(found: Mapping[str, Sequence[Outcome]]) -> Iterable[Row]:
             yield Row(f"{arm}: {skill} at the end", "", sample(*after), "before", sample(*before))
         mean = [fmean(outcome.rounds) for outcome in outcomes]
         yield Row(f"{arm}: {RARELY}, mean over rounds", "", sample(*mean))
-        unlearnt = sum(outcome.unlearnt for outcome in outcomes)
-        yield Row(f"{arm}: skills unlearnt, of {len(outcomes)} nodes", "", sample(unlearnt))
-        yield Row(f"{arm}: skills lost", "", sample(sum(outcome.lost for outcome in outcomes)))
+        for what in ("unlearnt", "lost"):
+            count = sum(getattr(outcome, what) for outcome in outcomes)
+            goal = {"goal": "none", "met": count == 0} if arm == GUARDED else {}
+            yield Row(f"{arm}: skills {what}, of {len(ASKED) * len(outcomes)}", "", sample(count), **goal)
         yield Row(f"{arm}: rounds after which it was drawn more", "", sample(*(o.drawn_more for o in outcomes)))
         yield Row(f"{arm}: tokens generated", "", sample(*(outcome.tokens for outcome in outcomes)))
         yield Row(f"{arm}: processor time", "s", sample(*(outcome.cpu_s for outcome in outcomes)))
