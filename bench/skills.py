@@ -185,7 +185,8 @@ def make_rows(found: Mapping[str, Sequence[Outcome]]) -> Iterable[Row]:
         yield Row(f"{arm}: tokens generated", "", sample(*(outcome.tokens for outcome in outcomes)))
         yield Row(f"{arm}: processor time", "s", sample(*(outcome.cpu_s for outcome in outcomes)))
     if len(found) > 1:
-        yield from compare(*(found[arm] for arm in (next(iter(found)), next(reversed(found)))))
+        ours, *_, theirs = found.values()
+        yield from compare(ours, theirs)
 
 
 def compare(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Iterable[Row]:

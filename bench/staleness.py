@@ -102,6 +102,7 @@ class Pair:
         self._stores = [Blobs(paths.blobs) for paths in places]
         self.published = list(published)
         self.off_policy: list[OffPolicy] = []
+        self._generations = training.generations
         self.batch_rows = training.steps * training.questions * training.generations  # of a node in a round
         self.peer_rows = 0  # completions of the other in batches
         self.tokens = 0
@@ -115,7 +116,7 @@ class Pair:
         self.published.append(tuple(event.rollouts for event in events))
         deliver(self.published[-1], self._stores)
         self.off_policy += [event.off_policy for event in events if event.off_policy is not None]
-        self.peer_rows += sum(event.peer_groups for event in events) * COMMON["generations"]
+        self.peer_rows += sum(event.peer_groups for event in events) * self._generations
         self.tokens += sum(event.tokens for event in events)
         return fmean(event.reward for event in events)
 
