@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.fold import oldest_base
+from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.web.views.history import LogHistory
@@ -20,6 +20,7 @@ POLL_S = 0.15  # between two looks at the log's end; what waking up costs is mos
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
+RECENT_EVENTS = 10_000  # shown at once of a long log
 ALMOST = 0.999  # the share told at most before the log's end was reached
 
 log = logging.getLogger("swarmd.web")
@@ -40,29 +41,40 @@ class LogTail:
         told: called in the tail's thread with the events of each commit once the log's end was reached, with nothing
             when trouble came or went.
         grows: False for an archive: it is read once.
+        recent: begin at the last `RECENT_EVENTS`, not where the log does.
 
     Attributes:
         caught_up: set when the log's end was reached, or trouble met, for the first time.
         trouble: why the log cannot be read (further), empty while it can.
     """
 
-    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True) -> None:
+    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True, recent: bool = False) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
         self._history = history
         self._told = told
         self._grows = grows
+        self._recent = recent
+        self._after: threading.Event | None = None
         self._stop = threading.Event()
         self._directory_stamp = -1
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
+    def begin_after(self, event: threading.Event) -> None:
+        """Have `start` wait for this before it reads."""
+        self._after = event
+
     def start(self) -> None:
         self._thread.start()
 
+    def end(self) -> None:
+        """Have the thread end when it is done with the commit it is at."""
+        self._stop.set()
+
     def stop(self) -> None:
         """End the thread; waits for the commit it is at."""
-        self._stop.set()
+        self.end()
         self._thread.join()
 
     @property
@@ -82,10 +94,12 @@ class LogTail:
 
     def _run(self) -> None:
         started = False
+        while self._after is not None and not self._after.wait(POLL_S) and not self._stop.is_set():
+            continue
         while not self._stop.is_set():
             try:
                 if not started:
-                    self._history.begin(oldest_base(self._history.directory))
+                    self._history.begin(self._base())
                     started = True
                 self._follow()
                 return
@@ -98,6 +112,10 @@ class LogTail:
                 if not self._grows:
                     return
                 self._stop.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
+
+    def _base(self) -> Base:
+        directory = self._history.directory
+        return recent_base(directory, RECENT_EVENTS) if self._recent else oldest_base(directory)
 
     def _follow(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
