@@ -131,7 +131,7 @@ class LogNode:
         if is_long(self._directory):
             self._recent = LogReading(self._directory, self._blobs, self._on_recent, grows=self._live, recent=True)
             self._recent.tail.start()
-            self._whole.tail.begin_after(self._recent.tail.caught_up)
+            self._whole.tail.after = self._recent.tail.caught_up
         self._whole.tail.start()
 
     async def stop(self) -> None:
@@ -146,11 +146,11 @@ class LogNode:
     def _shown(self) -> LogReading:
         """The whole log once it has been read; before, the newest part of a long one."""
         recent = self._recent
-        return recent if recent is not None and recent.is_sound and not self._is_read else self._whole
-
-    @property
-    def _is_read(self) -> bool:
-        return self._whole.tail.caught_up.is_set()
+        return (
+            recent
+            if recent is not None and recent.is_sound and not self._whole.tail.caught_up.is_set()
+            else self._whole
+        )
 
     def _on_whole(self, batch: list[Applied]) -> None:
         """In the thread that reads all."""
@@ -180,7 +180,7 @@ class LogNode:
         if seq is not None and batch[0].seq > seq and recent.is_sound:
             return []  # the other has what lies between, and will bring these too
         self._recent = None
-        recent.tail.end()
+        recent.tail.stopping.set()
         return [applied for applied in batch if seq is None or applied.seq >= seq]
 
     # --- the swarm ---

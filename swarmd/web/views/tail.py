@@ -44,6 +44,8 @@ class LogTail:
         recent: begin at the last `RECENT_EVENTS`, not where the log does.
 
     Attributes:
+        after: `start` waits for this before it reads; None for nothing.
+        stopping: once set, the thread ends behind the commit it is at.
         caught_up: set when the log's end was reached, or trouble met, for the first time.
         trouble: why the log cannot be read (further), empty while it can.
     """
@@ -55,26 +57,18 @@ class LogTail:
         self._told = told
         self._grows = grows
         self._recent = recent
-        self._after: threading.Event | None = None
-        self._stop = threading.Event()
+        self.after: threading.Event | None = None
+        self.stopping = threading.Event()
         self._directory_stamp = -1
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
-    def begin_after(self, event: threading.Event) -> None:
-        """Have `start` wait for this before it reads."""
-        self._after = event
-
     def start(self) -> None:
         self._thread.start()
 
-    def end(self) -> None:
-        """Have the thread end when it is done with the commit it is at."""
-        self._stop.set()
-
     def stop(self) -> None:
         """End the thread; waits for the commit it is at."""
-        self.end()
+        self.stopping.set()
         self._thread.join()
 
     @property
@@ -94,12 +88,12 @@ class LogTail:
 
     def _run(self) -> None:
         started = False
-        while self._after is not None and not self._after.wait(POLL_S) and not self._stop.is_set():
+        while self.after is not None and not self.after.wait(POLL_S) and not self.stopping.is_set():
             continue
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             try:
                 if not started:
-                    self._history.begin(self._base())
+                    self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
                 self._follow()
                 return
@@ -111,15 +105,11 @@ class LogTail:
                 started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
                 if not self._grows:
                     return
-                self._stop.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
-
-    def _base(self) -> Base:
-        directory = self._history.directory
-        return recent_base(directory, RECENT_EVENTS) if self._recent else oldest_base(directory)
+                self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
 
     def _follow(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             if self._look_for_more():
                 self._read()
             if not self._grows:
@@ -129,7 +119,7 @@ class LogTail:
             self.caught_up.set()
             if not self._grows:
                 return
-            self._stop.wait(POLL_S)
+            self.stopping.wait(POLL_S)
 
     def _read(self) -> None:
         history = self._history
@@ -142,7 +132,7 @@ class LogTail:
             if len(batch) >= BATCH_EVENTS:
                 self._notify(batch)
                 batch = []
-            if self._stop.is_set():
+            if self.stopping.is_set():
                 return
         self._notify(batch)
 
@@ -205,6 +195,11 @@ class LogTail:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
+
+
+def base_of(directory: Path, recent: bool) -> Base:
+    """Where reading begins: before the last `RECENT_EVENTS`, or where the log does."""
+    return recent_base(directory, RECENT_EVENTS) if recent else oldest_base(directory)
 
 
 def trouble_of(error: Exception, directory: Path) -> SwarmdError:
