@@ -41,6 +41,8 @@ LONG = {  # only by name
     "trainer-kinds": "what a KL term and adapters cost the trainer",
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
+    "skills": "whether drawing more of what falls keeps a skill, over twenty seeds; a quarter of an hour",
+    "staleness": "peers' groups that are eight rounds old, with and without correction; half an hour",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
     "fuzz": "a million records and frames of a grammar against real nodes; half an hour",
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
@@ -55,7 +57,14 @@ CHOSEN = {  # options that a benchmark has
     "longlife": ("events", "logs", "verbs"),
     "scale": ("sizes", "rounds", "simulated", "churn"),
 }
-RESUMED = ("sharing", "worked", "poison", "hostile")  # their outcomes are kept, and they go on where they were cut off
+RESUMED = (
+    "sharing",
+    "worked",
+    "poison",
+    "hostile",
+    "skills",
+    "staleness",
+)  # their outcomes are kept, and they go on where they were cut off
 
 
 def main() -> int:
@@ -87,7 +96,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing, worked, poison, hostile")
+    sharing = parser.add_argument_group("sharing, worked, poison, hostile, skills, staleness")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
     sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")

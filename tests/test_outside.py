@@ -178,7 +178,7 @@ OWN = {
         "MicroBatchSize",
         "ModelChoice",
         "NodeState",
-        "Show",
+        "PageServerSetup",
         "int",
         "tuple[str, ...]",
         "tuple[IssuedInvitation, ...]",

@@ -16,6 +16,9 @@ SkipCause = Literal["slow", "late", "fault", "stopped"]
 WeightsCause = Literal[
     "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured", "no-better"
 ]
+# What had all of a peer's weights fetched where less was to be enough: the base here was not what its name says, or the
+# file that was here already; or the peer's delta made another file than its manifest says. Empty: nothing had.
+WeightsDamage = Literal["", "base", "file", "delta"]
 SubmissionKind = Literal["register", "reward", "winners", "advance"]
 Drive = Literal["never", "policy", "manager"]
 Votes = Literal["reported", "judged"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.event_base import EventBase
-from swarmd.core.values import PeerWeights, WeightsCause
+from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
 
 
 class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
@@ -13,6 +13,7 @@ class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
     weights: PeerWeights
     received_bytes: int = 0  # in this attempt: less than the file where some of it was here, or a delta was enough
     seconds: float = 0.0
+    damaged: WeightsDamage = ""  # what was, so that all was fetched
 
 
 class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):

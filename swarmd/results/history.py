@@ -24,14 +24,15 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.values import SkipCause
+from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.summaries import SummaryKind, gather
+from swarmd.results.skills import SkillCurve, curves_of
 
-KIND = SummaryKind("history", 1)
+KIND = SummaryKind("history", 2)
 
 
 class StageResult(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +48,7 @@ class StageResult(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     peer_groups: int
     refused: int  # peers' groups that were refused, whatever the reason
+    skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured
 
 
 class SkippedRounds(msgspec.Struct, frozen=True, gc=False):
@@ -104,6 +106,11 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
         for stage in self.stages:
             by_round.setdefault(stage.round, []).append(stage)
         return tuple(_sum_up(round, stages) for round, stages in sorted(by_round.items()))
+
+    @cached_property
+    def skills(self) -> tuple[SkillCurve, ...]:
+        """Held-out accuracy by task."""
+        return curves_of([(each.round, each.stage, each.skills) for each in self.stages if each.skills])
 
     @property
     def rounds_skipped(self) -> int:
@@ -225,6 +232,7 @@ class HistoryGathering:
             event.seconds,
             event.peer_groups,
             sum(count for _, count in event.rejected),
+            event.skills,
         )
 
     def _set(self, **fields: Any) -> None:

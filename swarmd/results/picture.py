@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
@@ -32,6 +32,8 @@ CAUSES: dict[SkipCause, tuple[str, str]] = {  # marker and colour
     "stopped": ("s", "#0072B2"),
 }
 NODES_MAX = 64  # in one picture
+TASKS_MAX = 8  # panels of tasks in one picture
+TASK_INCHES = 1.4  # height of one
 POINTS_MARKED_MAX = 60  # rounds up to which every point has its marker
 BARS_MAX = 1000  # that can be told apart beside each other
 POINTS_MAX = 4000  # of a line; of more, each is the mean of some
@@ -77,14 +79,43 @@ def make_figure(histories: Sequence[TrainingHistory]) -> Figure:
     lanes = 0.6 + 0.22 * len(shown)
     names = labels_of(shown)
     legend = 0.2 * math.ceil(len(shown) / _columns(names))
-    figure = Figure(figsize=(WIDTH_INCHES, 6.4 + lanes + legend), layout="constrained")
-    accuracy, reward, life = figure.subplots(3, 1, sharex=True, height_ratios=(3.1, 3.1, lanes))
+    tasks = tasks_of(shown)
+    by_task = [TASK_INCHES] * len(tasks)
+    figure = Figure(figsize=(WIDTH_INCHES, 6.4 + sum(by_task) + lanes + legend), layout="constrained")
+    panels = figure.subplots(3 + len(tasks), 1, sharex=True, height_ratios=(3.1, *by_task, 3.1, lanes))
+    accuracy, reward, life = panels[0], panels[-2], panels[-1]
+    for axes, task in zip(panels[1:-2], tasks, strict=True):
+        _draw_task(axes, shown, task)
     for place, (history, name) in enumerate(zip(shown, names, strict=True)):
         _draw_accuracy(accuracy, history, {**_look(place, history), "label": name})
         _draw_reward(reward, history, _look(place, history))
     _draw_lives(life, shown, names)
     _label(figure, (accuracy, reward, life), shown)
+    for axes in panels[1:-2]:
+        _frame(axes, "both")
     return figure
+
+
+def tasks_of(histories: Sequence[TrainingHistory]) -> list[str]:
+    """The tasks that get a panel, `TASKS_MAX` at most: those first that are drawn more or have fallen, then by name."""
+    curves = [curve for history in histories for curve in history.skills]
+    fallen = {curve.task for curve in curves if any(point.fallen for point in curve.points)}
+    return sorted({curve.task for curve in curves}, key=lambda task: (task not in fallen, task))[:TASKS_MAX]
+
+
+def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> None:
+    """A node's accuracy on one task by round; where the guard draws it more, the line is underlaid."""
+    for place, history in enumerate(histories):
+        look = {**_look(place, history), "markersize": 3.0, "linewidth": 1.2}
+        for points in (curve.points for curve in history.skills if curve.task == task):
+            held_out = thinned([(point.round, point.held_out) for point in points])
+            axes.plot([round for round, _ in held_out], [value for _, value in held_out], **look)
+            more = thinned([(each.round, each.held_out if each.weight > 1 else math.nan) for each in points])
+            under = {"color": look["color"], "marker": "o", "markersize": 9, "linewidth": 7, "alpha": 0.25}
+            axes.plot([round for round, _ in more], [value for _, value in more], **under, label=None)
+    axes.set_ylim(-0.04, 1.04)
+    axes.set_ylabel("held out", fontsize=8)
+    axes.set_title(plain_text(task), loc="left", fontsize=8)
 
 
 def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
@@ -190,9 +221,7 @@ def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[
     life.set_xlabel("round")
     life.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     for axes in panels:
-        axes.grid(axis="x" if axes is life else "both", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        _frame(axes, "x" if axes is life else "both")
     life.xaxis.set_major_formatter(lambda round, _: f"{round:g}" if round >= 0 else "")
     swarms = ", ".join(sorted({history.swarm for history in histories}))
     accuracy.set_title(f"Swarm {plain_text(swarms)}", loc="left")
@@ -201,6 +230,12 @@ def _label(figure: Figure, panels: tuple[Axes, Axes, Axes], histories: Sequence[
     if not any(row.held_out is not None for history in histories for row in history.rounds):
         accuracy.text(0.5, 0.5, "not measured", transform=accuracy.transAxes, ha="center", color="#555555")
     _explain(figure)
+
+
+def _frame(axes: Axes, grid: Literal["x", "both"]) -> None:
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _columns(names: Sequence[str]) -> int:
@@ -220,5 +255,6 @@ def _explain(figure: Figure) -> None:
         for cause, (marker, colour) in CAUSES.items()
     ]
     restart = Line2D([], [], marker=7, color="black", linestyle="", label="restart")
-    marks = [Patch(color=COLOURS[0], alpha=0.45, label="trained"), *skipped, restart]
+    more = [Patch(color=COLOURS[0], alpha=0.25, label="drawn more")] * (len(figure.axes) > 3)
+    marks = [*more, Patch(color=COLOURS[0], alpha=0.45, label="trained"), *skipped, restart]
     figure.legend(handles=marks, loc="outside lower center", fontsize=8, ncols=len(marks), frameon=False)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from swarmd.core.values import SetAside
+from swarmd.results.skills import SkillCurve
 
 EVENTS_PAGE_MAX = 1000  # events in one answer
 GOSSIP_KEPT = 200  # most recent messages
@@ -303,6 +304,7 @@ class TrainingView(msgspec.Struct, frozen=True):
     stages: tuple[TrainedStage, ...]
     total: int  # stages trained, as far as the log reaches back
     held_out_before: float | None = None  # accuracy before the node's very first step
+    skills: tuple[SkillCurve, ...] = ()  # held-out accuracy by task, after those stages that it was measured after
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -344,6 +346,7 @@ class PageSource(msgspec.Struct, frozen=True):
     data: str = ""  # last part of the directory that is read
     trouble: str = ""  # why the log cannot be read, or not to its end: what is shown is what lies before
     read: float = 1.0  # share of the log that has been read; below 1 right after the start on a long log
+    recent: bool = False  # meanwhile its last events are shown
 
 
 # `GET /api/v1/node/status` answers with `swarmd.observe.status.Status`.

@@ -34,6 +34,15 @@ def read_chunk(path: Path, file: ChunkedFile, index: int) -> bytes | None:
     return chunk if hashlib.sha256(chunk).hexdigest() == file.chunk_digest(index) else None
 
 
+def is_intact(path: Path) -> bool:
+    """Whether a file is what its name says, the SHA-256 of what was written; what cannot be read is not."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == path.stem
+    except OSError:
+        return False
+
+
 class PartialFile:
     """A file that is being put together; its bytes are under a temporary name until all of them are right.
 

@@ -9,11 +9,12 @@ offer                   written last; what it names is whole
 from __future__ import annotations
 
 import hashlib
+import logging
 from pathlib import Path
 
 from swarmd.errors import NotFoundError, RecordRejected
 from swarmd.eventlog.files import sync_file, write_durably
-from swarmd.weights.chunks import cut, read_chunk
+from swarmd.weights.chunks import cut, is_intact, read_chunk
 from swarmd.weights.manifest import FORMAT, ChunkedFile, Delta, WeightsManifest, decode_manifest
 from swarmd.weights.offer import FORMAT as OFFER_FORMAT
 from swarmd.weights.offer import WeightsOffer, decode_offer
@@ -21,6 +22,8 @@ from swarmd.weights.offer import WeightsOffer, decode_offer
 OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
+
+log = logging.getLogger(__name__)
 
 
 class OfferedWeights:
@@ -78,6 +81,9 @@ class OfferedWeights:
         """The delta from what was offered before, where it is worth its bytes."""
         old, base = _file(self._directory, before.whole.digest), before.whole.digest
         if base == whole.digest or before.whole.size_bytes != whole.size_bytes or not old.is_file():
+            return ()
+        if not is_intact(old):  # peers have the file as it was, and the delta would make another of theirs
+            log.warning("no delta of weights is offered: %s is damaged", old)
             return ()
         from swarmd.weights.delta import write_delta  # with it numpy, whose threads would not be confined
 

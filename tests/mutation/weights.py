@@ -136,6 +136,30 @@ WEIGHTS = (
         ),
     ),
     Mutant(
+        "a damaged base of a delta stays",
+        "swarmd/dht/weights/taking.py",
+        "        if wanted and not is_intact(each):\n",
+        "        if False:\n",
+        (
+            "tests/dht/weights/test_taking.py::test_a_damaged_base_goes_and_all_is_fetched",
+            "tests/dht/weights/test_taking.py::test_a_damaged_file_is_fetched_anew",
+        ),
+    ),
+    Mutant(
+        "a wrong delta is the end of a fetch",
+        "swarmd/dht/weights/taking.py",
+        "            if base is None:\n                raise\n",
+        "            raise\n",
+        ("tests/dht/weights/test_taking.py::test_a_delta_that_makes_another_file_has_all_fetched",),
+    ),
+    Mutant(
+        "a delta is made from a damaged offer",
+        "swarmd/weights/offered.py",
+        "        if not is_intact(old):",
+        "        if False:",
+        ("tests/weights/test_offered.py::test_no_delta_begins_at_a_file_that_is_damaged",),
+    ),
+    Mutant(
         "peers' weights fill the disk",
         "swarmd/dht/weights/taking.py",
         "        if free - manifest.whole.size_bytes < least:\n",

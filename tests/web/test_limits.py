@@ -278,13 +278,13 @@ def test_a_crowd_that_scrubs_is_told_to_wait_and_holds_up_nobody_else(
 ) -> None:
     over = threading.Event()
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
-        fold = server.node._history.moment
+        fold = server.node._whole.history.moment
 
         def slowly(seq: int) -> Applied:
             assert over.wait(LONG_S)
             return fold(seq)
 
-        monkeypatch.setattr(server.node._history, "moment", slowly)
+        monkeypatch.setattr(server.node._whole.history, "moment", slowly)
         crowd = [stack.enter_context(server.socket()) for _ in range(64)]
         for number, connection in enumerate(crowd):
             connection.sendall(b"GET /api/v1/node/moments/%d HTTP/1.1\r\n" % number + HOST + b"\r\n")

@@ -47,6 +47,15 @@ def test_the_next_comes_with_a_delta_and_the_one_before_stays(tmp_path: Path) ->
     assert (tmp_path / "made").read_bytes() == (tmp_path / f"{second.whole.digest}.safetensors").read_bytes()
 
 
+def test_no_delta_begins_at_a_file_that_is_damaged(tmp_path: Path) -> None:
+    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
+    first = manifest_of(shelf, offer(shelf, values, 1))
+    with (tmp_path / f"{first.whole.digest}.safetensors").open("r+b") as damaged:
+        damaged.seek(-100, 2)
+        damaged.write(b"damaged!")
+    assert manifest_of(shelf, offer(shelf, moved(values, 0.01), 2)).deltas == ()
+
+
 def test_what_is_older_goes(tmp_path: Path) -> None:
     shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
     first = manifest_of(shelf, offer(shelf, values, 1))

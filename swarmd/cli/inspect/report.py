@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from swarmd.results.history import TrainingHistory
 
 OUT = Path("report.png")
+TASKS_TOLD = 8  # of a node
 
 
 def report(
@@ -30,7 +31,9 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     card: Annotated[bool, typer.Option("--card", help="Print the model card of one node.")] = False,
 ) -> None:
-    """Show reward and held-out accuracy (pass@1) by round, skipped rounds and restarts, with daemons up or down.
+    """Show reward and held-out accuracy (pass@1) by round, in all and by task, skipped rounds and restarts.
+
+    Reads logs, with daemons up or down.
 
     Writes a picture. With --json or --card it prints instead, and a picture is written only where --out names one.
     """
@@ -105,7 +108,12 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.eventlog.offline.text import full, to_json
 
     nodes = [
-        {**full(history), "label": history.label, "rounds": [full(row) for row in history.rounds]}
+        {
+            **full(history),
+            "label": history.label,
+            "rounds": [full(row) for row in history.rounds],
+            "skills": full(history.skills),
+        }
         for history in histories
     ]
     typer.echo(msgspec.json.format(to_json({"nodes": nodes}), indent=2))
@@ -114,6 +122,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.inspect.standings import shown
     from swarmd.results.card import accuracy_words
+    from swarmd.results.skills import skills_summary
 
     for history in histories:
         rounds = history.rounds
@@ -122,6 +131,8 @@ def print_summary(histories: Sequence[TrainingHistory]) -> None:
             f"{shown(history.label)}: {len(rounds)} rounds trained, {history.rounds_skipped} skipped, "
             f"{len(history.restarts)} restarts; {reward}; held-out accuracy {accuracy_words(history)}"
         )
+        if said := skills_summary(history.skills, TASKS_TOLD):
+            typer.echo(f"  by task: {shown(said)}")
 
 
 def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:

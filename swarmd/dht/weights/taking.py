@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, WeightsFetched, WeightsRefused
-from swarmd.core.values import PeerWeights, WeightsCause
+from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Chunks
@@ -23,7 +23,7 @@ from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
-from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.chunks import PARTIAL, is_intact
 from swarmd.weights.fetched import SUFFIX
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
@@ -119,7 +119,7 @@ class WeightsTaking:
                     continue
                 tried.add(claims)
                 try:
-                    manifest = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
+                    manifest, damaged = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
                 except SwarmdError as error:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
                     log.info("weights of %s are not to be had: %s", peer, error)
@@ -128,9 +128,8 @@ class WeightsTaking:
                     continue
                 whole = manifest.whole
                 weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, offer.accuracy)
-                return WeightsFetched(
-                    command.id, weights, source.received_bytes, round(session.runtime.now() - began_at, 3)
-                )
+                seconds = round(session.runtime.now() - began_at, 3)
+                return WeightsFetched(command.id, weights, source.received_bytes, seconds, damaged)
         return refused
 
     async def _read_offers(self) -> dict[str, WeightsOffer]:
@@ -176,14 +175,14 @@ class WeightsTaking:
 
     async def _fetch_in_time(
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
-    ) -> WeightsManifest:
+    ) -> tuple[WeightsManifest, WeightsDamage]:
         with anyio.move_on_after(max(0.0, command.until_at - self._session.runtime.time())):
             return await self._fetch(source, holders, offer, command)
         raise WeightsUnavailable(f"the weights of round {offer.round} did not come in time")
 
     async def _fetch(
         self, source: Counting, holders: list[str], offer: WeightsOffer, command: FetchWeights
-    ) -> WeightsManifest:
+    ) -> tuple[WeightsManifest, WeightsDamage]:
         """Fetch what one offer names, give it on, and leave nothing else in the directory."""
         session = self._session
         manifest = await fetch_manifest(source, holders, offer)
@@ -194,13 +193,38 @@ class WeightsTaking:
                 f"the weights have {manifest.whole.size_bytes} bytes, this model's have no more than "
                 f"{command.size_bytes_max}"
             )
+        damaged = await to_thread.run_sync(_drop_damaged, path, manifest)
         base = await to_thread.run_sync(self._make_room, path, manifest)
         if not await to_thread.run_sync(_is_there, path, manifest.whole):
-            left_s = max(0.0, command.until_at - session.runtime.time())
-            await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
+            damaged = await self._fetch_file(source, holders, manifest, path, command, base) or damaged
         kept = await to_thread.run_sync(session.fetched_weights.keep, manifest, offer.manifest.hex())
         await to_thread.run_sync(_keep_only, path.parent, kept)
-        return manifest
+        return manifest, damaged
+
+    async def _fetch_file(
+        self,
+        source: Counting,
+        holders: list[str],
+        manifest: WeightsManifest,
+        path: Path,
+        command: FetchWeights,
+        base: Path | None,
+    ) -> WeightsDamage:
+        """Fetch the file by a delta where there is a base, else, and where that makes another file, whole."""
+
+        async def fetch(base: Path | None) -> None:
+            left_s = max(0.0, command.until_at - self._session.runtime.time())
+            await fetch_weights(source, holders, manifest, path, left_s, command.size_bytes_max, base)
+
+        try:
+            await fetch(base)
+            return ""
+        except RecordRejected as error:
+            if base is None:
+                raise
+            log.warning("the delta of %s does not make the weights announced, all is fetched: %s", holders[0], error)
+        await fetch(None)
+        return "delta"
 
     def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
         """Remove what is of no use, and see that there is room. Returns a base of one of the manifest's deltas.
@@ -252,6 +276,18 @@ def _is_there(path: Path, file: ChunkedFile) -> bool:
     if size_bytes != file.size_bytes:
         raise RecordRejected("wrong-digest", f"a file of this digest has {size_bytes} bytes, not {file.size_bytes}")
     return path.exists()
+
+
+def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
+    """Remove the file, and bases of its deltas, that are not what their names say. Returns what was, if any."""
+    damaged: WeightsDamage = ""
+    for each in path.parent.glob(f"*{SUFFIX}"):
+        wanted = each == path or manifest.delta_from(each.stem) is not None
+        if wanted and not is_intact(each):
+            log.warning("%s is damaged, and goes", each)
+            each.unlink()
+            damaged = "file" if each == path else "base"
+    return damaged
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.core.values import WeightsCause
+from swarmd.core.values import WeightsCause, WeightsDamage
 
 CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better")  # as it goes; the rest is worth a look
+
+_DAMAGED: dict[WeightsDamage, str] = {
+    "": "",
+    "base": "; all of them, for the earlier ones here were damaged",
+    "file": "; anew, for they were here and damaged",
+    "delta": "; all of them, for the delta makes others than were announced",
+}
 
 
 def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
@@ -15,7 +22,7 @@ def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> st
             mib = event.received_bytes / 2**20
             return (
                 f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
-                f"{event.seconds:.1f} s"
+                f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
             )
         case WeightsAdopted():
             return (
@@ -29,7 +36,8 @@ def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> st
 
 def weights_level(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
     """Of the line in the log."""
-    return "warning" if isinstance(event, WeightsRefused) and event.cause not in CALM else "info"
+    damaged = isinstance(event, WeightsFetched) and event.damaged != ""
+    return "warning" if damaged or (isinstance(event, WeightsRefused) and event.cause not in CALM) else "info"
 
 
 def weights_round(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> int | None:

@@ -24,6 +24,7 @@ CONDUCTS: tuple[Verdict, ...] = ("slow", "hasty", "skips", "leaves-out")  # of a
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
+DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
 PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
 SUBMISSION_KINDS: tuple[SubmissionKind, ...] = ("register", "reward", "winners", "advance")
 SUBMISSION_STATES: tuple[SubmissionState, ...] = (

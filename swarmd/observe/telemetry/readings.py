@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,11 +10,12 @@ import msgspec
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from swarmd import __version__
+from swarmd.core.values import Skill
 from swarmd.observe.disk import DiskUsage
 from swarmd.observe.health import Health, NodeProgress
 from swarmd.observe.layers import Layer, LayerName, WorkerStatus
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
-from swarmd.observe.status import Status
+from swarmd.observe.status import Status, last_fallen
 from swarmd.observe.telemetry import labels
 
 Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
@@ -58,6 +59,12 @@ GAUGES: dict[str, Gauge] = {
     "reward_earned": Gauge("Sum of the node's own rewards, over all lives of its log."),
     "reward_last": Gauge("Reward of the stage trained last."),
     "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
+    "tasks_fallen": Gauge(
+        "Tasks whose held-out accuracy has fallen, by how they are drawn: more, as-ever.", ("drawn",)
+    ),
+    "task_kept_lowest_ratio": Gauge(
+        "Least that a task has left of its best held-out accuracy; 1 where none has fallen."
+    ),
     "stage_trained_timestamp_seconds": Gauge("When a stage was trained last, in this life of the daemon."),
     "submission_confirmed_timestamp_seconds": Gauge(
         "When a submission was confirmed last, in this life, by kind.", ("kind",)
@@ -162,6 +169,16 @@ def _rewards(status: Status) -> Iterator[Reading]:
     held_out = [each.held_out for each in status.rewards if each.held_out is not None]
     if held_out:
         yield "held_out_accuracy_ratio", (), held_out[-1]
+        yield from _skills(last_fallen(status))
+
+
+def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
+    """Of all tasks together: a task's name is the operator's to choose, and would be a series for each."""
+    more = sum(skill.weight > 1 for skill in fallen)
+    for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
+        yield "tasks_fallen", (drawn,), count
+    kept = [skill.held_out / skill.best for skill in fallen if skill.best > 0]
+    yield "task_kept_lowest_ratio", (), min(kept, default=1.0)
 
 
 def _workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:

@@ -14,7 +14,7 @@ import { showStatus } from "./health.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Training } from "./training.js";
-import { bindTheme, here, notice, report, showCondition } from "./top.js";
+import { bindTheme, here, notice, report, showCondition, whenRead } from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
 
@@ -136,6 +136,10 @@ if (found.node) {
   const page = new NodePage(found.live);
   await page.load();
   if (found.live) page.follow();
+  whenRead(found, () => {
+    if (page.line.following) location.reload();
+    else notice("All of the log has been read. Load this page anew to see its older part.");
+  });
 } else {
   notice(
     "This server follows a swarm from outside and reads no node’s log. " +

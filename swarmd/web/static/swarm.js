@@ -8,7 +8,7 @@ import { Gossip } from "./gossip.js";
 import { showChain } from "./chain.js";
 import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
-import { bindTheme, here, notice, report, showCondition } from "./top.js";
+import { bindTheme, here, notice, report, showCondition, whenRead } from "./top.js";
 
 const CURVES_EVERY_MS = 5000; // at most so often are the curves asked for again
 
@@ -104,6 +104,7 @@ if (found.swarm) {
   await page.load();
   setInterval(tick, 1000);
   if (found.live) page.follow();
+  whenRead(found, () => page.load());
 } else {
   notice(
     "This server knows of no swarm: the log it shows has no member, announcement or report yet. See the node page.",

@@ -9,13 +9,17 @@ import { legend } from "./patches.js";
 const HEIGHT = 132;
 const EDGE = { left: 44, right: 10, top: 8, bottom: 20 };
 const DOTS_MAX = 60; // beyond, a line without dots
+const TASK_COLOURS = 8;
+const TASKS_TOLD = 4; // beside the title
 
 /**
  * @typedef {{round: number, stage: number, seq: number, at: number, reward: number | null, held_out: number | null,
  *   steps: number, tokens: number, seconds: number, peer_groups: number, refused: number}} Trained
- * @typedef {{stages: Trained[], total: number, held_out_before: number | null}} View
+ * @typedef {{round: number, stage: number, held_out: number, best: number, fallen: boolean, weight: number}} Point
+ * @typedef {{task: string, points: Point[], fallen_since: number | null, drawn_more_since: number | null}} Skill
+ * @typedef {{stages: Trained[], total: number, held_out_before: number | null, skills: Skill[]}} View
  * @typedef {{name: string, line: string, of: (stage: Trained) => number | null,
- *   words: (value: number | null) => string}} Series
+ *   words: (value: number | null) => string, more?: (stage: Trained) => boolean}} Series
  */
 
 const percent = (/** @type {number | null} */ value) => (value === null ? "—" : `${(100 * value).toFixed(1)} %`);
@@ -49,19 +53,22 @@ const PLOTS = [
   },
 ];
 
+const BY_TASK = "Held-out accuracy by task";
+
 export class Training {
   /** @param {(seq: number) => void} onChoose */
   constructor(onChoose) {
     this.onChoose = onChoose;
-    this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null });
+    this.view = /** @type {View} */ ({ stages: [], total: 0, held_out_before: null, skills: [] });
     this.chosen = -1;
     this.cursor = -1; // into the stages
-    this.plots = PLOTS.map((plot) => this.make(plot));
+    this.tasks = this.make({ title: BY_TASK, least: 0, series: [] });
+    this.said = el("p", { class: "muted by-task" });
+    this.tasks.figure.append(this.said);
+    this.tasks.figure.hidden = true;
+    this.plots = [...PLOTS.map((plot) => this.make(plot)), this.tasks];
     fill(byId("training"), ...this.plots.map(({ figure }) => figure));
-    legend("training-key", [
-      ...PLOTS.flatMap(({ series }) => series.map(({ line, name }) => /** @type {[string, string]} */ ([line, name]))),
-      ["here", "the chosen event’s stage"],
-    ]);
+    this.key();
     new ResizeObserver(() => this.draw()).observe(byId("training"));
     byId("training-details").addEventListener("toggle", () => this.table());
   }
@@ -81,9 +88,28 @@ export class Training {
     return { ...plot, figure, drawing, value };
   }
 
+  key() {
+    const lines = this.plots.flatMap(({ series }) => series);
+    legend("training-key", [
+      ...lines.map(({ line, name }) => /** @type {[string, string]} */ ([line, name])),
+      .../** @type {[string, string][]} */ (this.tasks.series.length ? [["more", "ring: drawn more from there on"]] : []),
+      ["here", "the chosen event’s stage"],
+    ]);
+  }
+
+  /** One line for each task, and in words what is drawn more. @param {Skill[]} skills */
+  showTasks(skills) {
+    this.tasks.series = skills.map(taskSeries);
+    this.tasks.figure.hidden = !skills.length;
+    const words = skills.map(fallenWords).filter(Boolean);
+    say(this.said, words.length ? words.join("; ") : "Nothing has fallen: all is drawn as ever");
+    this.key();
+  }
+
   /** @param {View} view */
   show(view) {
     this.view = view;
+    this.showTasks(view.skills);
     const held = view.stages.map((stage) => stage.held_out).filter((value) => value !== null);
     const [first, last] = [view.held_out_before ?? held[0], held[held.length - 1]];
     const gain = held.length ? `held-out accuracy ${percent(first)} → ${percent(last)}` : "";
@@ -132,8 +158,10 @@ export class Training {
   }
 
   /** What is known of one line, with what was measured before the first step. @param {Series} series */
-  points({ name, of }) {
-    const found = this.view.stages.map((stage, index) => [this.xs[index], of(stage)]).filter(([, y]) => y !== null);
+  points({ name, of, more }) {
+    const found = this.view.stages
+      .map((stage, index) => [this.xs[index], of(stage), more?.(stage) ? 1 : 0])
+      .filter(([, y]) => y !== null);
     const before = name === "held-out accuracy" ? this.view.held_out_before : null;
     return before !== null && this.xs.length ? [[this.xs[0] - 1, before], ...found] : found;
   }
@@ -167,7 +195,8 @@ export class Training {
     const stage = this.view.stages[index];
     say(byId("training-at"), stage ? `at ${place(stage.round, stage.stage)}:` : "");
     for (const { marks, toX, series, value } of this.plots) {
-      say(value, stage ? series.map((each) => each.words(each.of(stage))).join(" / ") : "");
+      const told = series.length > TASKS_TOLD ? [] : series;
+      say(value, stage ? told.map((each) => each.words(each.of(stage))).join(" / ") : "");
       const line = (/** @type {number} */ at, /** @type {string} */ name) => {
         if (!this.view.stages[at]) return null;
         const x = toX(this.xs[at]);
@@ -177,9 +206,16 @@ export class Training {
     }
   }
 
+  /** @param {Trained} stage */
+  byTask(stage) {
+    const told = this.tasks.series.filter((each) => each.of(stage) !== null);
+    return told.map((each) => `${each.name} ${each.words(each.of(stage))}${each.more?.(stage) ? " (more)" : ""}`).join(", ");
+  }
+
   table() {
     if (!byId("training-details").open) return;
     const titles = ["Round", "Stage", "Reward", "Held out", "Steps", "Tokens", "Time", "Groups", "Refused", "Event"];
+    if (this.view.skills.length) titles.push("Held out by task");
     const rows = [...this.view.stages].reverse().map((stage) =>
       el(
         "tr",
@@ -189,11 +225,33 @@ export class Training {
         ...[count(stage.steps), count(stage.tokens), duration(stage.seconds)].map(cell),
         ...[count(stage.peer_groups), count(stage.refused)].map(cell),
         el("td", { class: "number" }, el("a", { href: linkTo(stage.seq) }, stage.seq)),
+        this.view.skills.length ? el("td", {}, this.byTask(stage)) : null,
       ),
     );
     const head = titles.map((title, index) => el("th", { scope: "col", class: index ? "number" : "" }, title));
     fill(byId("training-table"), el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows));
   }
+}
+
+/** @param {Skill} skill @param {number} index @returns {Series} */
+function taskSeries({ task, points }, index) {
+  const by = new Map(points.map((point) => [`${point.round}/${point.stage}`, point]));
+  const at = (/** @type {Trained} */ stage) => by.get(`${stage.round}/${stage.stage}`);
+  return {
+    name: task,
+    line: `k${index % TASK_COLOURS} d${Math.floor(index / TASK_COLOURS)}`,
+    of: (stage) => at(stage)?.held_out ?? null,
+    words: percent,
+    more: (stage) => (at(stage)?.weight ?? 1) > 1,
+  };
+}
+
+/** @param {Skill} skill */
+function fallenWords({ task, points, fallen_since, drawn_more_since }) {
+  const last = points[points.length - 1];
+  if (drawn_more_since !== null)
+    return `${task} is drawn ${last.weight.toFixed(1)} times as often since round ${drawn_more_since}`;
+  return fallen_since === null ? "" : `${task} has fallen since round ${fallen_since}, and is drawn as ever`;
 }
 
 /** @param {string | number} content */
@@ -233,5 +291,8 @@ function curve({ line, points }, toX, toY) {
   const at = points.map((/** @type {number[]} */ [x, y]) => [toX(x).toFixed(1), toY(y).toFixed(1)]);
   const dots = at.length > DOTS_MAX ? [] : at.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.4 }));
   const drawn = svg("polyline", { points: at.map((/** @type {string[]} */ pair) => pair.join(",")).join(" ") });
-  return svg("g", { class: `line ${line}` }, drawn, ...dots);
+  const rings = at
+    .filter((/** @type {string[]} */ _, /** @type {number} */ index) => points[index][2])
+    .map((/** @type {string[]} */ [cx, cy]) => svg("circle", { cx, cy, r: 5, class: "ring" }));
+  return svg("g", { class: `line ${line}` }, drawn, ...dots, ...rings);
 }

@@ -45,17 +45,10 @@ from swarmd.web.shapes import (
 )
 from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal, Unavailable
 from swarmd.web.views.charts import charts_view
-from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import LogHistory
-from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import event_row, moment_of, plain
-from swarmd.web.views.overview import Timeline
+from swarmd.web.views.reading import LogReading, is_long
 from swarmd.web.views.recipe import recipe_view
-from swarmd.web.views.stages import StageFollower
-from swarmd.web.views.stories import Stories
 from swarmd.web.views.swarm import ViewContext, peer_rows, swarm_view
-from swarmd.web.views.tail import LogTail
-from swarmd.web.views.trained import TrainedStages
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
@@ -116,13 +109,12 @@ class LogNode:
         self._facts = facts or SwarmFacts()
         self._live = archive is None
         self._directory = archive or paths.events
-        self._ledger, self._stages, self._timeline = PeerLedger(), StageFollower(), Timeline()
-        self._feed = GossipFeed(Blobs(paths.blobs), self._ledger)
-        self._trained = TrainedStages()
-        followers = (self._ledger, self._stages, self._timeline, self._feed, self._trained, _Counting(self.metrics))
-        self._history = LogHistory(self._directory, followers)
-        self._stories = Stories(self._history, self._stages, self._timeline)
-        self._tail = LogTail(self._history, self._on_commit, grows=self._live)
+        self._blobs = Blobs(paths.blobs)
+        self._whole = LogReading(
+            self._directory, self._blobs, self._on_whole, (_Counting(self.metrics),), grows=self._live
+        )
+        self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
+        self._told_seq: int | None = None  # the event that is told next
         self._folds = WorkPool("folds", FOLDING_THREADS)
         self._answers = WorkPool("answers", THREADS)
         self._watch = WorkPool("watch", 1, bounded=False)  # so that health is told whatever else is asked
@@ -136,22 +128,60 @@ class LogNode:
         """Begin to read; returns at once."""
         self._loop = asyncio.get_running_loop()
         self.changes = ChangeSignal()
-        self._tail.start()
+        if is_long(self._directory):
+            self._recent = LogReading(self._directory, self._blobs, self._on_recent, grows=self._live, recent=True)
+            self._recent.tail.start()
+            self._whole.tail.after = self._recent.tail.caught_up
+        self._whole.tail.start()
 
     async def stop(self) -> None:
-        """End the reading thread."""
-        await asyncio.to_thread(self._tail.stop)
+        """End the reading threads."""
+        await asyncio.to_thread(self._whole.tail.stop)
+        if self._recent is not None:
+            await asyncio.to_thread(self._recent.tail.stop)
         for work in (self._folds, self._answers, self._watch):
             work.stop()
 
-    def _on_commit(self, batch: list[Applied]) -> None:
-        """In the tail's thread."""
-        self._loop.call_soon_threadsafe(self._ring, batch)
+    @property
+    def _shown(self) -> LogReading:
+        """The whole log once it has been read; before, the newest part of a long one."""
+        recent = self._recent
+        return (
+            recent
+            if recent is not None and recent.is_sound and not self._whole.tail.caught_up.is_set()
+            else self._whole
+        )
 
-    def _ring(self, batch: list[Applied]) -> None:
+    def _on_whole(self, batch: list[Applied]) -> None:
+        """In the thread that reads all."""
+        self._loop.call_soon_threadsafe(self._ring, batch, True)
+
+    def _on_recent(self, batch: list[Applied]) -> None:
+        """In the thread that reads the newest part."""
+        self._loop.call_soon_threadsafe(self._ring, batch, False)
+
+    def _ring(self, batch: list[Applied], whole: bool) -> None:
+        """Pass on what a reading has told."""
+        recent = self._recent
+        if recent is not None:
+            batch = self._once(batch, whole, recent)
+        elif not whole:
+            batch = []  # on its way when the other took over
         if batch and self.told is not None:
             self.told(batch)
         self.changes.notify()
+
+    def _once(self, batch: list[Applied], whole: bool, recent: LogReading) -> list[Applied]:
+        """Of two readings that tell, each event once and in order; the whole one takes over where it goes on."""
+        seq = self._told_seq
+        if not batch or not whole:
+            self._told_seq = batch[-1].seq + 1 if batch else seq
+            return batch
+        if seq is not None and batch[0].seq > seq and recent.is_sound:
+            return []  # the other has what lies between, and will bring these too
+        self._recent = None
+        recent.tail.stopping.set()
+        return [applied for applied in batch if seq is None or applied.seq >= seq]
 
     # --- the swarm ---
 
@@ -160,28 +190,30 @@ class LogNode:
 
     def _view(self, peers_max: int) -> SwarmView:
         self._settle()
-        with self._history.lock:
-            state, at = self._history.state, self._history.at
-            around = ViewContext(self._facts.kind, self._facts.explorer, at, self._history.first, self._notes())
-            return swarm_view(state, self._ledger, around, peers_max)
+        shown = self._shown
+        history = shown.history
+        with history.lock:
+            around = ViewContext(self._facts.kind, self._facts.explorer, history.at, history.first, self._notes())
+            return swarm_view(history.state, shown.ledger, around, peers_max)
 
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""
-        settings = self.state.settings
-        if not self._live or settings is None or settings.role != "follower" or not self._tail.caught_up.is_set():
+        shown = self._shown
+        settings = shown.history.state.settings
+        if not self._live or settings is None or settings.role != "follower" or not shown.tail.caught_up.is_set():
             return
         with contextlib.suppress(OSError):
             stamp = self.paths.standings.stat().st_mtime_ns
-            if stamp == self._standings_stamp and self._ledger.settled_round >= 0:
+            if stamp == self._standings_stamp and shown.ledger.settled_round >= 0:
                 return
             self._standings_stamp = stamp
             kept = read_standings(self.paths.standings, settings.swarm)
             if kept is not None:
-                with self._history.lock:
-                    self._ledger.settle(kept.round, kept.standings, stamp / 1e9)
+                with shown.history.lock:
+                    shown.ledger.settle(kept.round, kept.standings, stamp / 1e9)
 
     def _notes(self) -> tuple[str, ...]:
-        trouble, share = self._tail.trouble, self._tail.share_read
+        trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
         return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
 
@@ -190,31 +222,33 @@ class LogNode:
 
     def _curves(self, peers: Sequence[str]) -> Curves:
         self._settle()
-        with self._history.lock:
-            accounts = self._ledger.accounts
+        shown = self._shown
+        with shown.history.lock:
+            accounts = shown.ledger.accounts
             if not peers:
-                rows = peer_rows(self._history.state, self._ledger)
+                rows = peer_rows(shown.history.state, shown.ledger)
                 peers = [row.id for row in rows if row.known][:CURVES_SHOWN]
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
-        return Gossip(await self._answers.do(self._feed.latest, since_round))
+        return Gossip(await self._answers.do(self._shown.feed.latest, since_round))
 
     async def messages_since(self, count: int) -> tuple[list[Message], int]:
         """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1."""
-        return await self._answers.do(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
+        feed = self._shown.feed
+        return await self._answers.do(feed.since, count) if feed.has_beyond(count) else ([], count)
 
     # --- the node ---
 
     @property
     def state(self) -> State:
         """After the last event read."""
-        return self._history.state
+        return self._shown.history.state
 
     @property
     def next_seq(self) -> int:
         """Of the event that comes next."""
-        return self._history.next_seq
+        return self._shown.history.next_seq
 
     def here(self) -> PageSource:
         """What this server shows: version, kind of source, directory."""
@@ -228,8 +262,9 @@ class LogNode:
             name=settings.name if settings else "",
             swarm_id=settings.swarm if settings else "",
             data=self.paths.root.resolve().name,
-            trouble=str(self._tail.trouble or ""),
-            read=self._tail.share_read,
+            trouble=str(self._shown.tail.trouble or ""),
+            read=self._whole.tail.share_read,
+            recent=self._shown is self._recent,
         )
 
     async def events(self, first: int, count: int) -> EventPage:
@@ -237,9 +272,10 @@ class LogNode:
         return await self._folds.do(self._events, first, count)
 
     def _events(self, first: int, count: int) -> EventPage:
-        begin, end = self._history.first, self._history.next_seq
+        history = self._shown.history
+        begin, end = history.first, history.next_seq
         start = max(begin, end + first) if first < 0 else max(begin, first)
-        rows = tuple(map(event_row, self._history.fold_from(start, min(count, max(0, end - start)))))
+        rows = tuple(map(event_row, history.fold_from(start, min(count, max(0, end - start)))))
         return EventPage(begin, end, rows)
 
     async def rows_between(self, first: int, end: int) -> tuple[EventRow, ...]:
@@ -251,7 +287,7 @@ class LogNode:
         return await self._folds.do(self._moment, seq)
 
     def _moment(self, seq: int) -> Moment:
-        return moment_of(self._history.moment(seq))
+        return moment_of(self._shown.history.moment(seq))
 
     def charts(self) -> ChartsView:
         """The charts and where they are."""
@@ -259,23 +295,25 @@ class LogNode:
 
     def stages(self) -> StagesView:
         """What was done of each stage."""
-        with self._history.lock:
-            return self._stages.view()
+        shown = self._shown
+        with shown.history.lock:
+            return shown.stages.view()
 
     def training(self) -> TrainingView:
         """What each trained stage gave."""
-        with self._history.lock:
-            return self._trained.view()
+        shown = self._shown
+        with shown.history.lock:
+            return shown.trained.view()
 
     def recipe(self) -> RecipeView:
         """What is trained, and how."""
-        return recipe_view(self.state, self._trained.trainer, self._facts.config)
+        return recipe_view(self.state, self._shown.trained.trainer, self._facts.config)
 
     async def story(self, round_: int) -> dict[str, Any]:
         """What became of a round, as `swarmd explain` tells it. Raises NotFoundError, LogDamaged."""
         status = await self.status()
         now = time.time() if status.source == "daemon" or status.process.state == "mute" else None
-        shown = plain(await self._folds.do(self._stories.story, round_, now))
+        shown = plain(await self._folds.do(self._shown.stories.story, round_, now))
         assert isinstance(shown, dict)
         return shown
 
@@ -284,8 +322,9 @@ class LogNode:
         return await self._answers.do(self._overview, since, until, buckets)
 
     def _overview(self, since: float | None, until: float | None, buckets: int) -> Overview:
-        with self._history.lock:
-            return self._timeline.overview(since, until, buckets, self._history.first)
+        shown = self._shown
+        with shown.history.lock:
+            return shown.timeline.overview(since, until, buckets, shown.history.first)
 
     async def render_metrics(self, accept: str) -> tuple[bytes, str]:
         """Body and content type of the metrics."""
@@ -338,7 +377,7 @@ class LogNode:
             return self._status_of_log(f"the daemon's answer is not understood: {error}")
 
     def _status_of_log(self, mute: str) -> Status:
-        if not self._tail.caught_up.is_set():
+        if not self._shown.tail.caught_up.is_set():
             raise Unavailable("no daemon answers, and the log is still being read", "Ask again in a moment")
         try:
             size_bytes = log_bytes(self._directory)

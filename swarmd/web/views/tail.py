@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.fold import oldest_base
+from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.web.views.history import LogHistory
@@ -20,6 +20,7 @@ POLL_S = 0.15  # between two looks at the log's end; what waking up costs is mos
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
 AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
+RECENT_EVENTS = 10_000  # shown at once of a long log
 ALMOST = 0.999  # the share told at most before the log's end was reached
 
 log = logging.getLogger("swarmd.web")
@@ -40,19 +41,24 @@ class LogTail:
         told: called in the tail's thread with the events of each commit once the log's end was reached, with nothing
             when trouble came or went.
         grows: False for an archive: it is read once.
+        recent: begin at the last `RECENT_EVENTS`, not where the log does.
 
     Attributes:
+        after: `start` waits for this before it reads; None for nothing.
+        stopping: once set, the thread ends behind the commit it is at.
         caught_up: set when the log's end was reached, or trouble met, for the first time.
         trouble: why the log cannot be read (further), empty while it can.
     """
 
-    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True) -> None:
+    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True, recent: bool = False) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
         self._history = history
         self._told = told
         self._grows = grows
-        self._stop = threading.Event()
+        self._recent = recent
+        self.after: threading.Event | None = None
+        self.stopping = threading.Event()
         self._directory_stamp = -1
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
@@ -62,7 +68,7 @@ class LogTail:
 
     def stop(self) -> None:
         """End the thread; waits for the commit it is at."""
-        self._stop.set()
+        self.stopping.set()
         self._thread.join()
 
     @property
@@ -82,10 +88,12 @@ class LogTail:
 
     def _run(self) -> None:
         started = False
-        while not self._stop.is_set():
+        while self.after is not None and not self.after.wait(POLL_S) and not self.stopping.is_set():
+            continue
+        while not self.stopping.is_set():
             try:
                 if not started:
-                    self._history.begin(oldest_base(self._history.directory))
+                    self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
                 self._follow()
                 return
@@ -97,11 +105,11 @@ class LogTail:
                 started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
                 if not self._grows:
                     return
-                self._stop.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
+                self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
 
     def _follow(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
-        while not self._stop.is_set():
+        while not self.stopping.is_set():
             if self._look_for_more():
                 self._read()
             if not self._grows:
@@ -111,7 +119,7 @@ class LogTail:
             self.caught_up.set()
             if not self._grows:
                 return
-            self._stop.wait(POLL_S)
+            self.stopping.wait(POLL_S)
 
     def _read(self) -> None:
         history = self._history
@@ -124,7 +132,7 @@ class LogTail:
             if len(batch) >= BATCH_EVENTS:
                 self._notify(batch)
                 batch = []
-            if self._stop.is_set():
+            if self.stopping.is_set():
                 return
         self._notify(batch)
 
@@ -187,6 +195,11 @@ class LogTail:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
+
+
+def base_of(directory: Path, recent: bool) -> Base:
+    """Where reading begins: before the last `RECENT_EVENTS`, or where the log does."""
+    return recent_base(directory, RECENT_EVENTS) if recent else oldest_base(directory)
 
 
 def trouble_of(error: Exception, directory: Path) -> SwarmdError:

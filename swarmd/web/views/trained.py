@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import StageTrained, TrainerReady
+from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
+from swarmd.results.skills import curves_of
 from swarmd.web.shapes import TrainedStage, TrainingView
 from swarmd.web.views.moments import number
 
@@ -23,6 +25,7 @@ class TrainedStages:
 
     def begin(self, base: Base) -> None:
         self._stages: dict[tuple[int, int], TrainedStage] = {}
+        self._skills: dict[tuple[int, int], tuple[Skill, ...]] = {}
         self._total = 0
         self.trainer = base.state.trainer
         self._before: float | None = None
@@ -50,6 +53,7 @@ class TrainedStages:
             event.peer_groups,
             sum(count for _, count in event.rejected),
         )
+        self._skills[place] = event.skills
         if len(self._stages) > STAGES_MAX:
             self._thin()
 
@@ -57,8 +61,10 @@ class TrainedStages:
         rows = list(self._stages.values())
         half = len(rows) // 2
         self._stages = {(row.round, row.stage): row for row in (*rows[:half:2], *rows[half:])}
+        self._skills = {place: self._skills[place] for place in self._stages}
 
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""
         rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
-        return TrainingView(tuple(rows), self._total, self._before)
+        measured = [(round, stage, skills) for (round, stage), skills in sorted(self._skills.items()) if skills]
+        return TrainingView(tuple(rows), self._total, self._before, curves_of(measured))

@@ -12,10 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from swarmd.cli import app
-from swarmd.core.values import SkipCause
+from swarmd.cli.inspect.report import print_json, print_summary
+from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, SkippedRounds, StageResult, TrainingHistory
-from swarmd.results.picture import NODES_MAX, POINTS_MAX, draw, labels_of, make_figure, spans_of, thinned
+from swarmd.results.picture import NODES_MAX, POINTS_MAX, TASKS_MAX, draw, labels_of, make_figure, spans_of, thinned
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
 SWARM = GOLDEN / "rules-1" / "late-joiner"
@@ -164,6 +165,47 @@ def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> No
     )
     low, high = make_figure([late]).axes[2].get_xlim()
     assert 99_990 < low < 100_000 < high < 100_010
+
+
+def skilled(place: int, *tasks: str) -> TrainingHistory:
+    """A node that was measured by task: the last of them is drawn more from its second round on."""
+
+    def skills(round: int) -> tuple[Skill, ...]:
+        fallen = [round > 0 and task == tasks[-1] for task in tasks]
+        return tuple(Skill(task, 0.5, 32, 0.9, fell, 1.0 + fell) for task, fell in zip(tasks, fallen, strict=True))
+
+    stages = tuple(msgspec.structs.replace(stage, skills=skills(stage.round)) for stage in history(place).stages)
+    return msgspec.structs.replace(history(place), stages=stages)
+
+
+def test_each_task_has_a_panel_where_the_guards_rounds_are_underlaid() -> None:
+    nodes = [skilled(0, "add", "sort"), skilled(1, "sort"), history(2)]
+    figure = make_figure(nodes)
+    _, sort, add, _, life = figure.axes
+    assert [axes.get_title(loc="left") for axes in (sort, add)] == ["sort", "add"], "first what has fallen"
+    accuracy, more, *others = sort.lines
+    assert list(accuracy.get_ydata()) == [0.5, 0.5, 0.5] and len(others) == 2
+    assert [bool(value == 0.5) for value in more.get_ydata()] == [False, True, True]
+    assert len(life.get_yticks()) == 3
+
+
+def test_of_very_many_tasks_some_are_drawn_and_any_name_can_be(tmp_path: Path) -> None:
+    tasks = [f"$\\frac{{ {number}" for number in range(30)]
+    draw([skilled(0, *tasks)], tmp_path / "many.png")
+    assert len(make_figure([skilled(0, *tasks)]).axes) == 3 + TASKS_MAX
+
+
+def test_tasks_are_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary([skilled(0, "add", "so\x1b[31mrt"), history(1)])
+    told = [line for line in capsys.readouterr().out.splitlines() if "by task" in line]
+    assert len(told) == 1 and "drawn 2.0 times as often, since round 1" in told[0] and "\x1b" not in told[0]
+
+
+def test_json_has_the_curves_of_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json([skilled(0, "add", "sort")])
+    add, sort = json.loads(capsys.readouterr().out)["nodes"][0]["skills"]
+    assert (add["drawn_more_since"], sort["drawn_more_since"]) == (None, 1)
+    assert [point["weight"] for point in sort["points"]] == [1.0, 2.0, 2.0]
 
 
 def test_a_long_life_is_drawn_with_bounded_points_and_bars() -> None:

@@ -23,8 +23,10 @@ from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import HOLDERS_MAX, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
-from swarmd.weights.chunks import PARTIAL
+from swarmd.weights.chunks import PARTIAL, cut
+from swarmd.weights.delta import write_delta
 from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.manifest import Delta
 from swarmd.weights.offer import WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver, until
@@ -236,6 +238,62 @@ async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) 
     swarm.gives("boss", moved(VALUES, 0.01), round=8)
     later = await swarm.fetched()
     assert later.weights.round == 8 and later.received_bytes < whole.received_bytes / 5
+
+
+def damage(path: Path) -> None:
+    """A disk that has lost some of a file: its size is right, and its name."""
+    with path.open("r+b") as file:
+        file.seek(-1000, 2)
+        file.write(b"damaged" * 100)
+
+
+async def test_a_damaged_base_goes_and_all_is_fetched(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    damage(swarm.peer_weights / f"{first.weights.digest}.safetensors")
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    second = await swarm.fetched()
+    assert second.damaged == "base" and second.received_bytes > second.weights.size_bytes
+    swarm.gives("boss", moved(VALUES, 0.02), round=9)
+    third = await swarm.fetched()
+    assert third.damaged == "" and third.received_bytes < third.weights.size_bytes / 5, "deltas are enough again"
+
+
+@pytest.mark.parametrize("size_bytes", [None, 5])
+async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | None) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    path = swarm.peer_weights / f"{first.weights.digest}.safetensors"
+    if size_bytes is None:
+        damage(path)
+    else:
+        path.write_bytes(b"x" * size_bytes)
+    again = await swarm.fetched()
+    assert again.damaged == "file" and hashlib.sha256(path.read_bytes()).hexdigest() == first.weights.digest
+
+
+async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    wrong = tmp_path / "wrong.delta"
+    of_other = tmp_path / "other"
+    of_other.write_bytes(moved((tmp_path / "boss" / f"{first.weights.digest}.safetensors").read_bytes(), 0.1))
+    shelf = swarm.shelves["boss"]
+    manifest = manifest_of(shelf, swarm.told["boss"])
+    write_delta(of_other, tmp_path / "boss" / f"{manifest.whole.digest}.safetensors", wrong)
+    wrong.replace(tmp_path / "boss" / f"{first.weights.digest}.delta")
+    delta = Delta(first.weights.digest, cut(tmp_path / "boss" / f"{first.weights.digest}.delta"))
+    told = msgspec.structs.replace(manifest, deltas=(delta,)).encode()
+    digest = hashlib.sha256(told)
+    (tmp_path / "boss" / f"{digest.hexdigest()}.manifest").write_bytes(told)
+    swarm.shelves["boss"] = OfferedWeights(tmp_path / "boss")
+    swarm.told["boss"] = msgspec.structs.replace(swarm.told["boss"], manifest=digest.digest(), manifest_bytes=len(told))
+    event = await swarm.fetched()
+    assert event.damaged == "delta" and event.weights.digest == manifest.whole.digest
 
 
 async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> None:

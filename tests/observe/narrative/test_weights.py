@@ -24,6 +24,11 @@ STARTED = apply(State(), Envelope(0, 0.0, NodeStarted(settings(), "run"))).after
             "info",
             "round 7 were fetched, 3.0 MiB in 1.5 s",
         ),
+        (
+            WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5, "base"),
+            "warning",
+            "in 1.5 s; all of them, for the earlier ones here were damaged",
+        ),
         (WeightsAdopted("train/8/0", 8, 0, THEIRS, 0.2, 0.5), "info", "accuracy 0.50 here, its own had 0.20"),
         (WeightsRefused("train/8/0", "no-better", "why", "them"), "info", "of them (no-better): why"),
         (WeightsRefused("weights/8", "none-offered", "why"), "info", "a peer's weights (none-offered): why"),

@@ -47,7 +47,8 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.values import PeerWeights, Prepared, RolloutsRef
+from swarmd.core.state import StageReward
+from swarmd.core.values import PeerWeights, Prepared, RolloutsRef, Skill
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status, status_of
@@ -304,6 +305,7 @@ def test_readings_say_what_the_status_says(tmp_path: Path) -> None:
     assert found["swarmd_peers",] == 2 and found["swarmd_members",] == 2
     assert found["swarmd_reward_earned",] == 2.5 and found["swarmd_reward_last",] == 0.6
     assert found["swarmd_held_out_accuracy_ratio",] == 0.5
+    assert found["swarmd_task_kept_lowest_ratio",] == 1.0
     assert found["swarmd_tokens_per_second",] == 812
     assert found["swarmd_log_bytes",] == 1000 and found["swarmd_log_segments",] == 1
     assert found["swarmd_blob_bytes",] == 200 and found["swarmd_checkpoint_bytes",] == 30
@@ -327,6 +329,15 @@ def test_a_node_that_is_down_keeps_its_record() -> None:
     assert found["swarmd_daemon_up",] == 0 and found["swarmd_health", "live"] == 0
     assert found["swarmd_reward_earned",] == 2.5
     assert found["swarmd_worker_up", "trainer"] == 0
+
+
+def test_tasks_that_have_fallen_are_counted_together_whatever_they_are_called() -> None:
+    more, as_ever = Skill('sort"\n', 0.3, 64, 0.9, True, 2.5), Skill("x" * 64, 0.4, 64, 0.8, True)
+    state = replace(STATE, rewards=(StageReward(0, 0, 0.2, 0.5, fallen=(more, as_ever)),))
+    found = read(Metrics(clock=lambda: NOW), status_of(state, NOW, LOG))
+    assert [found["swarmd_tasks_fallen", drawn] for drawn in labels.DRAWN] == [1, 1]
+    assert found["swarmd_task_kept_lowest_ratio",] == pytest.approx(1 / 3)
+    assert not any("sort" in label or "xx" in label for key in found for label in key)
 
 
 def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:

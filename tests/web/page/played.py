@@ -23,7 +23,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Settings
+from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Settings, Skill
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
@@ -121,6 +121,7 @@ class PlayedNode:
                 held_out_before=0.1 if round_ == 0 else None,
                 scored=scored,
                 set_aside=self.doubt() if round_ else (),
+                skills=self.skills(round_),
             ),
             after_s=30,
         )
@@ -128,6 +129,12 @@ class PlayedNode:
         self.tell(RecordsRejected(peer_id(2), "signature", 3))
         for number, peer in enumerate(NAMES):
             self.tell(ReportSeen(peer, round_, 0, reward + number / 20, "d" * 64))
+
+    def skills(self, round_: int) -> tuple[Skill, ...]:
+        """One task goes well; another, of an ill-meant name, falls after the first round, and is drawn more."""
+        fallen = round_ > 0
+        held_out = 0.8 / (1 + round_)
+        return Skill(HOSTILE, held_out, 32, 0.8, fallen, 2.5 if fallen else 1.0), Skill("sums", 0.5, 32, 0.5)
 
     def doubt(self) -> tuple[SetAside, ...]:
         """What a stage sets aside of peers' rollouts."""

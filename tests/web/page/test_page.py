@@ -316,6 +316,25 @@ def test_training_is_drawn_and_leads_to_its_event(server: Served, tab: Tab) -> N
     expect_moment(page, server, stages[0]["seq"])
 
 
+def test_a_task_that_falls_is_drawn_with_what_the_guard_does(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    view = ask(server, "node/training")
+    curves = {curve["task"]: curve for curve in view["skills"]}
+    assert set(curves) == {HOSTILE, "sums"} and curves["sums"]["drawn_more_since"] is None
+    assert curves[HOSTILE]["drawn_more_since"] == curves[HOSTILE]["fallen_since"] == 1
+    measured = len(view["stages"])
+    fallen, steady = (page.locator(f"#training .line.k{place}") for place in range(2))
+    expect(fallen.locator("circle:not(.ring)")).to_have_count(measured)
+    expect(fallen.locator(".ring")).to_have_count(measured - 1)
+    expect(steady.locator("circle")).to_have_count(measured)
+    expect(page.locator("#training .by-task")).to_have_text(f"{HOSTILE} is drawn 2.5 times as often since round 1")
+    expect(page.locator("#training-key li")).to_contain_text(["sums", "drawn more"])
+    page.locator("#training-details summary").click()
+    expect(page.locator("#training-table tbody tr").last).to_contain_text("80.0 %, sums 50.0 %")
+    expect(page.locator("#training-table tbody tr").first).to_contain_text("(more), sums 50.0 %")
+    assert page.evaluate("window.harmed") is None
+
+
 def pairs(texts: list[str]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
