@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE, SHARDED_SINCE
 from swarmd.dht.wire.records import ClockRecord
-from swarmd.dht.wire.shards import MembersPlace, PlaceListener, epoch_of
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, PlaceListener, epoch_of
 
 CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
 
@@ -14,7 +14,8 @@ class AnnouncedShards:
 
     Attributes:
         members: where memberships lie, as far as is known.
-        members_before: where they lay before that; a member that has not heard of it yet is still found there.
+        members_before: where they lay before that, also before this node was there; a member that has not heard of the
+            change yet is still found there.
         moved: called when they lie elsewhere.
 
     Args:
@@ -60,11 +61,19 @@ class AnnouncedShards:
             self._place_members()
 
     def _place_members(self) -> None:
-        shards = self.latest_of(self._round)
-        place = MembersPlace(shards, epoch_of(self._round)) if shards else MembersPlace()
+        place = self._place_in(self._round)
         if place != self.members:
-            self.members_before, self.members = self.members, place
+            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
             self.moved()
+
+    def _place_in(self, round: int) -> MembersPlace:
+        shards = self.latest_of(round)
+        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
+
+    def _moved_in(self, round: int) -> int:
+        """The round that memberships lie since where they lie in this one: the epoch's first, or a later one that
+        changed the number of shards."""
+        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
 
     def of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""

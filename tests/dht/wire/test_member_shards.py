@@ -19,8 +19,8 @@ SIZES = st.sampled_from([2**exponent for exponent in range(1, 11)])
 EPOCHS = st.integers(0, 2**27)
 
 
-def clock(round: int, shards: int) -> ClockRecord:
-    return ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards)
+def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockRecord:
+    return ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards, sharded_since=since, shards_before=before)
 
 
 def policy_of(protocol: int = MEMBERS_SHARDED_SINCE, round: int | None = None) -> RecordPolicy:
@@ -104,11 +104,28 @@ def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_t
     announced, moves = AnnouncedShards.of_swarm(5, False), list[MembersPlace]()
     announced.moved = lambda: moves.append(announced.members)
     assert announced.awaits_place
-    for round, shards in ((0, 0), (1, 0), (2, 4), (3, 4), (EPOCH_ROUNDS, 4), (EPOCH_ROUNDS + 1, 8), (2, 4)):
-        announced.note(clock(round, shards))
+    later = EPOCH_ROUNDS + 1
+    for heard in ((0, 0), (1, 0), (2, 4, 2), (3, 4, 2), (EPOCH_ROUNDS, 4, 2), (later, 8, later, 4), (2, 4, 2)):
+        announced.note(clock(*heard))
     assert moves == [MembersPlace(4, 0), MembersPlace(4, 1), MembersPlace(8, 1)] and not announced.awaits_place
     assert announced.members_before == MembersPlace(4, 1)
     assert epoch_of(EPOCH_ROUNDS - 1) == 0 and epoch_of(EPOCH_ROUNDS) == 1
+
+
+@pytest.mark.parametrize(
+    ("heard", "before"),
+    [
+        ((2 * EPOCH_ROUNDS, 4, 2), MembersPlace(4, 1)),  # an epoch has just begun
+        ((2 * EPOCH_ROUNDS + 5, 8, 2 * EPOCH_ROUNDS + 5, 4), MembersPlace(4, 2)),  # the number has just grown
+        ((EPOCH_ROUNDS - 1, 4), MembersPlace()),  # the first epoch of all
+    ],
+)
+def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
+    heard: tuple[int, ...], before: MembersPlace
+) -> None:
+    announced = AnnouncedShards.of_swarm(5, False)
+    announced.note(clock(*heard))
+    assert announced.members_before == before
 
 
 def test_memberships_stay_together_in_swarms_of_before_on_a_chain_and_by_invitation() -> None:
