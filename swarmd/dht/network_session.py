@@ -129,7 +129,7 @@ class NetworkSession(ABC):
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: RecordSink = lambda record: None
-        self.must_be_member: MemberCheck = _take_all
+        self.must_be_member: MemberCheck = take_for_member
 
     # --- what whoever inherits gives ---
 
@@ -270,5 +270,5 @@ class NetworkSession(ABC):
             self._watching.pop(name).stop()
 
 
-async def _take_all(peer: str) -> None:
-    """Until the memberships are read, nobody asks for one."""
+async def take_for_member(peer: str) -> None:
+    """Anybody, until `Members` reads memberships."""
