@@ -16,7 +16,7 @@ from swarmd.dht.store.own_records import Kept
 from swarmd.dht.wire.records import Payload, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
-from swarmd.sim.ports.dht import Written, size_of
+from swarmd.sim.ports.dht import Written, is_alive, size_of
 from swarmd.sim.ports.gossip import written_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,12 @@ class SimRecords:
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
+    async def find_of(self, name: str, owner: str) -> SimFindings:
+        worker = self._worker
+        await worker.travel()
+        record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
+        return SimFindings({} if record is None else {owner: record}, worker.has_others)
+
     def hold(self, name: str, record: Record) -> None:
         if self._worker.joined:
             self._worker.store.put(name, written_of(record))
@@ -68,6 +74,13 @@ class SimRecords:
 
     def spent_s(self) -> float:
         return 0.0
+
+
+def _shown_by(worker: NetworkWorker, owner: str, name: str) -> Written | None:
+    """What the owner of a record shows itself, if it can be called."""
+    other = worker.dht.worker_of(owner)
+    record = other.own.get(name) if other is not None and worker.reaches(owner) else None
+    return record if record is not None and is_alive(record, worker.node.clock()) else None
 
 
 class SimBodies:
