@@ -22,7 +22,7 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.search_peers import choose_guides
-from swarmd.dht.rounds.clock import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
+from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
 from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards

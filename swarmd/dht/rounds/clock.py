@@ -8,7 +8,7 @@ from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record, RoundListener
-from swarmd.dht.rounds.key_watch import KeyWatch
+from swarmd.dht.rounds.clock_pace import ClockPace
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
@@ -34,7 +34,7 @@ class SwarmClock:
         self._session = session
         self._reached = reached
         self._name = names.clock(session.swarm)
-        self._watch: KeyWatch | None = None
+        self._pace: ClockPace | None = None  # once it is followed
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
 
@@ -43,30 +43,10 @@ class SwarmClock:
         session = self._session
         session.heard_clock = self._hear
         session.exchange.contradicted = self._tell_both
-        self._watch = session.watch(self._name, self._see)
-        self._set_pace()
+        self._pace = ClockPace(session, session.watch(self._name, self._see))
         if not session.coordinating and session.coordinator:
             session.start(self._call_coordinator)
-            session.start(self._look_when_overdue)
-
-    async def _look_when_overdue(self) -> None:
-        """Read the clock often when a stage should be over and nothing was heard of the next."""
-        session = self._session
-        while True:
-            await session.runtime.sleep(session.config.dht.poll_s)
-            if self._watch is not None and session.shards.is_large and self._is_overdue():
-                self._watch.look()
-
-    def _set_pace(self) -> None:
-        if self._watch is not None:
-            polls = WATCHED_SLOWLY if self._session.shards.is_large else 1
-            self._watch.poll_s = self._session.config.dht.poll_s * polls
-
-    def _is_overdue(self) -> bool:
-        content = self._latest.content if self._latest is not None else None
-        return (
-            isinstance(content, ClockRecord) and not content.final and self._session.policy.now() > content.deadline_at
-        )
+            session.start(self._pace.look_when_overdue)
 
     async def _call_coordinator(self) -> None:
         """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
@@ -148,7 +128,8 @@ class SwarmClock:
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
             session.shards.note(content)
-            self._set_pace()
+            if self._pace is not None:
+                self._pace.heard(content)
         session.records.hold(self._name, record)
         session.herald.pass_on(record)
 

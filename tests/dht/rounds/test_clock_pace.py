@@ -9,7 +9,8 @@ import pytest
 
 from swarmd.config import DhtConfig
 from swarmd.dht.members.coordinator_contact import MISSED_MIN, SILENT_S, CoordinatorContact
-from swarmd.dht.rounds.clock import CALL_EVERY_S, CALLS_PER_S, WATCHED_SLOWLY, SwarmClock
+from swarmd.dht.rounds.clock import CALL_EVERY_S, CALLS_PER_S, SwarmClock
+from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire.records import ClockRecord
 
@@ -90,7 +91,7 @@ def test_the_clock_of_a_large_swarm_is_read_less_often_and_that_of_a_small_one_a
 async def test_it_is_read_often_once_a_stage_is_overdue(shards: int, final: bool, looks: int) -> None:
     follower = Follower()
     follower.hear(shards, deadline_at=90.0, final=final)
-    await follower.play(follower.clock._look_when_overdue, 90.0 + 6 * POLL_S)
+    await follower.play(follower.clock._pace.look_when_overdue, 90.0 + 6 * POLL_S)
     assert len(follower.looks) == looks and all(at > 90.0 for at in follower.looks)
 
 
