@@ -22,6 +22,7 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.search_peers import choose_guides
+from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
 from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards
@@ -124,7 +125,7 @@ class Model:
         self.network = Network(size, self.random, settings.link_s, dead)
         self.eldest = self.chance.sample(range(1, size), min(max(ELDERS, size // ELDEST_SHARE), size - 1))
         self.sizes = sizes_of(min(BUCKET, size - 2))
-        self.plain, self.part = self._look_ups(True), self._look_ups(self.shards == 0)
+        self.looked = self._look_ups(self.shards == 0)
         self.peers = [f"12D3KooW{node:044d}" for node in range(size)]
         self.outcome = Outcome()
 
@@ -195,7 +196,7 @@ class Model:
             full += alive
         waves = np.ceil(np.mean(bodies) / FETCHES_AT_ONCE)
         fetch_s = waves * 2 * self._rtt()
-        look_s = 2 * float(np.mean(read)) * self.random.choice(self.part.seconds, self.size)
+        look_s = 2 * float(np.mean(read)) * self.random.choice(self.looked.seconds, self.size)
         rest_s = np.maximum(0.0, fetch_s - LOOK_AGAIN_S)
         again = np.ceil(rest_s / (look_s + 2 * LOOK_AGAIN_S))
         seconds = (1 + again) * look_s + again * LOOK_AGAIN_S + np.minimum(fetch_s, LOOK_AGAIN_S)
@@ -217,20 +218,21 @@ class Model:
 
     def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counter[str]:
         """What a follower counts in a round, in the names of `bench.scale_worker`."""
-        settings, part, plain = self.settings, self.part, self.plain
+        settings, looked = self.settings, self.looked
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
         counts: Counter[str] = Counter()
-        self._find(counts, "clock", plain, round_s / settings.poll_s, 0.0)
+        often = settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1)
+        self._find(counts, "clock", looked, round_s / often, 0.0)
         reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
-        self._find(counts, "members", part, reads, self._members_shown(round_s, reads, in_shard))
+        self._find(counts, "members", looked, reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
-        self._find(counts, "leaderboard", plain, 2.0, 0.0)
+        self._find(counts, "leaderboard", looked, 2.0, 0.0)
         own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
         readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
         kept = {"reports": (read + 0.5) * in_shard, "rollouts": read * in_shard}
         for kind, number in readings.items():
-            self._find(counts, kind, part, number, kept[kind] * REPLICAS * self.sizes.shown[kind])
+            self._find(counts, kind, looked, number, kept[kind] * REPLICAS * self.sizes.shown[kind])
             counts[f"out find {kind}"] += own  # one reads back what it has stored
             self._store(counts, kind, own)
         self._store(counts, "members", renewals + (1 / EPOCH_ROUNDS if self.shards else 0))
@@ -273,15 +275,15 @@ class Model:
         counts[f"bytes in find {kind}"] += size * (1 - of.to_coordinator / of.asked)
 
     def _store(self, counts: Counter[str], kind: str, number: float) -> None:
-        stores = number * (REPLICAS + 3 + self.part.further)
+        stores = number * (REPLICAS + 3 + self.looked.further)
         counts[f"out store {kind}"] += stores
         counts[f"bytes out store {kind}"] += stores * self.sizes.store[kind]
         counts[f"bytes in store {kind}"] += stores * self.sizes.store[kind] * (1 - number / max(stores, 1))
 
     def _largest(self, counts: Counter[str]) -> float:
         """Per cent of all finds that the follower answers that is asked most: one of the guides that all ask."""
-        total = sum(self.part.load.values()) + sum(self.plain.load.values())
-        guided = sum(kind.load[peer] for kind in (self.part, self.plain) for peer in self.eldest) / len(self.eldest)
+        total = sum(self.looked.load.values())
+        guided = sum(self.looked.load[peer] for peer in self.eldest) / len(self.eldest)
         return 100 * max(guided / total, 1 / self.size)
 
 

@@ -7,6 +7,7 @@ import time
 from swarmd.worker.runtime import TimeSource
 
 SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
+MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
 
 
 class CoordinatorContact:
@@ -26,7 +27,12 @@ class CoordinatorContact:
         self._deadline_at = 0.0  # of the stage that was announced last
         self._final = False
         self._reached = False  # has the coordinator itself ever answered?
+        self._silent_s = SILENT_S
         self._unanswered = 0  # stages of this coordinator that nobody else reported in, one after another
+
+    def asked_every(self, s: float) -> None:
+        """So many seconds lie between two questions to the coordinator: a single missing answer says nothing."""
+        self._silent_s = max(SILENT_S, MISSED_MIN * s)
 
     def answered(self) -> None:
         """The coordinator itself answered; it is asked now and then."""
@@ -56,7 +62,7 @@ class CoordinatorContact:
                 "the members are away, or this node is cut off from them"
             )
         silent_s = self._steady() - self._heard_at
-        waits = self._final or not self._follows or silent_s < SILENT_S
+        waits = self._final or not self._follows or silent_s < self._silent_s
         if waits or (not self._reached and self._wall() < self._deadline_at + SILENT_S / 2):
             return ""
         return (

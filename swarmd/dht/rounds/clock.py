@@ -8,6 +8,7 @@ from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record, RoundListener
+from swarmd.dht.rounds.clock_pace import ClockPace
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
@@ -15,6 +16,10 @@ from swarmd.errors import NetworkDown, RecordRejected
 
 CALL_FIRST_S = 1.0  # after the start; each further call is twice as long after the one before
 CALL_EVERY_S = 10.0  # at the most
+CALLS_PER_S = 100.0  # of all followers together; where there are more of them, each calls less often
+WATCHED_SLOWLY = (
+    6  # polls between two reads of the clock in a large swarm, where it is gossiped, until a stage is overdue
+)
 
 
 class SwarmClock:
@@ -29,6 +34,7 @@ class SwarmClock:
         self._session = session
         self._reached = reached
         self._name = names.clock(session.swarm)
+        self._pace: ClockPace | None = None  # once it is followed
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
 
@@ -37,9 +43,10 @@ class SwarmClock:
         session = self._session
         session.heard_clock = self._hear
         session.exchange.contradicted = self._tell_both
-        session.watch(self._name, self._see)
+        self._pace = ClockPace(session, session.watch(self._name, self._see))
         if not session.coordinating and session.coordinator:
             session.start(self._call_coordinator)
+            session.start(self._pace.look_when_overdue)
 
     async def _call_coordinator(self) -> None:
         """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
@@ -49,7 +56,8 @@ class SwarmClock:
         session, pause_s = self._session, CALL_FIRST_S
         while True:
             await session.runtime.sleep(pause_s)
-            pause_s = min(2 * pause_s, CALL_EVERY_S)
+            pause_s = min(2 * pause_s, max(CALL_EVERY_S, session.members / CALLS_PER_S))
+            session.hearing.asked_every(pause_s)
             try:
                 if await session.records.answers(session.coordinator):
                     session.hearing.answered()
@@ -120,6 +128,8 @@ class SwarmClock:
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
             session.shards.note(content)
+            if self._pace is not None:
+                self._pace.heard(content)
         session.records.hold(self._name, record)
         session.herald.pass_on(record)
 

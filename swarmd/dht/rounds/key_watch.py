@@ -21,12 +21,15 @@ log = logging.getLogger(__name__)
 class KeyWatch:
     """One key under watch.
 
+    Attributes:
+        poll_s: longest time between two reads; a change counts from the next read on.
+
     Args:
         records: reads it.
         runtime: the clock.
         random: chance.
         name: the key.
-        poll_s: longest time between two reads.
+        poll_s: as the attribute.
         seen: called with owner → record after every read.
     """
 
@@ -43,7 +46,7 @@ class KeyWatch:
         self._records = records
         self._runtime = runtime
         self._random = random
-        self._poll_s = poll_s
+        self.poll_s = poll_s
         self._seen = seen
         self._wanted: dict[str, float] = {}
         self._woken = runtime.signal()
@@ -65,7 +68,7 @@ class KeyWatch:
             later: whether the first read waits, too: many keys are not to be read all at once.
         """
         if later:
-            await self._woken.wait(self._poll_s * self._random.random())
+            await self._woken.wait(self.poll_s * self._random.random())
         while True:
             await self._records.wait_up()
             began_s = self._records.spent_s()
@@ -74,8 +77,8 @@ class KeyWatch:
             except NetworkDown as error:
                 log.debug("%s was not read: %s", self.name, error)
             spent_s = self._records.spent_s() - began_s
-            await self._runtime.sleep(min(max(GAP_S, REST * spent_s), self._poll_s))
-            await self._woken.wait(self._poll_s * self._random.uniform(0.8, 1.2))
+            await self._runtime.sleep(min(max(GAP_S, REST * spent_s), self.poll_s))
+            await self._woken.wait(self.poll_s * self._random.uniform(0.8, 1.2))
 
     async def _read(self) -> None:
         wanted, self._wanted = self._wanted, {}

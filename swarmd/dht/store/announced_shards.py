@@ -75,6 +75,11 @@ class AnnouncedShards:
         changed the number of shards."""
         return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
 
+    @property
+    def is_large(self) -> bool:
+        """Whether stages lie in shards now: the swarm has too many members for all to ask the coordinator for all."""
+        return self.latest_of(self._round) > 0
+
     def of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
         if not self._sharded:

@@ -85,11 +85,12 @@ class Found:
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
 
     def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
-        """The guides to read from: the coordinator of a large swarm keeps all its shards, and is not asked by all."""
-        guides = self.guides(wanted)
-        if not self._sharded:
+        """The guides to read from: the coordinator of a large swarm is not asked, for everybody would ask it."""
+        guides, policy = self.guides(wanted), self._validator.policy
+        is_large = policy.shards is not None and policy.shards.is_large
+        if not self._sharded and not is_large:
             return guides
-        coordinator = self._validator.policy.coordinator
+        coordinator = policy.coordinator
         return [guide for guide in guides if guide[1].to_base58() != coordinator]
 
     def next(self) -> list[tuple[DHTID, PeerID]]:

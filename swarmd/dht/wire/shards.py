@@ -25,6 +25,10 @@ Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all
 class ShardSource(Protocol):
     """Knows what the clock has announced: `swarmd.dht.store.announced_shards.AnnouncedShards`."""
 
+    @property
+    def is_large(self) -> bool:
+        """Whether stages lie in shards now."""
+
     def of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
 

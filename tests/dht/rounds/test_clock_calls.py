@@ -6,9 +6,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from swarmd.config import DhtConfig
 from swarmd.dht.members.coordinator_contact import SILENT_S, CoordinatorContact
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.clock import CALL_EVERY_S, SwarmClock
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.sim.coroutines import VirtualRuntime
 
 COORDINATOR = "12D3KooWcoordinator"
@@ -37,7 +39,8 @@ def test_a_follower_that_is_cut_off_soon_after_its_start_says_so_within_a_short_
     hearing.announced(deadline_at=cut_off_at + stage_s, final=False)
     session = SimpleNamespace(
         swarm="s", coordinator=COORDINATOR, coordinating=False, runtime=runtime, records=records, hearing=hearing,
-        exchange=SimpleNamespace(), watch=lambda *_: None, start=lambda task: runtime.start(task()),
+        exchange=SimpleNamespace(), members=3, config=SimpleNamespace(dht=DhtConfig()), shards=AnnouncedShards(False),
+        watch=lambda *_: SimpleNamespace(poll_s=1.0), start=lambda task: runtime.start(task()),
     )  # fmt: skip
     SwarmClock(cast(NetworkSession, session)).follow()
     while at < cut_off_at + SILENT_S:
