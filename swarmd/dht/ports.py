@@ -160,6 +160,13 @@ class Records(Protocol):
             NetworkDown: the network is down, or gave no answer in time.
         """
 
+    async def find_each(self, name: str, owners: Collection[str]) -> Findings:
+        """Look up the records of these owners alone, each at one of the peers that keep it: they may be large.
+
+        Raises:
+            NetworkDown: the network is down, or gave no answer in time.
+        """
+
     def hold(self, name: str, record: Record) -> None:
         """Keep a record that was heard for whoever asks this node, if there is room and no later one."""
 
@@ -193,8 +200,9 @@ class Bodies(Protocol):
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
         """The body out of a record. Raises RecordRejected("malformed")."""
 
-    async def deflate(self, body: bytes, members: int) -> bytes:
-        """The body for inside a record that shares its key with so many; nothing where it is too large for that."""
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
+        """The body for inside a record that shares its key with so many; nothing where it is too large for that, which
+        it is sooner if peers can fetch it."""
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Is this the body that was announced? Raises RecordRejected."""

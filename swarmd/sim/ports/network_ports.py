@@ -58,6 +58,10 @@ class SimRecords:
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
+    async def find_each(self, name: str, owners: Collection[str]) -> SimFindings:
+        found = await self.find(name)
+        return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
+
     def hold(self, name: str, record: Record) -> None:
         if self._worker.joined:
             self._worker.store.put(name, written_of(record))
@@ -109,7 +113,7 @@ class SimBodies:
             raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
         return body
 
-    async def deflate(self, body: bytes, members: int) -> bytes:
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
         """Every second node writes rollouts that are too large for a record."""
         if len(digest_of(body)) == DIGEST_LENGTH:
             return b"" if self._worker.node.index % 2 else b"z" + body[:DIGEST_LENGTH]
