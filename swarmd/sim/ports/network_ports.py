@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RECORD_S = 900.0  # how long records live
 CALL_S = 5.0  # a request that gets no answer fails after this
 REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
-BLOBS_KEPT = 256
+BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
 ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
 DIGEST_LENGTH = 16  # of its digests, which are drawn
 INLINE_BYTES_MAX = 40960
@@ -90,7 +90,7 @@ class SimBodies:
     async def put(self, body: bytes) -> str:
         digest = digest_of(body)
         self._kept[digest] = body if len(digest) > DIGEST_LENGTH else b""
-        while len(self._kept) > BLOBS_KEPT:
+        while len(self._kept) > max(BLOBS_KEPT, 2 * len(self._worker.world.nodes)):
             del self._kept[next(iter(self._kept))]
         return digest
 
