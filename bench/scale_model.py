@@ -19,19 +19,19 @@ from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
 from swarmd.core.coordinator.shards import shards_for
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.members.membership import WATCHED_SLOWLY
+from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
-from swarmd.dht.p2p.search_peers import ELDEST, choose_guides
+from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards
 from swarmd.dht.store import answer_memory
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
-from swarmd.dht.store.seniority import Rank
+from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, Rank
 from swarmd.dht.wire.find_parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
-from swarmd.dht.wire.shards import shard_of
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, shard_of
 
 SAMPLED = 60  # look-ups of each kind that are simulated
 READERS = 200  # nodes of a round whose choices are made
@@ -122,14 +122,15 @@ class Model:
         self.random, self.chance = np.random.default_rng(seed), Random(seed)
         dead = 1 - float(np.exp(-settings.churn_per_hour * DEAD_FOR_S / 3600))
         self.network = Network(size, self.random, settings.link_s, dead)
-        self.eldest = self.chance.sample(range(1, size), min(ELDEST, size - 1))
+        self.eldest = self.chance.sample(range(1, size), min(max(ELDERS, size // ELDEST_SHARE), size - 1))
         self.sizes = sizes_of(min(BUCKET, size - 2))
         self.plain, self.part = self._look_ups(True), self._look_ups(self.shards == 0)
         self.peers = [f"12D3KooW{node:044d}" for node in range(size)]
         self.outcome = Outcome()
 
     def _guides(self, node: int, coordinator: bool) -> list[int]:
-        named = choose_guides(str(node), "0", (), [str(peer) for peer in self.eldest], self.chance.sample)
+        elders = Random(node).sample(self.eldest, min(ELDERS, len(self.eldest)))
+        named = choose_guides(str(node), "0", (), [str(peer) for peer in elders], self.chance.sample)
         return [int(guide) for guide in named if coordinator or guide != "0"]
 
     def _look_ups(self, coordinator: bool) -> Kind:
@@ -220,9 +221,10 @@ class Model:
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
         counts: Counter[str] = Counter()
-        members = self._members_shown(round_s)
         self._find(counts, "clock", plain, round_s / settings.poll_s, 0.0)
-        self._find(counts, "members", plain, round_s / (settings.poll_s * WATCHED_SLOWLY), members)
+        reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
+        self._find(counts, "members", part, reads, self._members_shown(round_s, reads, in_shard))
+        self._find_single_members(counts, round_s, bodies)
         self._find(counts, "leaderboard", plain, 2.0, 0.0)
         own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
         readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
@@ -231,7 +233,7 @@ class Model:
             self._find(counts, kind, part, number, kept[kind] * REPLICAS * self.sizes.shown[kind])
             counts[f"out find {kind}"] += own  # one reads back what it has stored
             self._store(counts, kind, own)
-        self._store(counts, "members", renewals)
+        self._store(counts, "members", renewals + (1 / EPOCH_ROUNDS if self.shards else 0))
         each_hinted = 0 if self.shards else 2 * self.size
         counts["bytes in gossip"] += each_hinted * HINT_BYTES + CLOCK_BYTES * (
             1 + round_s * RENEWALS / settings.record_s
@@ -242,14 +244,26 @@ class Model:
             counts["in " + name[4:]] = counts[name]
         return counts
 
-    def _members_shown(self, round_s: float) -> float:
-        """Bytes of memberships that a node is shown in a round: those that are new or, where they are too many to be
-        remembered, all, by each of the peers that keep them."""
-        shown, records = self.sizes.shown["members"], min(self.size, KEY_BYTES_MAX // self.sizes.shown["members"])
-        reads = round_s / (self.settings.poll_s * WATCHED_SLOWLY)
+    def _members_shown(self, round_s: float, reads: float, in_shard: float) -> float:
+        """Bytes of memberships that a node is shown in a round under the key that it watches: those that are new or,
+        where they are too many to be remembered, all, by each of the peers that keep them."""
+        shown = self.sizes.shown["members"]
+        records = min(in_shard, KEY_BYTES_MAX // shown)
         fits = records * (shown + answer_memory.RECORD_BYTES) <= answer_memory.KEY_BYTES_MAX
-        fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s)
+        fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s + (self.shards > 0) / EPOCH_ROUNDS)
         return (REPLICAS + 1) * shown * (fresh if fits else reads * records)
+
+    def _find_single_members(self, counts: Counter[str], round_s: float, bodies: float) -> None:
+        """Where memberships lie in shards, those of the peers that a node gathers from are asked of these themselves,
+        unless they were seen lately."""
+        if not self.shards:
+            return
+        lives_s = self.settings.record_s * (1 - 0.5 / RENEWALS)  # of a record that is renewed, in the mean
+        seen = 1 - (1 - bodies / (self.size - 1)) ** (lives_s / round_s)
+        one = self.sizes.request + self.sizes.answer + self.sizes.shown["members"]
+        counts["out find members"] += (number := bodies * (1 - seen))
+        counts["bytes out find members"] += number * one
+        counts["bytes in find members"] += number * one
 
     def _find(self, counts: Counter[str], kind: str, of: Kind, number: float, shown_bytes: float) -> None:
         own = number * of.asked

@@ -99,7 +99,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "sim/ports/chain.py::SimChain": 20,
         "sim/ports/dht.py::SimDht": 15,
         "sim/ports/dht.py::Store": 14,
-        "sim/ports/network.py::NetworkWorker": 31,
+        "sim/ports/network.py::NetworkWorker": 32,
         "sim/ports/network.py::SimSession": 16,
         "sim/ports/supervisor.py::SimSupervisor": 20,
         "sim/strangers/guarded.py::GuardedNetworkWorker": 15,

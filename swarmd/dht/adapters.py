@@ -19,7 +19,7 @@ from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers, Record, as_signed
 from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
-from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, spread
+from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of, spread
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
@@ -45,6 +45,9 @@ class HiveRecords:
 
     async def find_each(self, name: str, owners: Collection[str]) -> Found:
         return await self._node.call(lambda life: lookup_each(life, name, owners))
+
+    async def find_of(self, name: str, owner: str) -> Found:
+        return await self._node.call(lambda life: lookup_of(life, name, owner))
 
     def hold(self, name: str, record: Record) -> None:
         life = self._node.life

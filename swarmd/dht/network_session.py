@@ -20,7 +20,7 @@ from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
-from swarmd.dht.ports import Bodies, Chunks, EvidenceSink, Record, Records, RecordSink, RecordsSink
+from swarmd.dht.ports import Bodies, Chunks, EvidenceSink, MemberCheck, Record, Records, RecordSink, RecordsSink
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -120,7 +120,7 @@ class NetworkSession(ABC):
         self._observe = observe
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
-        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, config.chain is not None)
+        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, config.chain is not None, config.dht.admission)
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record
@@ -129,6 +129,7 @@ class NetworkSession(ABC):
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: RecordSink = lambda record: None
+        self.must_be_member: MemberCheck = take_for_member
 
     # --- what whoever inherits gives ---
 
@@ -267,3 +268,7 @@ class NetworkSession(ABC):
         """Stop watching a key."""
         if self.watches.pop(name, None) is not None:
             self._watching.pop(name).stop()
+
+
+async def take_for_member(peer: str) -> None:
+    """Anybody, until `Members` reads memberships."""

@@ -122,6 +122,13 @@ class RoundListener(Protocol):
         """Take the round of an announcement, again with each of its stages. Raises nothing."""
 
 
+class MemberCheck(Protocol):
+    """Looks for a peer's membership: `swarmd.dht.members.member_lookups.MemberLookups`."""
+
+    async def __call__(self, peer: str, /) -> None:
+        """Return when the peer has shown to be a member. Raises NetworkDown where no membership of it is to be had."""
+
+
 class LinkLostListener(Protocol):
     """Is told that p2pd is gone, or does not start."""
 
@@ -166,6 +173,9 @@ class Records(Protocol):
         Raises:
             NetworkDown: the network is down, or gave no answer in time.
         """
+
+    async def find_of(self, name: str, owner: str) -> Findings:
+        """One owner's record under a key: as the owner itself shows it, else searched for. Raises NetworkDown."""
 
     def hold(self, name: str, record: Record) -> None:
         """Keep a record that was heard for whoever asks this node, if there is room and no later one."""

@@ -200,7 +200,7 @@ class Session(NetworkSession):
     def _guides(self) -> list[str]:
         """Peers that are asked whatever lies near a key: the coordinator, and of those known the longest, by chance."""
         bootstrap = [peer for _, peer in self.book.bootstrap]
-        return choose_guides(self.peer_id, self.coordinator, bootstrap, self.seniority.eldest, self.sample)
+        return choose_guides(self.peer_id, self.coordinator, bootstrap, self.seniority.elders, self.sample)
 
     def _known(self) -> set[str]:
         """Peers that the configuration names."""

@@ -15,6 +15,7 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
 from swarmd.dht.members import presence
 from swarmd.dht.members.membership import Members
 from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.records import PAST_S, SignedRecord
@@ -39,6 +40,8 @@ class Watcher:
             remember_addresses=lambda peer, addresses, credited: None,
             emit=self.told.append,
             members=1,
+            coordinating=False,
+            shards=AnnouncedShards(False),
             offers=MembersOffers(lambda peer, reason, message="": None),
         )
         self.session = session

@@ -27,6 +27,41 @@ SHARDS = (
         ("tests/dht/p2p/test_shared_lookup.py",),
     ),
     Mutant(
+        "a membership stays in one shard",
+        "swarmd/dht/wire/shards.py",
+        '_shard([swarm, peer, "members", place.epoch], place.shards)',
+        '_shard([swarm, peer, "members"], place.shards)',
+        ("tests/dht/wire/test_member_shards.py",),
+    ),
+    Mutant(
+        "a membership counts in any epoch",
+        "swarmd/dht/wire/records.py",
+        "abs(content.epoch - epoch_of(policy.round)) > 1",
+        "content.epoch < 0",
+        ("tests/dht/wire/test_member_shards.py",),
+    ),
+    Mutant(
+        "a follower reads all memberships",
+        "swarmd/dht/members/member_keys.py",
+        "range(shards) if session.coordinating else (self._own_shard(),)",
+        "range(shards)",
+        ("tests/dht/members/test_member_keys.py",),
+    ),
+    Mutant(
+        "who has left is still taken for a member",
+        "swarmd/dht/members/member_lookups.py",
+        " and not record.content.leaving",
+        "",
+        ("tests/dht/members/test_member_lookups.py",),
+    ),
+    Mutant(
+        "a membership that has expired is not looked for again",
+        "swarmd/dht/members/member_lookups.py",
+        "self._until.get(peer, 0.0) > session.policy.now()",
+        "peer in self._until",
+        ("tests/dht/members/test_member_lookups.py",),
+    ),
+    Mutant(
         "a record counts in any shard",
         "swarmd/dht/wire/records.py",
         "    if content.shard != own:\n",
@@ -43,8 +78,8 @@ SHARDS = (
     Mutant(
         "a peer stays in one shard",
         "swarmd/dht/wire/shards.py",
-        "msgpack.packb([swarm, peer, round, stage])",
-        "msgpack.packb([swarm, peer])",
+        "return _shard([swarm, peer, round, stage], shards)",
+        "return _shard([swarm, peer], shards)",
         ("tests/dht/wire/test_shards.py",),
     ),
     Mutant(

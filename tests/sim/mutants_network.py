@@ -44,7 +44,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "bodies that come with their records are passed over",
         gather,
-        "            if content.body:\n                await self._try(peer, content)\n",
+        "            if content.body and not looks_for_members:\n                await self._try(peer, content)\n",
         "            pass\n",
     ),
     Mutant(

@@ -18,7 +18,7 @@ from swarmd.config import Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.wire.records import SHARDED_SINCE, WITHDRAWN_SINCE, WORK_SINCE
+from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, WITHDRAWN_SINCE, WORK_SINCE
 from swarmd.errors import ConfigError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
@@ -256,7 +256,7 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
 def _protocol(wishes: NewSwarmOptions) -> int:
     """The oldest version of the protocol that knows what is wished for."""
     if wishes.large:
-        return SHARDED_SINCE
+        return MEMBERS_SHARDED_SINCE
     return WITHDRAWN_SINCE if wishes.invited else WORK_SINCE if wishes.work_bits else 1
 
 

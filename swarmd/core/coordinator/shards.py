@@ -9,6 +9,7 @@ from swarmd.core.values import Value
 
 SHARDS_MAX = 1024
 SHARDED_SINCE = 4  # version of the network's protocol that knows shards
+MEMBERS_SHARDED_SINCE = 5  # and of memberships
 ROUNDS_KEPT = 16  # before their number shrinks
 
 

@@ -9,11 +9,12 @@ from functools import partial
 from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
 from swarmd.dht.members.admission import chain_of
+from swarmd.dht.members.member_keys import MemberKeys
+from swarmd.dht.members.member_lookups import MemberLookups
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ADDRESSES_MAX, PROTOCOL, Membership
 from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
@@ -21,7 +22,6 @@ from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.worker.tasks import within
 
 LEAVE_S = 1.5  # longest announcement of the leaving
-WATCHED_SLOWLY = 6  # polls left out between two reads of what only the coordinator needs promptly
 FIELD_NAMES_BYTES = 24  # "withdrawn" and "weights", and how long they are
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
@@ -33,6 +33,7 @@ class Members:
 
     Attributes:
         presences: who is known to be here, or to have left.
+        place: where the latest membership of this node lies.
 
     Args:
         session: where all this happens.
@@ -45,7 +46,10 @@ class Members:
         self._published = 0.0  # expiration of the latest own record
         self._withdrawn: bytes | None = b""  # in it
         self._offer: bytes | None = b""  # in it
-        self._watch: KeyWatch | None = None
+        self._keys = MemberKeys(session, self._see)
+        self._lookups = MemberLookups(session, self._see)
+        self.place = session.shards.members
+        self._watching = False
         self._alert_until = 0.0
         self._elder = ("", 0.0)  # nonce and expiration of an elder twin's record that ours was written over
         self._insisting = False
@@ -56,20 +60,23 @@ class Members:
     async def register(self, command: Register) -> None:
         """Publish the membership and begin to watch the others. Raises NetworkDown."""
         await self._publish(leaving=False)
-        if self._watch is None:
-            self._watch = self._begin_watch()
-            self._session.start(self._keep_alert, self._watch)
+        if not self._watching:
+            self.follow()
+            self._session.start(self._keep_alert)
             self._session.start(self._tell_changes)
         self._session.emit(Registered(command.id))
 
     def follow(self) -> None:
         """Watch the others without taking part."""
-        self._watch = self._begin_watch()
+        self._watching = True
+        self._session.must_be_member = self._lookups.must_be_member
+        self._keys.watch()
 
     async def _publish(self, leaving: bool) -> None:
         session = self._session
         withdrawn = self._withdrawn = await self._read_withdrawn()
         offer = self._offer = await session.weights_offer()
+        place, shard = await self._keys.own_place()
         content = Membership(
             swarm=session.swarm,
             name=session.config.name[:64],
@@ -82,9 +89,12 @@ class Members:
             protocol=PROTOCOL,
             withdrawn=withdrawn,
             weights=_beside(withdrawn, offer),
+            shards=place.shards,
+            epoch=place.epoch,
+            shard=shard,
         )
         record = await session.publisher.publish(content)
-        self._published = record.expiration
+        self._published, self.place = record.expiration, place
 
     async def _read_withdrawn(self) -> bytes:
         """The invitations that this node's operator has withdrawn, as they travel."""
@@ -93,29 +103,25 @@ class Members:
         return await self._session.withdrawn()
 
     async def _tell_changes(self) -> None:
-        """Write the membership anew when the operator withdraws an invitation, or the trainer offers weights."""
+        """Write the membership anew when the operator withdraws an invitation, the trainer offers weights, or all lie
+        elsewhere."""
         while True:
             await self._session.runtime.sleep(self._session.config.dht.poll_s)
             now = (await self._read_withdrawn(), await self._session.weights_offer())
-            if now != (self._withdrawn, self._offer):
+            if now != (self._withdrawn, self._offer) or self.place != self._session.shards.members:
                 try:
                     await self._publish(leaving=False)
                 except (NetworkDown, RecordRejected) as error:
                     self._withdrawn = self._offer = None  # not told yet: once more
                     log.info("what was withdrawn or is offered is not told yet: %s", error)
 
-    def _begin_watch(self) -> KeyWatch:
-        session = self._session
-        polls = 1 if session.coordinating else WATCHED_SLOWLY
-        return session.watch(names.members(session.swarm), self._see, polls)
-
-    async def _keep_alert(self, watch: KeyWatch) -> None:
+    async def _keep_alert(self) -> None:
         """Read often while a twin may be about, so that of two the wrong one does not work for long."""
         self._alert_until = self._session.runtime.now() + ALERT_S
         while True:
             await self._session.runtime.sleep(self._session.config.dht.poll_s)
             if self._session.runtime.now() < self._alert_until:
-                watch.look()
+                self._keys.look()
 
     async def admit(self, command: AdmitPeers) -> None:
         """Take records of the listed peers only, or of whom the configuration admits. Raises RecordRejected."""
@@ -126,7 +132,7 @@ class Members:
 
     async def leave(self) -> None:
         """Announce the leaving and see it announced, as others do, if there is time; who registered only."""
-        if self._watch is None or self._twin is not None:
+        if not self._watching or self._twin is not None:
             return
         try:
             await within(self._session.runtime, LEAVE_S, self._announce_leaving)
@@ -149,6 +155,7 @@ class Members:
 
     def _see(self, records: Mapping[str, Record]) -> None:
         heard = False
+        self._lookups.note(records)
         for peer in self._chosen(records):
             record = records[peer]
             content = record.content
@@ -167,7 +174,7 @@ class Members:
         known = self.presences.known
         self._session.offers.keep(known)
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
-        self._session.members = max(1, self.presences.here)
+        self._session.members = max(1, self._keys.members_about(self.presences.here))
 
     def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""

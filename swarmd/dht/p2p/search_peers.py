@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 GUIDES = 3  # peers asked in each search besides those nearest to the key
-ELDEST = 16  # of those that were credited longest, some are asked
 
 Sample = Callable[[Sequence[str], int], list[str]]
 
 
 def choose_guides(
-    own: str, coordinator: str, bootstrap: Sequence[str], eldest: Sequence[str], sample: Sample
+    own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
 ) -> list[str]:
     """The coordinator, and by chance some of the bootstrap peers and of those that were credited longest.
 
     Args:
         own: this node's peer id; it asks nobody in place of itself.
         coordinator: empty where there is none.
-        eldest: credited peers, the longest first.
+        elders: peers that were credited for long, see `swarmd.dht.store.seniority.Seniority.elders`.
         sample: as `random.sample`.
     """
-    others = [peer for peer in (*bootstrap, *eldest[:ELDEST]) if peer not in (own, coordinator)]
+    others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
     chosen = sample(others, min(len(others), GUIDES - 1))
     return chosen if coordinator in ("", own) else [coordinator, *chosen]

@@ -219,12 +219,13 @@ class Gathering:
         """
         chosen = self._chosen(name, records)
         wanted = [(peer, content) for peer in chosen if (content := self._wanted(records[peer])) is not None]
+        looks_for_members = self._session.shards.members.shards > 0  # which takes its time, as a fetch does
         for peer, content in wanted:
-            if content.body:
+            if content.body and not looks_for_members:
                 await self._try(peer, content)
         slow, knows = self._session.slow, self._session.knows
         for peer, content in sorted(wanted, key=lambda each: (slow[each[0]], not knows(each[0]))):
-            if not content.body:
+            if not content.body or looks_for_members:
                 self._begin_fetch(peer, content)
 
     def _chosen(self, name: str, records: Mapping[str, Record]) -> list[str]:
@@ -291,6 +292,7 @@ class Gathering:
         self._bytes += content.size_bytes
         bodies = self._session.bodies
         try:
+            await self._session.must_be_member(peer)
             if not bodies.has(content.digest):
                 body = await self._body(peer, content)
                 await bodies.check(body, content.digest, content.size_bytes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from swarmd.core.coordinator.shards import SHARDED_SINCE
+from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE, SHARDED_SINCE
 from swarmd.dht.wire.records import ClockRecord
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, PlaceListener, epoch_of
 
 CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
 
@@ -11,19 +12,38 @@ CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes with
 class AnnouncedShards:
     """What is known of the stages' shards.
 
+    Attributes:
+        members: where memberships lie, as far as is known.
+        members_before: where they lay before that, also before this node was there; a member that has not heard of the
+            change yet is still found there.
+        moved: called when they lie elsewhere.
+
     Args:
         sharded: whether the swarm's clock may announce any: all members know them, and the rounds are no contract's.
+        members_sharded: whether memberships lie in as many.
     """
 
-    def __init__(self, sharded: bool) -> None:
+    def __init__(self, sharded: bool, members_sharded: bool = False) -> None:
+        self.members = self.members_before = MembersPlace()
+        self.moved: PlaceListener = lambda: None
         self._sharded = sharded
+        self._members_sharded = sharded and members_sharded
         self._round = -1  # of the latest clock record
         self._counts: dict[int, int] = {}  # first round → number from there on
 
     @classmethod
-    def of_swarm(cls, protocol: int, on_chain: bool) -> AnnouncedShards:
-        """For a swarm whose members speak this version of the protocol or a later one."""
-        return cls(protocol >= SHARDED_SINCE and not on_chain)
+    def of_swarm(cls, protocol: int, on_chain: bool, admission: str = "open") -> AnnouncedShards:
+        """For a swarm whose members speak this version of the protocol or a later one.
+
+        What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
+        """
+        members = protocol >= MEMBERS_SHARDED_SINCE and admission != "invitation"
+        return cls(protocol >= SHARDED_SINCE and not on_chain, members)
+
+    @property
+    def awaits_place(self) -> bool:
+        """Whether the clock says where memberships lie, and was not heard yet."""
+        return self._members_sharded and self._round < 0
 
     def note(self, clock: ClockRecord) -> None:
         """Take over what a clock record says."""
@@ -37,6 +57,23 @@ class AnnouncedShards:
         self._counts[clock.sharded_since] = clock.shards
         for since in list(self._counts)[:-CHANGES_KEPT]:
             del self._counts[since]
+        if self._members_sharded:
+            self._place_members()
+
+    def _place_members(self) -> None:
+        place = self._place_in(self._round)
+        if place != self.members:
+            self.members, self.members_before = place, self._place_in(self._moved_in(self._round) - 1)
+            self.moved()
+
+    def _place_in(self, round: int) -> MembersPlace:
+        shards = self.latest_of(round)
+        return MembersPlace(shards, epoch_of(round)) if shards else MembersPlace()
+
+    def _moved_in(self, round: int) -> int:
+        """The round that memberships lie since where they lie in this one: the epoch's first, or a later one that
+        changed the number of shards."""
+        return max([epoch_of(round) * EPOCH_ROUNDS, *(since for since in self._counts if since <= round)])
 
     def of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""

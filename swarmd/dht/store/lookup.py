@@ -33,6 +33,7 @@ OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
 REPLICAS = 5  # peers that keep a record
 PATIENCE_S = 0.4  # for further answers once there is one
 SILENCE_S = 3.5  # when there is none
+OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
 
 class Found:
@@ -208,6 +209,17 @@ async def _ask_share(
     shown = [owner for owner in share if owner in found.records]
     shares.give_back(share, shown)
     return place if shown else None
+
+
+async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
+    """One owner's record: its owner is asked first, for it is signed whoever shows it; then those that keep it."""
+    found = local(life, name)
+    if owner in found.records:
+        return found
+    found.ask_for((owner,))
+    peer = PeerID.from_base58(owner)
+    await asyncio.wait({spawn(_ask(life, found, id_of(peer), peer))}, timeout=OWNER_S)
+    return found if owner in found.records else await lookup(life, name, {owner: 0.0})
 
 
 async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:

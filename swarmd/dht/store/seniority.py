@@ -16,6 +16,8 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
 from swarmd.dht.ports import PeerCheck, Record
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 
+ELDERS = 16  # peers of long standing that a node asks, beside those that are nearest to a key
+ELDEST_SHARE = 10  # they are drawn from the eldest of so many
 KNOWN_MAX = 4096  # peers whose rounds are remembered, the longest credited of all
 ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
 SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
@@ -61,6 +63,7 @@ class Seniority:
     def __init__(self, always: PeerCheck = lambda peer: False, secret: bytes = b"") -> None:
         self._always = always
         self._rounds: dict[str, int] = {}
+        self._elders: list[str] = []
         self._secret = secret or secrets.token_bytes(16)
         self.version = 0  # grows with what is known
 
@@ -68,6 +71,7 @@ class Seniority:
         """Take over the latest standings."""
         credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
         self._rounds = {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
+        self._elders = self._draw_elders()
         self.version += 1
 
     def rounds_of(self, peer: str) -> int:
@@ -79,6 +83,19 @@ class Seniority:
         """Peers that were credited, the longest first."""
         return list(self._rounds)
 
+    @property
+    def elders(self) -> list[str]:
+        """Of the eldest tenth those that this node asks: drawn for itself, so that no few of them are asked by all."""
+        return self._elders
+
+    def _draw_elders(self) -> list[str]:
+        eldest = self.eldest[: max(ELDERS, len(self._rounds) // ELDEST_SHARE)]
+        drawn = sorted(eldest, key=lambda peer: self._lot(b"elders", peer))[:ELDERS]
+        return [peer for peer in eldest if peer in drawn]
+
+    def _lot(self, key: bytes, owner: str) -> bytes:
+        return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
+
     def rank_of(self, record: Record, key: bytes) -> Rank:
         """Where a record stands among the others under its key."""
         content = record.content
@@ -89,8 +106,7 @@ class Seniority:
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
         """Where a record of so much work and so many bytes stands under a key."""
-        lot = hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
-        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, lot)
+        return Rank(self.rounds_of(owner), work, size_bytes <= SMALL_BYTES, self._lot(key, owner))
 
     def ranks_of(self, records: Mapping[str, Record], key: bytes) -> dict[str, Rank]:
         """Owner → rank of each record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from anyio import to_thread
 from swarmd.core.commands import FetchWeights
 from swarmd.core.events import Event, WeightsFetched, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause, WeightsDamage
+from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Chunks
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
@@ -134,7 +136,7 @@ class WeightsTaking:
         """What members offer now, by member."""
         heard = self._session.offers
         try:
-            found = await self._session.records.find(names.members(self._session.swarm))
+            found = await self._session.records.find(self._drawn_key())
         except NetworkDown as error:
             log.info("the memberships cannot be read: %s", error)
             return dict(heard.by_member)
@@ -142,7 +144,22 @@ class WeightsTaking:
             content = record.content
             if isinstance(content, Membership):
                 heard.hear(peer, content)
+        await self._look_for_trusted()
         return dict(heard.by_member)
+
+    def _drawn_key(self) -> str:
+        """The key of all memberships; in a large swarm one of its shards, beside the own one, which is watched."""
+        session, place = self._session, self._session.shards.members
+        shard = session.sample([str(shard) for shard in range(max(1, place.shards))], 1)[0]
+        return names.members(session.swarm, *place, int(shard))
+
+    async def _look_for_trusted(self) -> None:
+        """In a large swarm the memberships of those that the configuration names are looked for one by one."""
+        session = self._session
+        named = dict.fromkeys((session.coordinator, *session.config.training.weights_from))
+        for peer in [peer for peer in named if is_peer_id(peer)]:
+            with suppress(NetworkDown):
+                await session.must_be_member(peer)
 
     def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
         """Those of the peers that are trusted, each with its place; the greatest comes first."""

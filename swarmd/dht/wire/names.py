@@ -10,9 +10,9 @@ import hashlib
 import msgpack  # type: ignore[import-untyped]
 
 
-def members(swarm: str) -> str:
-    """Key of the members' records."""
-    return f"swarmd/{swarm}/members"
+def members(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
+    """Key of the members' records, or of one of its shards in an epoch."""
+    return f"swarmd/{swarm}/members" + (f"/{shards}/{epoch}/{shard}" if shards else "")
 
 
 def clock(swarm: str) -> str:

@@ -17,6 +17,7 @@ import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
+from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE as MEMBERS_SHARDED_SINCE
 from swarmd.core.coordinator.shards import SHARDED_SINCE as SHARDED_SINCE
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
@@ -25,7 +26,15 @@ from swarmd.dht.members.admission import Admission
 from swarmd.dht.members.withdrawal import is_packed
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
-from swarmd.dht.wire.shards import Shards, ShardSource, check_shards, shard_of
+from swarmd.dht.wire.shards import (
+    MembersPlace,
+    Shards,
+    ShardSource,
+    check_shards,
+    epoch_of,
+    member_shard_of,
+    shard_of,
+)
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
 from swarmd.weights.offer import OFFER_BYTES_MAX
@@ -50,8 +59,9 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-# That this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn, 3 no shards.
-PROTOCOL = SHARDED_SINCE
+# That this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn, 3 no shards,
+# 4 none of memberships.
+PROTOCOL = MEMBERS_SHARDED_SINCE
 WORK_SINCE = 2
 WITHDRAWN_SINCE = 3
 Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
@@ -77,10 +87,13 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     protocol: Protocol = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
     weights: bytes = b""  # an offer, see `swarmd.weights.offer`; one of a later format is no reason to refuse the rest
+    shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
+    epoch: Round = 0  # see `swarmd.dht.wire.shards.epoch_of`
+    shard: Shards = 0  # the owner's in that epoch
 
     @property
     def key(self) -> str:
-        return names.members(self.swarm)
+        return names.members(self.swarm, self.shards, self.epoch, self.shard)
 
 
 class ClockRecord(RecordContent, frozen=True, tag="clock"):
@@ -156,8 +169,8 @@ Payload = Membership | ClockRecord | ReportRecord | RolloutsRecord | Leaderboard
 
 
 def is_sharded(content: Payload) -> bool:
-    """Does the record lie in a shard of its stage?"""
-    return isinstance(content, ReportRecord | RolloutsRecord) and content.shards > 0
+    """Does the record lie in a shard?"""
+    return isinstance(content, Membership | ReportRecord | RolloutsRecord) and content.shards > 0
 
 
 _decoder: msgspec.msgpack.Decoder[Payload] = msgspec.msgpack.Decoder(Payload)
@@ -404,7 +417,7 @@ def _check_values(content: Payload) -> None:
         check_shards(content.shards_before)
     else:
         _check_body(content.digest, content.size_bytes, needed=not isinstance(content, ReportRecord))
-    if isinstance(content, ReportRecord | RolloutsRecord):
+    if isinstance(content, Membership | ReportRecord | RolloutsRecord):
         check_shards(content.shards, content.shard)
 
 
@@ -431,9 +444,12 @@ def _check_body(digest: str, size_bytes: int, needed: bool = True) -> None:
 
 def check_shard(owner: str, content: Payload) -> None:
     """Does a record lie in its owner's shard? Raises RecordRejected("wrong-shard")."""
-    if not isinstance(content, ReportRecord | RolloutsRecord):
+    if isinstance(content, Membership):
+        own = member_shard_of(content.swarm, owner, MembersPlace(content.shards, content.epoch))
+    elif isinstance(content, ReportRecord | RolloutsRecord):
+        own = shard_of(content.swarm, owner, content.round, content.stage, content.shards)
+    else:
         return
-    own = shard_of(content.swarm, owner, content.round, content.stage, content.shards)
     if content.shard != own:
         raise RecordRejected("wrong-shard", f"shard {content.shard} of {content.shards}, the owner's is {own}")
 
@@ -445,6 +461,16 @@ def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecor
         raise RecordRejected("wrong-shard", f"{content.shards} shards where the clock announces {announced}")
 
 
+def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
+    """May a membership lie in a shard of this epoch? Raises RecordRejected: "wrong-shard" or "wrong-round"."""
+    if not content.shards:
+        return
+    if policy.protocol < MEMBERS_SHARDED_SINCE:
+        raise RecordRejected("wrong-shard", "memberships have no shards in this swarm")
+    if policy.round is not None and abs(content.epoch - epoch_of(policy.round)) > 1:
+        raise RecordRejected("wrong-round", f"epoch {content.epoch} while the swarm is in round {policy.round}")
+
+
 def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     """Is this the owner's to write, here and now? Raises RecordRejected."""
     if content.swarm != policy.swarm:
@@ -454,7 +480,9 @@ def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
     if isinstance(content, Membership) and content.protocol < policy.protocol:
         need = f"it speaks version {content.protocol}, {policy.protocol} is needed here: install a newer swarmd there"
         raise RecordRejected("old-protocol", need)
-    if isinstance(content, ReportRecord | RolloutsRecord):
+    if isinstance(content, Membership):
+        _check_epoch(policy, content)
+    elif isinstance(content, ReportRecord | RolloutsRecord):
         _check_announced(policy, content)
     if isinstance(content, Membership | ReportRecord | RolloutsRecord) and not policy.lists(owner):
         policy.admission.check(owner, content.work, content.invitation, policy.now)

@@ -19,7 +19,7 @@ from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
-from swarmd.dht.wire.shards import shard_of
+from swarmd.dht.wire.shards import member_shard_of, shard_of
 from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S
 
@@ -164,7 +164,7 @@ class NetworkChecks:
         self._check_known()
 
     def _check_member(self, node: SimNode) -> None:
-        record = self.world.dht.stores[node.side].find(MEMBERS, self.world.now).get(node.peer)
+        record = self.world.dht.stores[node.side].find_all(MEMBERS, self.world.now).get(node.peer)
         lives_s = 0.0 if record is None else record.expiration - self.world.now
         renewed_s = RECORD_S / RENEWALS
         if lives_s < RECORD_S - 2 * renewed_s - RENEWAL_S:
@@ -190,7 +190,8 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
         case Registered():
-            return (MEMBERS,)
+            lies = worker.actions.members.place
+            return (names.members(SWARM, *lies, member_shard_of(SWARM, worker.node.peer, lies)),)
         case RoundPublished():
             return (CLOCK,)
         case ReportPublished():

@@ -100,7 +100,7 @@ class Store:
         self.dht = dht
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
-        self.shards = AnnouncedShards(dht.world.profile.sharded)
+        self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
         self._swept_at = dht.world.now
 
     def copy(self) -> Store:
@@ -156,11 +156,13 @@ class Store:
         return {owner: record for owner, record in held.items() if since <= record.expiration <= until}
 
     def find_all(self, name: str, now: float) -> dict[str, Written]:
-        """The same of a stage's key and of all of its shards."""
+        """The same of a key and of all of its shards; of one owner's records the latest."""
         found = dict(self.find(name, now))
         if self.dht.world.profile.sharded:
             for key in [key for key in self.keys if key.startswith(f"{name}/")]:
-                found |= self.find(key, now)
+                for owner, record in self.find(key, now).items():
+                    if owner not in found or found[owner].expiration < record.expiration:
+                        found[owner] = record
         return found
 
     def _sweep(self, now: float) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import Command, FetchWeights, Gather, PublishReport
-from swarmd.core.coordinator.shards import SHARDED_SINCE
+from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.core.events import (
     Event,
     LinkDegraded,
@@ -182,7 +182,7 @@ def config_of(node: SimNode) -> Config:
     settings, profile = node.settings, node.world.profile
     dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
     if profile.sharded:
-        dht = replace(dht, protocol=SHARDED_SINCE)
+        dht = replace(dht, protocol=MEMBERS_SHARDED_SINCE)
     coordinator = "" if node.coordinates else settings.coordinator
     return Config(
         swarm=SwarmConfig(SWARM, coordinator, stages=settings.stages),
@@ -426,6 +426,12 @@ class NetworkWorker(SimWorker):
         for record in found.values():
             self.session.compared.see(record)
         return found
+
+    def shown_by(self, owner: str, name: str) -> Written | None:
+        """What the owner of a record shows itself, if it can be called."""
+        other = self.dht.worker_of(owner)
+        record = other.own.get(name) if other is not None and self.reaches(owner) else None
+        return record if record is not None and is_alive(record, self.node.clock()) else None
 
     def keep(self, name: str, record: Written) -> bool:
         """Peers are given an own record. False where it finds no room."""

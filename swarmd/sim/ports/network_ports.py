@@ -62,6 +62,13 @@ class SimRecords:
         found = await self.find(name)
         return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
 
+    async def find_of(self, name: str, owner: str) -> SimFindings:
+        worker = self._worker
+        await worker.travel()
+        found, shown = worker.search(name).get(owner), worker.shown_by(owner, name)
+        record = shown or found
+        return SimFindings({} if record is None else {owner: record}, worker.has_others)
+
     def hold(self, name: str, record: Record) -> None:
         if self._worker.joined:
             self._worker.store.put(name, written_of(record))

@@ -61,8 +61,8 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def guides(self) -> list[str]:
         session = self.session
-        coordinator, eldest = self.world.coordinator, session.seniority.eldest
-        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, eldest, session.sample)
+        coordinator, elders = self.world.coordinator, session.seniority.elders
+        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, elders, session.sample)
 
     def near(self, place: int, count: int) -> list[str]:
         return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)

@@ -22,6 +22,7 @@ from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.network_session import take_for_member
 from swarmd.dht.patience import FAILED_S, UNTRIED_S, Patience
 from swarmd.dht.rounds import gather
 from swarmd.dht.rounds.sources import IDLE_MAX
@@ -60,7 +61,7 @@ class Swarm:
             patience=Patience(), slow=Counter(), seniority=Seniority(),
             knows=lambda peer: False, bars=lambda peer, round: False,
             shards=AnnouncedShards(False), config=Config(swarm=SwarmConfig(id=SWARM)), records=self, bodies=bodies,
-            rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(),
+            rejections=Rejections(time.monotonic), sample=sample, runtime=LoopRuntime(), must_be_member=take_for_member,
         )  # fmt: skip
 
     async def find(self, name: str) -> SimpleNamespace:

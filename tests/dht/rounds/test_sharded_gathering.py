@@ -124,6 +124,21 @@ async def test_others_take_the_places_of_those_that_give_nothing(swarm: LargeSwa
     assert len(gathered) >= WANTED and not gathered & swarm.failing
 
 
+async def test_others_take_the_places_of_those_that_have_no_membership(swarm: LargeSwarm) -> None:
+    peers = swarm.join_many(64)
+    strangers = set(peers[::2])
+
+    async def must_be_member(peer: str) -> None:
+        if peer in strangers:
+            raise NetworkDown(f"no membership of {peer} is to be had")
+
+    swarm.session.must_be_member = must_be_member
+    with anyio.fail_after(60.0):
+        gathered = await swarm.gather()
+    assert len(gathered) >= WANTED and not gathered & strangers
+    assert not strangers & set(swarm.asked), "nobody who is no member is asked for a body"
+
+
 async def test_nobody_waits_for_single_ones_once_there_are_enough(swarm: LargeSwarm) -> None:
     peers = swarm.join_many(5, answering=False)  # of whom four are wanted
     swarm.answering = set(peers[:4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ import pytest
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.dht.network_session import take_for_member
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import HOLDERS_MAX, FetchProgress, WeightsTaking, holders_of
@@ -58,6 +61,7 @@ class Swarm:
             training=TrainingConfig(weights_from=trusted or ("coordinator",)),
             storage=StorageConfig(free_bytes_min=free_bytes_min),
         )
+        self.shards, self.must_be_member, self.sample = AnnouncedShards(False), take_for_member, random.sample
         self.seniority = SimpleNamespace(rounds_of=lambda peer: self.credit.get(peer, 0))
         self.runtime = SimpleNamespace(now=lambda: 0.0, time=lambda: 0.0, sleep=self._sleep)
         self.records, self.chunks, self.emit = self, self, self.events.append

@@ -1,0 +1,125 @@
+"""Which keys of memberships are watched: a follower's own shard, all of the coordinator's, wherever they lie."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from swarmd.config import DhtConfig
+from swarmd.dht.members.member_keys import AT_ONCE, WATCHED_SLOWLY, MemberKeys
+from swarmd.dht.ports import RecordsSink
+from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ClockRecord
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
+
+pytestmark = pytest.mark.anyio
+
+SWARM, PEER = "s", "me"
+
+
+class Enough(Exception):
+    """The test has seen what it wanted."""
+
+
+class Watching:
+    """A session that says which keys are watched, and how slowly."""
+
+    def __init__(self, coordinating: bool) -> None:
+        self.swarm, self.peer_id, self.coordinating = SWARM, PEER, coordinating
+        self.shards = AnnouncedShards(True, members_sharded=True)
+        self.config = SimpleNamespace(dht=DhtConfig())
+        self.watched: dict[str, float] = {}
+        self.seen: dict[str, RecordsSink] = {}
+        self.looked: list[str] = []
+        self.runtime = self
+        self.polls = 0
+
+    async def sleep(self, seconds: float) -> None:
+        """Time passes, until the test has seen enough."""
+        if not self.polls:
+            raise Enough
+        self.polls -= 1
+
+    def watch(self, name: str, seen: RecordsSink, polls: float, later: bool) -> Any:
+        self.watched[name], self.seen[name] = polls, seen
+        return SimpleNamespace(name=name, look=lambda: self.looked.append(name))
+
+    def unwatch(self, name: str) -> None:
+        del self.watched[name]
+
+    def start(self, task: Any) -> None:
+        self.task = task
+
+    def announce(self, round: int, shards: int) -> None:
+        self.shards.note(ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards))
+
+
+def keys_of(session: Any) -> MemberKeys:
+    keys = MemberKeys(session, lambda records: None)
+    keys.watch()
+    return keys
+
+
+def own_key(shards: int, epoch: int) -> str:
+    place = MembersPlace(shards, epoch)
+    return names.members(SWARM, *place, member_shard_of(SWARM, PEER, place))
+
+
+def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
+    session = Watching(coordinating=False)
+    keys = keys_of(session)
+    assert session.watched == {names.members(SWARM): WATCHED_SLOWLY}
+    for round, shards in ((1, 8), (2, 16), (EPOCH_ROUNDS, 16)):
+        session.announce(round, shards)
+        assert session.watched == {own_key(shards, round // EPOCH_ROUNDS): WATCHED_SLOWLY}
+    keys.look()
+    assert session.looked == [own_key(16, 1)]
+
+
+@pytest.mark.parametrize("shards", [4, 64])
+def test_the_coordinator_watches_all_shards_each_once_while_its_records_are_renewed(shards: int) -> None:
+    session = Watching(coordinating=True)
+    keys = keys_of(session)
+    assert session.watched == {names.members(SWARM): 1}
+    session.announce(1, shards)
+    dht = session.config.dht
+    assert session.watched == {
+        names.members(SWARM, shards, 0, shard): dht.record_s / RENEWALS / dht.poll_s for shard in range(shards)
+    }
+    keys.look()
+    assert session.looked == [own_key(shards, 0)], "a twin of the coordinator would write there"
+
+
+async def test_the_coordinator_reads_shards_that_are_new_few_at_once_and_again_until_they_are_read() -> None:
+    session = Watching(coordinating=True)
+    keys_of(session)
+    session.announce(1, 2 * AT_ONCE)
+    session.polls = 2
+    with pytest.raises(Enough):
+        await session.task()
+    first = [names.members(SWARM, 2 * AT_ONCE, 0, shard) for shard in range(AT_ONCE)]
+    assert session.looked == 2 * first, "nobody answered"
+    for name in first:
+        session.seen[name]({})
+    session.looked, session.polls = [], 1
+    with pytest.raises(Enough):
+        await session.task()
+    assert session.looked == [names.members(SWARM, 2 * AT_ONCE, 0, AT_ONCE + shard) for shard in range(AT_ONCE)]
+
+
+def test_the_members_of_a_large_swarm_are_estimated_by_those_in_the_own_shard() -> None:
+    session = Watching(coordinating=False)
+    keys = keys_of(session)
+    assert keys.members_about(7) == 7
+    session.announce(1, 8)
+    session.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
+    assert keys.members_about(75) == 480 and keys.members_about(500) == 500
+    coordinating = Watching(coordinating=True)
+    keys = keys_of(coordinating)
+    coordinating.announce(1, 8)
+    coordinating.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
+    assert keys.members_about(433) == 433, "it knows all of them"

@@ -1,0 +1,135 @@
+"""Memberships of a large swarm lie in their owners' shards, elsewhere in each epoch, and are all found."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, PROTOCOL, ClockRecord, RecordPolicy, is_sharded
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, epoch_of, member_shard_of, shard_of
+from tests.dht.making import ALICE, COORDINATOR, MEMBERSHIP, SWARM, judge, signed_by
+
+SIZES = st.sampled_from([2**exponent for exponent in range(1, 11)])
+EPOCHS = st.integers(0, 2**27)
+
+
+def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockRecord:
+    return ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards, sharded_since=since, shards_before=before)
+
+
+def policy_of(protocol: int = MEMBERS_SHARDED_SINCE, round: int | None = None) -> RecordPolicy:
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, protocol=protocol)
+    policy.round = round
+    return policy
+
+
+@given(st.text(max_size=60), EPOCHS, SIZES)
+def test_every_member_has_one_shard_of_those_there_are(peer: str, epoch: int, shards: int) -> None:
+    shard = member_shard_of(SWARM, peer, MembersPlace(shards, epoch))
+    assert 0 <= shard < shards
+    assert member_shard_of(SWARM, peer, MembersPlace(2 * shards, epoch)) % shards == shard
+    assert member_shard_of(SWARM, peer, MembersPlace(0, epoch)) == 0
+
+
+@given(st.sets(st.text(max_size=20), max_size=40), EPOCHS, SIZES)
+def test_whoever_reads_all_shards_finds_every_member_once(peers: set[str], epoch: int, shards: int) -> None:
+    place = MembersPlace(shards, epoch)
+    kept: dict[str, list[str]] = {}
+    for peer in peers:
+        kept.setdefault(names.members(SWARM, *place, member_shard_of(SWARM, peer, place)), []).append(peer)
+    found = [peer for shard in range(shards) for peer in kept.get(names.members(SWARM, *place, shard), ())]
+    assert sorted(found) == sorted(peers)
+
+
+def test_members_are_spread_evenly_and_nobody_stays_in_a_shard_or_lies_where_its_reports_do() -> None:
+    held = Counter(member_shard_of(SWARM, f"peer-{number}", MembersPlace(16, 3)) for number in range(1024))
+    assert len(held) == 16 and max(held.values()) < 2 * 64
+    assert len({member_shard_of(SWARM, "peer", MembersPlace(16, epoch)) for epoch in range(64)}) > 8
+    places = [
+        (member_shard_of(SWARM, "peer", MembersPlace(64, 3)), shard_of(SWARM, "peer", 3, at, 64)) for at in range(9)
+    ]
+    assert any(own != stage for own, stage in places)
+
+
+def test_the_shard_is_the_one_that_the_protocol_says() -> None:
+    peer = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+    assert [member_shard_of("swarm", peer, MembersPlace(shards, 7)) for shards in (2, 64, 1024)] == [1, 37, 997]
+    assert names.members("swarm", 64, 7, 5) == "swarmd/swarm/members/64/7/5"
+    assert names.is_sharded("swarmd/swarm/members/64/7/5") and not names.is_sharded(names.members("swarm"))
+
+
+def test_a_membership_counts_in_its_owners_shard_of_its_epoch_only() -> None:
+    own = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, 2))
+    for shard in range(4):
+        placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, epoch=2, shard=shard)
+        signed = signed_by(ALICE, placed)
+        assert is_sharded(placed)
+        assert judge(signed, placed.key, policy_of()) == ("" if shard == own else "wrong-shard")
+        assert judge(signed, names.members(SWARM), policy_of()) in ("bad-signature", "wrong-key")
+        assert judge(signed, names.members(SWARM, 4, 3, shard), policy_of()) in ("bad-signature", "wrong-key")
+
+
+@pytest.mark.parametrize(("shards", "shard"), [(1, 0), (3, 0), (4, 4), (0, 1), (2048, 0)])
+def test_shards_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
+    placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=shards, shard=shard)
+    assert judge(signed_by(ALICE, placed), placed.key, policy_of()) == "malformed"
+
+
+def test_a_membership_of_a_far_epoch_is_refused_and_of_a_near_one_is_not() -> None:
+    reasons = {}
+    for epoch in range(1, 7):
+        shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, epoch))
+        placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, epoch=epoch, shard=shard)
+        reasons[epoch] = judge(signed_by(ALICE, placed), placed.key, policy_of(round=4 * EPOCH_ROUNDS))
+    assert [epoch for epoch, reason in reasons.items() if not reason] == [3, 4, 5]
+    assert set(reasons.values()) == {"", "wrong-round"}
+
+
+def test_swarms_of_before_take_no_memberships_in_shards_and_a_swarm_with_them_no_members_of_before() -> None:
+    shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, 0))
+    placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, shard=shard)
+    assert judge(signed_by(ALICE, placed), placed.key, policy_of(MEMBERS_SHARDED_SINCE - 1)) == "wrong-shard"
+    old = replace(MEMBERSHIP, protocol=MEMBERS_SHARDED_SINCE - 1)
+    assert judge(signed_by(ALICE, old), old.key, policy_of()) == "old-protocol"
+    assert judge(signed_by(ALICE, old), old.key, policy_of(MEMBERS_SHARDED_SINCE - 1)) == ""
+
+
+def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
+    announced, moves = AnnouncedShards.of_swarm(5, False), list[MembersPlace]()
+    announced.moved = lambda: moves.append(announced.members)
+    assert announced.awaits_place
+    later = EPOCH_ROUNDS + 1
+    for heard in ((0, 0), (1, 0), (2, 4, 2), (3, 4, 2), (EPOCH_ROUNDS, 4, 2), (later, 8, later, 4), (2, 4, 2)):
+        announced.note(clock(*heard))
+    assert moves == [MembersPlace(4, 0), MembersPlace(4, 1), MembersPlace(8, 1)] and not announced.awaits_place
+    assert announced.members_before == MembersPlace(4, 1)
+    assert epoch_of(EPOCH_ROUNDS - 1) == 0 and epoch_of(EPOCH_ROUNDS) == 1
+
+
+@pytest.mark.parametrize(
+    ("heard", "before"),
+    [
+        ((2 * EPOCH_ROUNDS, 4, 2), MembersPlace(4, 1)),  # an epoch has just begun
+        ((2 * EPOCH_ROUNDS + 5, 8, 2 * EPOCH_ROUNDS + 5, 4), MembersPlace(4, 2)),  # the number has just grown
+        ((EPOCH_ROUNDS - 1, 4), MembersPlace()),  # the first epoch of all
+    ],
+)
+def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
+    heard: tuple[int, ...], before: MembersPlace
+) -> None:
+    announced = AnnouncedShards.of_swarm(5, False)
+    announced.note(clock(*heard))
+    assert announced.members_before == before
+
+
+def test_memberships_stay_together_in_swarms_of_before_on_a_chain_and_by_invitation() -> None:
+    kinds = [(4, False, "open"), (5, True, "open"), (5, False, "invitation")]
+    for announced in [AnnouncedShards.of_swarm(*kind) for kind in kinds]:
+        announced.note(clock(9, 4))
+        assert announced.members == MembersPlace() and not announced.awaits_place
