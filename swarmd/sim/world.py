@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, NoReturn
 
@@ -39,6 +41,7 @@ RESEND_S = 60.0
 GATHER_S = 6.0
 HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
+COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a world is played
 SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -100,11 +103,22 @@ def run(seed: int, profile: SimProfile | None = None, **given: Any) -> Summary:
     world = World(seed, profile or draw_profile(seed, **given))
     before, GAPS.raises = GAPS.raises, True
     try:
-        with loud_errors():
+        with loud_errors(), rare_collections():
             world.play()
     finally:
         GAPS.raises = before
     return world.summarize(time.process_time() - began)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Python looks for cycles now and then only: there are few, and each look goes through all that a world holds."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTIONS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class World:
