@@ -13,7 +13,7 @@ from zlib import crc32
 
 from swarmd.dht.ports import Keepers, Record
 from swarmd.dht.store.own_records import Kept
-from swarmd.dht.wire.records import Payload, is_far
+from swarmd.dht.wire.records import Payload, is_far, is_sharded
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
 from swarmd.sim.ports.dht import Written, size_of
@@ -55,6 +55,7 @@ class SimRecords:
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
         worker = self._worker
+        worker.world.counted.ask(name.split("/")[2])
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
@@ -64,6 +65,7 @@ class SimRecords:
 
     async def find_of(self, name: str, owner: str) -> SimFindings:
         worker = self._worker
+        worker.world.counted.ask("member")
         await worker.travel()
         found, shown = worker.search(name).get(owner), worker.shown_by(owner, name)
         record = shown or found
@@ -103,6 +105,7 @@ class SimBodies:
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
+        worker.world.counted.ask("body")
         await worker.travel()
         body = worker.body_from(peer, digest)
         if body is None:
@@ -174,12 +177,17 @@ class SimKeepers:
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
+        worker.world.counted.ask("store")
         await worker.travel(fails=False)
         failure, random = worker.world.chance("failure"), worker.random
         took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
         if not any(map(worker.reaches, took)) or random.random() < worker.world.chance("stale"):
             return took  # nobody honest heard of it; or those who did lose it at once
-        return took if worker.keep(name, written_of(record)) else []
+        if not worker.keep(name, written_of(record)):
+            return []
+        if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+            worker.tell_keepers(took, record)
+        return took
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         worker = self._worker
