@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.scale_model import Settings, simulate
-from bench.scale_rows import Outcome, rows_of
+from bench.scale_rows import Outcome, goal_rows, rows_of
 from bench.scale_worker import read_counts
 from bench.table import Row, cells
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard, PublishReport, Register
@@ -194,22 +194,30 @@ def run(
     churn: float = 0.0,
 ) -> Iterable[Row]:
     os.environ["OMP_NUM_THREADS"] = "1"
-    for size in sizes or (SIMULATED_SIZES if simulated else SIZES):
-        rows = simulated_rows(size, rounds, churn) if simulated else real_rows(directory, size, rounds)
-        for row in rows:
-            say(" | ".join(cells(row)))
-            yield row
+    rows = simulated_rows(sizes or SIMULATED_SIZES, rounds, churn) if simulated else real_rows(directory, sizes, rounds)
+    for row in rows:
+        say(" | ".join(cells(row)))
+        yield row
 
 
-def simulated_rows(size: int, rounds: int, churn: float) -> Iterable[Row]:
-    """A model of a swarm with the shipped settings, its stages in shards, beside one with one key for all."""
+def simulated_rows(sizes: Sequence[int], rounds: int, churn: float) -> Iterable[Row]:
+    """Models of swarms with the shipped settings, their stages in shards, each beside one with one key for all."""
     settings = Settings(churn_per_hour=churn)
-    ours, theirs = (simulate(size, rounds, settings, sharded=sharded) for sharded in (True, False))
-    yield from rows_of(f"N = {size:,}, simulated", ours, "one key", theirs)
+    smallest: Outcome | None = None
+    for size in sorted(sizes):
+        ours, theirs = (simulate(size, rounds, settings, sharded=sharded) for sharded in (True, False))
+        smallest = smallest or ours
+        yield from rows_of(f"N = {size:,}, simulated", ours, "one key", theirs)
+        yield from goal_rows(size, ours, smallest, churn > 0)
 
 
-def real_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
+def real_rows(directory: Path, sizes: Sequence[int], rounds: int) -> Iterable[Row]:
     """Real nodes, beside others with one key for all where they have shards, and beside the model of the same swarm."""
+    for size in sizes or SIZES:
+        yield from _real_rows(directory, size, rounds)
+
+
+def _real_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
     ours = play(directory / f"{size}", size, rounds, sharded=True)
     if shards_for(size, SHARD_MEMBERS):
         theirs = play(directory / f"{size}-one-key", size, rounds, sharded=False)

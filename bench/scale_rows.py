@@ -23,6 +23,17 @@ FIGURES = {  # what is printed, and its unit; of a follower and round where noth
     "full": ("nodes that gathered all they wanted", "%"),
     "seconds": ("a round", "s"),
 }
+LIMITS = {  # at most, by the number of nodes; of times the longest counts
+    "announced p99": {100: 1.0, 1_000: 2.0, 10_000: 3.0},
+    "closed": {100: 1.0, 1_000: 2.0, 10_000: 5.0},
+    "largest": {10_000: 0.5},
+}
+GROWTH = {  # over the same of the smallest swarm, at most
+    "operations": {1_000: 1.5, 10_000: 2.0},
+    "KB": {1_000: 1.5, 10_000: 2.0},
+}
+FULL_MIN = 99.0  # percent of the nodes that gathered all they wanted
+FULL_MIN_OF_CHURN = 97.0  # where nodes leave
 PERCENTILES = {"announced p50": 0.5, "announced p99": 0.99}
 KB = 1000.0
 
@@ -74,6 +85,25 @@ class Outcome:
             taken = self.figures[name.split(" ")[0]]
             return Sample((Sample(tuple(taken)).percentile(PERCENTILES[name]),) if taken else ())
         return Sample(tuple(self.figures[name]))
+
+
+def goal_rows(size: int, ours: Outcome, smallest: Outcome, churns: bool) -> Iterable[Row]:
+    """What a swarm of one size must show, beside the smallest that was measured."""
+    title = f"N = {size:,}, simulated"
+    for name, limits in LIMITS.items():
+        if size in limits:
+            what, unit = FIGURES[name]
+            taken = ours.sample(name)
+            yield Row(f"{title}: {what}", unit, taken, goal=f"<= {limits[size]:g}", met=taken.high <= limits[size])
+    least, full = FULL_MIN_OF_CHURN if churns else FULL_MIN, ours.sample("full")
+    what, unit = FIGURES["full"]
+    yield Row(f"{title}: {what}", unit, full, goal=f">= {least:g}", met=full.median >= least)
+    for name, growths in GROWTH.items():
+        if size in growths and smallest is not ours:
+            mine, first = ours.sample(name), smallest.sample(name)
+            ratio, (what, unit) = Sample((mine.median / first.median,)), FIGURES[name]
+            met = ratio.median <= growths[size]
+            yield Row(f"{title}: {what}", unit, mine, "the smallest swarm", first, ratio, f"<= {growths[size]:g}x", met)
 
 
 def rows_of(title: str, ours: Outcome, peer: str, theirs: Outcome) -> Iterable[Row]:

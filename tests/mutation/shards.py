@@ -48,6 +48,13 @@ SHARDS = (
         ("tests/dht/members/test_member_keys.py",),
     ),
     Mutant(
+        "the coordinator reads shards of memberships only as they have moved",
+        "swarmd/dht/members/member_keys.py",
+        "self._waits[shard] < self._polls()",
+        "self._waits[shard] < 1",
+        ("tests/dht/members/test_member_keys.py",),
+    ),
+    Mutant(
         "who has left is still taken for a member",
         "swarmd/dht/members/member_lookups.py",
         " and not record.content.leaving",

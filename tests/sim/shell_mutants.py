@@ -39,7 +39,7 @@ LOOP_MUTANTS = (
         "return first",
         (
             ("failure", 0.2),
-            ("nodes", 3),
+            ("nodes", 5),
         ),
     ),
     Mutant(
@@ -49,7 +49,7 @@ LOOP_MUTANTS = (
         "self._write(state, at, facts[middle:])",
         (
             ("faults", 300.0),
-            ("nodes", 3),
+            ("nodes", 5),
         ),
     ),
     Mutant(
@@ -59,7 +59,7 @@ LOOP_MUTANTS = (
         "for planned in written[-1:]:",
         (
             ("failure", 0.2),
-            ("nodes", 3),
+            ("nodes", 5),
         ),
     ),
     Mutant(

@@ -19,8 +19,9 @@ AT_ONCE = 8  # shards that the coordinator reads in each `dht.poll_s` when they 
 class MemberKeys:
     """The keys of memberships that are watched, wherever they lie at the time.
 
-    A follower of a large swarm watches its own shard, where a twin would write. The coordinator watches all, each read
-    once while its records live on: they are stored with it as well, which is as good as a hint.
+    A follower of a large swarm watches its own shard, where a twin would write. The coordinator watches all: after they
+    have moved each is read at once and then after ever longer times, for members follow when they hear of it, until it
+    is read once while its records live on. They are stored with it as well, which is as good as a hint.
 
     Args:
         session: where all this happens.
@@ -33,20 +34,33 @@ class MemberKeys:
         self._place = MembersPlace()
         self._watches: dict[int, KeyWatch] = {}  # by shard
         self._counted: dict[int, int] = {}  # members that were found in each
+        self._due: dict[int, int] = {}  # poll in which each is to be read next, of those that have moved lately
+        self._waits: dict[int, int] = {}  # polls that it was waited for that
+        self._poll = 0  # how many there were
 
     def watch(self) -> None:
         """Watch for the rest of the session; from now on all go where the clock says that memberships lie."""
         self._session.shards.moved = self._move
         self._move()
         if self._session.coordinating:
-            self._session.start(self._read_unread)
+            self._session.start(self._read_moved)
 
-    async def _read_unread(self) -> None:
-        """See that each shard is read soon after all have moved: few at once, and again where nobody answered."""
+    async def _read_moved(self) -> None:
+        """See that shards are read that are due: few at once, and again where nobody answered."""
         while True:
             await self._session.runtime.sleep(self._session.config.dht.poll_s)
-            for shard in [shard for shard in self._watches if shard not in self._counted][:AT_ONCE]:
+            self._poll += 1
+            for shard in [shard for shard, poll in self._due.items() if poll <= self._poll][:AT_ONCE]:
                 self._watches[shard].look()
+
+    def _wait_longer(self, shard: int) -> None:
+        """A shard was read: it is due after twice the time, until it is watched often enough."""
+        if self._due.get(shard, self._poll + 1) > self._poll:
+            return
+        del self._due[shard]  # the next time behind the others
+        self._waits[shard] = 2 * self._waits.get(shard, 0) or 1
+        if self._waits[shard] < self._polls():
+            self._due[shard] = self._poll + self._waits[shard]
 
     def look(self) -> None:
         """Read the key of this node's own membership now."""
@@ -73,7 +87,7 @@ class MemberKeys:
         for watch in self._watches.values():
             session.unwatch(watch.name)
         self._place = session.shards.members
-        self._watches, self._counted = {}, {}
+        self._watches, self._counted, self._due, self._waits = {}, {}, {}, {}
         shards = max(1, self._place.shards)
         for shard in range(shards) if session.coordinating else (self._own_shard(),):
             self._begin(shard)
@@ -84,9 +98,12 @@ class MemberKeys:
 
         def seen(records: Mapping[str, Record]) -> None:
             self._counted[shard] = len(records)
+            self._wait_longer(shard)
             self._seen(records)
 
         self._watches[shard] = session.watch(name, seen, self._polls(), later=shards > AT_ONCE)
+        if session.coordinating and shards:
+            self._due[shard] = self._poll
 
     def _polls(self) -> float:
         """Polls between two reads of a key."""

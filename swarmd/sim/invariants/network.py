@@ -16,6 +16,7 @@ from swarmd.core.events import (
 )
 from swarmd.dht.rounds.gather import ANSWER_S, LEAST_S, SETTLE_S
 from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.rounds.sampled_shards import READ_MAX
 from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
@@ -26,6 +27,7 @@ from swarmd.sim.ports.network_ports import RECORD_S
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
     from swarmd.sim.ports.network import NetworkWorker
+    from swarmd.sim.profile import SimProfile
     from swarmd.sim.world import World
 
 EARLY_S = 5.0  # what was published so long before rollouts are gathered is there for whoever looks
@@ -133,16 +135,15 @@ class NetworkChecks:
         slow = profile.latency_s > 0.1 or self.world.hostile is not None
         if slow or not reports.keys() <= found.keys() | {peer}:
             return
-        wrote = {
-            each.node.peer for each in self.world.dht.workers if each.joined and each.node.side == worker.node.side
-        }
+        there = [each.node for each in self.world.dht.workers if each.joined and each.node.side == worker.node.side]
+        wrote = {node.peer for node in there if _is_linked_for(node, took_s)}
         early = {owner for owner, record in found.items() if owner in wrote and self._is_early(record, began)}
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
             self.world.fail(
                 worker.node, f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered}"
             )
-        if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S:
+        if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + _longest_look_s(profile):
             self.world.fail(worker.node, f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")
 
     def _is_early(self, record: Written, began: float) -> bool:
@@ -203,3 +204,13 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
             return (names.leaderboard(SWARM, event.round),)
         case _:
             return ()
+
+
+def _is_linked_for(node: SimNode, s: float) -> bool:
+    link = node.state.link
+    return link.chart == "up" and node.clock() - link.since > s
+
+
+def _longest_look_s(profile: SimProfile) -> float:
+    """A look at a stage in shards reads two keys of each, one after another."""
+    return 4 * READ_MAX * profile.latency_s if profile.sharded else 0.0

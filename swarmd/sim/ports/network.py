@@ -429,12 +429,6 @@ class NetworkWorker(SimWorker):
             self.session.compared.see(record)
         return found
 
-    def shown_by(self, owner: str, name: str) -> Written | None:
-        """What the owner of a record shows itself, if it can be called."""
-        other = self.dht.worker_of(owner)
-        record = other.own.get(name) if other is not None and self.reaches(owner) else None
-        return record if record is not None and is_alive(record, self.node.clock()) else None
-
     def keep(self, name: str, record: Written) -> bool:
         """Peers are given an own record. False where it finds no room."""
         return self.store.put(name, record)

@@ -16,7 +16,7 @@ from swarmd.dht.store.own_records import Kept
 from swarmd.dht.wire.records import Payload, is_far, is_sharded
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
-from swarmd.sim.ports.dht import Written, size_of
+from swarmd.sim.ports.dht import Written, is_alive, size_of
 from swarmd.sim.ports.gossip import written_of
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ class SimRecords:
         worker = self._worker
         worker.world.counted.ask("member")
         await worker.travel()
-        found, shown = worker.search(name).get(owner), worker.shown_by(owner, name)
-        record = shown or found
+        record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_others)
 
     def hold(self, name: str, record: Record) -> None:
@@ -81,6 +80,13 @@ class SimRecords:
 
     def spent_s(self) -> float:
         return 0.0
+
+
+def _shown_by(worker: NetworkWorker, owner: str, name: str) -> Written | None:
+    """What the owner of a record shows itself, if it can be called."""
+    other = worker.dht.worker_of(owner)
+    record = other.own.get(name) if other is not None and worker.reaches(owner) else None
+    return record if record is not None and is_alive(record, worker.node.clock()) else None
 
 
 class SimBodies:

@@ -331,7 +331,7 @@ def test_a_swarm_that_asks_for_work(shell: Shell) -> None:
 
 
 def test_a_large_swarm_has_shards_and_others_have_none(shell: Shell) -> None:
-    for name, more, protocol, shard_members in (("a", ("--large",), 4, 64), ("b", (), 1, 0)):
+    for name, more, protocol, shard_members in (("a", ("--large",), 5, 64), ("b", (), 1, 0)):
         shell.well("swarm", "new", "Digits", "--dir", shell.root / name, *more)
         config = load_config(shell.root / name / "config.toml")
         coordination = settings_of(config, "peer").coordination

@@ -111,6 +111,24 @@ async def test_the_coordinator_reads_shards_that_are_new_few_at_once_and_again_u
     assert session.looked == [names.members(SWARM, 2 * AT_ONCE, 0, AT_ONCE + shard) for shard in range(AT_ONCE)]
 
 
+async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
+    session = Watching(coordinating=True)
+    keys_of(session)
+    for epoch in range(2):
+        session.announce(epoch * EPOCH_ROUNDS, 2)
+        polls = []
+        for poll in range(1, 40):
+            session.looked, session.polls = [], 1
+            with pytest.raises(Enough):
+                await session.task()
+            for name in session.looked:
+                session.seen[name]({})
+            polls += [poll] * bool(session.looked)
+        dht = session.config.dht
+        assert polls == [1, 2, 4, 8, 16, 32], "from then on it is watched as often"
+        assert 32 < dht.record_s / RENEWALS / dht.poll_s <= 64
+
+
 def test_the_members_of_a_large_swarm_are_estimated_by_those_in_the_own_shard() -> None:
     session = Watching(coordinating=False)
     keys = keys_of(session)
