@@ -59,7 +59,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     catch_up_s: float = 60.0
     shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
-    join_s: float = 5.0  # in which the nodes are started that are not late
+    doubles_s: float = 0.0  # in which the number of nodes doubles, from 80 on; 0: all that are not late come at once
     churn: float = 0.0  # share of the followers that go away in an hour without a word, each for some minutes
     partition: float = 0.0  # share of the nodes that is cut off from the others once, for a few minutes
     measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
@@ -90,7 +90,7 @@ LARGE = SimProfile(  # a swarm as `swarmd swarm new --large` makes it, in which 
     failure=0.0,
     latency_s=0.1,
     shard_members=64,
-    join_s=120.0,
+    doubles_s=90.0,
 )
 
 ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everything difficult at once

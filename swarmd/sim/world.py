@@ -43,6 +43,8 @@ GATHER_S = 6.0
 HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
 COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a world is played
+JOIN_S = 5.0  # in which all nodes are started that come at once
+FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
 PROGRESS_STEPS = 200
 SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
@@ -258,8 +260,8 @@ class World:
             if node is self.newcomer:
                 self.call_at(self.calm_from + self.random.random() * NEWCOMER_S, node.start)
                 continue
-            span_s = (self.calm_from - BEGIN) / 2 if late else self.profile.join_s
-            self.call_in(self.random.random() * span_s, node.start)
+            span_s = (self.calm_from - BEGIN) / 2 if late else JOIN_S
+            self.call_in(self._grown_s(node.index) + self.random.random() * span_s, node.start)
         self.faults.begin()
         if self.chain is not None:
             self.chain.begin()
@@ -275,6 +277,10 @@ class World:
             if self._violation is not None:  # which shipped code has taken for an error of its own kind
                 raise self._violation
         self.checks.at_end()
+
+    def _grown_s(self, index: int) -> float:
+        """When a swarm that grows slowly has so many nodes, in seconds from its beginning: shards follow its growth."""
+        return self.profile.doubles_s * max(0.0, math.log2(max(index, 1) / FOUNDERS))
 
     def tell(self, told: ProgressListener) -> None:
         """Have somebody hear how far it is."""
