@@ -9,6 +9,7 @@ import msgspec
 
 from swarmd.core.commands import Announce
 from swarmd.core.events import Event, ReportPublished, RolloutsGathered, RoundAnnounced
+from swarmd.dht.wire.records import Payload, ReportRecord
 
 DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
 
@@ -19,9 +20,9 @@ class Figures(msgspec.Struct, frozen=True):
     """Of a whole run; times in seconds, shares between 0 and 1.
 
     Attributes:
-        announced_s: from the coordinator's decision to announce a stage to the new state of a node that was there for the
-            stage before; p50, p99.
-        closed_s: from the last report of a stage to the next announcement; p50, greatest.
+        announced_s: from the coordinator's decision to announce a stage to the new state of a node that was there for
+            the stage before; p50, p99.
+        closed_s: from the last report of a stage that was stored to the next announcement; p50, greatest.
         full: gatherings that brought as many peers' rollouts as are wanted, or as there were.
         reported: nodes with a report, of all nodes, in a stage.
         asked: in a round and for each node: look-ups by kind of key, `store` for records stored and `body` for bodies
@@ -67,6 +68,11 @@ class Counted:
             self._closed.append(now - self._last_report[self._place])
         self._opened[place], self._before, self._place = now, self._place, place
 
+    def on_stored(self, content: Payload, now: float) -> None:
+        """Those who keep it have a record; its owner may not know yet."""
+        if isinstance(content, ReportRecord):
+            self._last_report[content.round, content.stage] = now
+
     def ask(self, what: str) -> None:
         """A node asks the network for something."""
         self._asked[what] += 1
@@ -76,9 +82,7 @@ class Counted:
         if isinstance(event, RoundAnnounced):
             self._hear(node, (event.round, event.stage), now)
         elif isinstance(event, ReportPublished):
-            place = (event.round, event.stage)
-            self._reporters[place].add(node)
-            self._last_report[place] = now
+            self._reporters[event.round, event.stage].add(node)
         elif isinstance(event, RolloutsGathered) and event.round > 0:
             others = len(self._reporters.get((event.round - 1, event.stage), set()) - {node})
             self._gathered[0] += 1

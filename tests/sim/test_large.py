@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from swarmd.core.commands import Announce
 from swarmd.core.events import ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import RolloutsRef
+from swarmd.dht.wire.records import ReportRecord
 from swarmd.sim.figures import Counted, quantile
 from swarmd.sim.profile import LARGE
 from swarmd.sim.world import FOUNDERS, World, run
@@ -40,8 +41,8 @@ def test_a_part_of_the_swarm_is_cut_off_once_and_comes_back(share: float) -> Non
     sides: list[int] = []
     part = world.dht.part
 
-    def noted(given: float) -> None:
-        part(given)
+    def noted(share: float = 0.0) -> None:
+        part(share)
         sides.append(world.dht.at_side(1))
         assert [world.dht.at_side(side) for side in (0, 1)] == [
             sum(worker.node.side == side for worker in world.dht.workers) for side in (0, 1)
@@ -71,7 +72,8 @@ def test_what_a_round_cost_is_counted() -> None:
     counted.on_announce(Announce("a", 0, 0, 0.0, 9.0), 10.0)
     counted.take(1, RoundAnnounced(0, 0, 0.0, 9.0), 50.0)  # it came late, and heard of no stage before
     for node, at in ((0, 55.0), (1, 60.0)):
-        counted.take(node, ReportPublished("p", 0, 0), at)
+        counted.on_stored(ReportRecord("sim", 0, 0, 0.5), at)
+        counted.take(node, ReportPublished("p", 0, 0), at + 1.0)
     counted.on_announce(Announce("b", 1, 0, 0.0, 9.0), 61.5)
     counted.on_announce(Announce("b2", 1, 0, 0.0, 99.0), 70.0)  # the same with another deadline
     counted.take(1, RoundAnnounced(1, 0, 0.0, 9.0), 62.0)

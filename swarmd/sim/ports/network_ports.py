@@ -191,6 +191,7 @@ class SimKeepers:
             return took  # nobody honest heard of it; or those who did lose it at once
         if not worker.keep(name, written_of(record)):
             return []
+        worker.world.counted.on_stored(record.content, worker.world.now)
         if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
             worker.tell_keepers(took, record)
         return took
