@@ -93,7 +93,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "sim/invariants/claims.py::SubmissionChecks": 18,
         "sim/invariants/coordinator_model.py::CoordinatorModel": 18,
         "sim/invariants/honest.py::Honest": 17,
-        "sim/invariants/network.py::NetworkChecks": 14,
+        "sim/invariants/network.py::NetworkChecks": 15,
         "sim/invariants/recovery.py::Recovery": 13,
         "sim/node.py::SimNode": 28,
         "sim/ports/chain.py::SimChain": 20,
