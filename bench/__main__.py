@@ -22,7 +22,7 @@ from bench.table import Result, print_result, to_markdown
 BENCHMARKS = {
     "append": "durable appends to the event log",
     "replay": "folding a recorded log",
-    "coordinator": "a member and a report with up to 4,000 members",
+    "coordinator": "a member and a report with up to 16,000 members",
     "simulator": "events of simulated swarms",
     "stage": "a training stage against bare TRL",
     "generation": "tokens a second against transformers' generate",

@@ -1,4 +1,4 @@
-"""The coordinator's core with up to 4,000 members: what a member, a report and the close of a stage take.
+"""The coordinator's core with up to 16,000 members: what a member, a report and the close of a stage take.
 
 Every time is of this process's processor, in place as a start folds a log and through `step` as a live node does. The
 ratio is to the smallest swarm: what a member costs must not grow with their number.
@@ -24,7 +24,7 @@ from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.snapshot import encode_state
 from swarmd.shell.batches import ROW_MAX
 
-SIZES = (100, 1_000, 4_000)
+SIZES = (100, 1_000, 10_000, 16_000)
 TIMES = 3
 RATIO_GOAL = 3.0  # caches of the processor hold 100 members and not thousands
 RECORD_BYTES = 350

@@ -31,7 +31,8 @@ from swarmd.core.values import (
 SKIPS_KEPT = 32  # most recent skips shown by status; the log has them all
 REWARDS_KEPT = 128  # most recent own stage rewards
 FALLEN_KEPT = 4  # tasks of each that have fallen, with it
-MEMBERS_MAX = 4096  # members a coordinator keeps count of; further ones are not counted towards quorum
+MEMBERS_MAX = 16_384  # members a coordinator keeps count of; further ones are not counted towards quorum
+ONCHAIN_PEERS_MAX = 4096  # peers of a contract: those that reported in a stage, are voted for, or are on its list
 REJECTIONS_KEPT = 64  # distinct (reason) counters
 OUTBOX_MAX = 1024  # submissions not yet on the chain; one more is refused at once, and recorded as such
 SETTLED_KEPT = 64  # most recent submissions that are confirmed or refused

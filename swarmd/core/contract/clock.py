@@ -28,7 +28,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, timer_about
 from swarmd.core.node import rounds, workers
-from swarmd.core.state import BLOCKS_KEPT, MEMBERS_MAX, Chain
+from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX, Chain
 from swarmd.core.turn import Turn
 from swarmd.core.values import BlockRef
 from swarmd.errors import ExitCode
@@ -150,7 +150,8 @@ def _on_reward(turn: Turn, entry: RewardLog, block: BlockRef) -> None:
     place = (entry.round, entry.stage)
     if entry.peer == turn.settings.peer and place >= chain.reward_mark:
         turn.note_chain(reward_mark=place, reward_block=block.number)
-    if place == (chain.round, chain.stage) and entry.peer not in chain.reporters and len(chain.reporters) < MEMBERS_MAX:
+    has_room = len(chain.reporters) < ONCHAIN_PEERS_MAX
+    if place == (chain.round, chain.stage) and entry.peer not in chain.reporters and has_room:
         turn.note_chain(reporters=(*chain.reporters, entry.peer))
 
 
@@ -276,9 +277,9 @@ def on_drive_due(turn: Turn) -> None:
 
 def on_membership_read(turn: Turn, event: MembershipRead) -> None:
     """Whose records count in the DHT."""
-    turn.state.members = None if event.open else event.peers[:MEMBERS_MAX]
-    if len(event.peers) > MEMBERS_MAX:
-        turn.count_rejections("members-full", len(event.peers) - MEMBERS_MAX)
+    turn.state.members = None if event.open else event.peers[:ONCHAIN_PEERS_MAX]
+    if len(event.peers) > ONCHAIN_PEERS_MAX:
+        turn.count_rejections("members-full", len(event.peers) - ONCHAIN_PEERS_MAX)
     if turn.state.link.chart == "up":
         admit_peers(turn)
 

@@ -16,7 +16,7 @@ from swarmd.core.events import ReportSeen
 from swarmd.core.ids import command_id, submission_id
 from swarmd.core.peers import claims
 from swarmd.core.peers.evidence import barred_in
-from swarmd.core.state import MEMBERS_MAX, Score, Submission, Tally
+from swarmd.core.state import ONCHAIN_PEERS_MAX, Score, Submission, Tally
 from swarmd.core.turn import Turn
 from swarmd.core.values import Judgement
 
@@ -52,7 +52,7 @@ def _counted(turn: Turn, tally: Tally | None, round: int, new: Score) -> Tally |
         return tally
     peer, stage = new.peer, new.stage
     known = next((score for score in tally.scores if score.peer == peer), None)
-    if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= MEMBERS_MAX):
+    if (known is not None and stage <= known.stage) or (known is None and len(tally.scores) >= ONCHAIN_PEERS_MAX):
         return tally
     score = replace(new, reward=turn.sum_of(known.reward if known else 0.0, new.reward))
     others = tuple([each for each in tally.scores if each.peer != peer])

@@ -10,7 +10,7 @@ from swarmd.bounds import fit
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.coordinator import standings
-from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, with_room, without_gone
+from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, most_members, with_room, without_gone
 from swarmd.core.coordinator.shards import place_records, placement_of
 from swarmd.core.events import (
     MemberLeft,
@@ -22,7 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, stage_id
 from swarmd.core.peers import evidence
-from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, AnyState, Coordination, Member, Report, Reports
+from swarmd.core.state import NO_REPORTS, AnyState, Coordination, Member, Report, Reports
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings, Value
 
@@ -180,7 +180,7 @@ def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
     """Let members who are gone make room for one more. Returns whether there is room."""
     coordination = turn.coordination
     if turn.rules < MAKE_ROOM_SINCE:
-        return len(coordination.members) < MEMBERS_MAX
+        return len(coordination.members) < most_members(turn.rules)
     members = with_room(coordination, newcomer, reported, turn.rules)
     if members is None:
         return False

@@ -12,6 +12,13 @@ GONE_KEPT = 256  # members up to whose number also those are kept that left with
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
 IDLE_BOUNDED_SINCE = 8  # rules under which free identities have few places, and little credit keeps none for long
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
+MANY_SINCE = 10  # rules under which a coordinator keeps count of `MEMBERS_MAX`
+FEWER_MEMBERS_MAX = 4096  # of older ones
+
+
+def most_members(rules: int) -> int:
+    """Number of members that a coordinator keeps count of at most, under these rules."""
+    return MEMBERS_MAX if rules >= MANY_SINCE else min(FEWER_MEMBERS_MAX, MEMBERS_MAX)
 
 
 def without_gone(coordination: Coordination, member: Member) -> Members | None:
@@ -36,7 +43,7 @@ def with_room(coordination: Coordination, newcomer: MemberSeen, reported: bool, 
     members = coordination.members
     if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
         return _without_least(coordination, members.idle, reported, rules)
-    if len(members) < MEMBERS_MAX:
+    if len(members) < most_members(rules):
         return members
     return _without_least(coordination, members, reported, rules)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, takewhile
 
 from msgspec.structs import replace
 
 from swarmd.core.commands import PublishLeaderboard
+from swarmd.core.coordinator.members import MANY_SINCE
 from swarmd.core.events import LeaderboardPublished
 from swarmd.core.ids import command_id
 from swarmd.core.state import Member, Report
@@ -14,6 +16,9 @@ from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import Standing
 
 REPORTS_BYTES_MAX = 3 * 1024 * 1024  # of all that go with a leaderboard; a frame to a worker has 4 MiB
+BOARD_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024  # of a leaderboard's rows and reports together
+NAMES_BYTES_MAX = 1024 * 1024  # of all names in it: the ones at the top come first
+ROW_BYTES = 128  # of a row, its name apart
 
 
 def credit(turn: Turn) -> None:
@@ -41,13 +46,14 @@ def _credited(turn: Turn, round: int, member: Member, reward: float) -> Member:
 def publish(turn: Turn) -> None:
     """Publish where everybody stands after a round."""
     coordination = turn.coordination
-    standings = tuple(
+    rows = [
         Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
         for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
         if member.rounds
-    )
+    ]
+    standings = tuple(_with_names_that_fit(rows) if turn.rules >= MANY_SINCE else rows)
     turn.state.coordination = replace(coordination, standings=standings)
-    records = _published(turn, (*coordination.round_reports, *coordination.reports))
+    records = _published(turn, standings, (*coordination.round_reports, *coordination.reports))
     for command in list(turn.pending.values()):
         if isinstance(command, PublishLeaderboard):
             turn.settle(command.id)
@@ -56,12 +62,26 @@ def publish(turn: Turn) -> None:
     )
 
 
-def _published(turn: Turn, reports: tuple[Report, ...]) -> tuple[bytes, ...]:
+def _with_names_that_fit(rows: list[Standing]) -> list[Standing]:
+    """The rows without the names that there is no room for, from the first such on."""
+    sizes = accumulate(len(row.name.encode()) for row in rows)
+    named = sum(1 for _ in takewhile(lambda size_bytes: size_bytes <= NAMES_BYTES_MAX, sizes))
+    return [*rows[:named], *(replace(row, name="") for row in rows[named:])]
+
+
+def reports_bytes_max(standings: Sequence[Standing]) -> int:
+    """Bytes of reports that a leaderboard with these rows has room for, since rules 10."""
+    rows_bytes = sum(ROW_BYTES + len(row.name.encode()) for row in standings)
+    return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
+
+
+def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report, ...]) -> tuple[bytes, ...]:
     """The signed reports that the standings add up from, as many as one order to the network worker holds."""
     records = tuple([report.record for report in reports])
-    if turn.rules < BOUNDED_SINCE or sum(map(len, records)) <= REPORTS_BYTES_MAX:
+    bytes_max = reports_bytes_max(standings) if turn.rules >= MANY_SINCE else REPORTS_BYTES_MAX
+    if turn.rules < BOUNDED_SINCE or sum(map(len, records)) <= bytes_max:
         return records
-    room = takewhile(lambda size_bytes: size_bytes <= REPORTS_BYTES_MAX, accumulate(map(len, records)))
+    room = takewhile(lambda size_bytes: size_bytes <= bytes_max, accumulate(map(len, records)))
     kept = records[: sum(1 for _ in room)]
     turn.count_rejections("leaderboard-full", len(records) - len(kept))
     return kept

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import anyio
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import MEMBERS_MAX
+from swarmd.core.state import ONCHAIN_PEERS_MAX
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.guard import CLOCK_ID, LegacyGuard
@@ -120,7 +120,7 @@ class LegacySession(Session):
     def meet(self, peers: Iterable[str]) -> None:
         """Tell of newcomers, once each. v0.4 has no other sign of membership than a reward."""
         for peer in peers:
-            if peer not in self._members and len(self._members) < MEMBERS_MAX:
+            if peer not in self._members and len(self._members) < ONCHAIN_PEERS_MAX:
                 self._members.add(peer)
                 self.emit(MemberSeen(peer))
 

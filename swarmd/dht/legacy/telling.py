@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from swarmd.core.state import MEMBERS_MAX
+from swarmd.core.state import ONCHAIN_PEERS_MAX
 from swarmd.dht.legacy.values import encode
 from swarmd.errors import RecordRejected
 
-PEERS_TOLD_MAX = MEMBERS_MAX  # of a stage; the core counts no more
+PEERS_TOLD_MAX = ONCHAIN_PEERS_MAX  # of a stage; the core counts no more
 TELLINGS_MAX = 4  # of one peer's reward of a stage: the first, which counts, and what it grew to
 TELL_AGAIN_S = 30.0  # between two of them
 

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS, work_bits
 from swarmd.dht.ports import PeerCheck, Record
@@ -18,7 +19,7 @@ from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 
 ELDERS = 16  # peers of long standing that a node asks, beside those that are nearest to a key
 ELDEST_SHARE = 10  # they are drawn from the eldest of so many
-KNOWN_MAX = 4096  # peers whose rounds are remembered, the longest credited of all
+KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, the longest credited of all
 ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
 SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import is_bounded
-from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
+from swarmd.core.coordinator.standings import reports_bytes_max
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
@@ -133,8 +133,8 @@ def open_reports(board: LeaderboardBody, swarm: str) -> tuple[dict[int, set[str]
             continue
         if report.round == board.round:
             reporters.setdefault(report.stage, set()).add(signed.owner)
-    size_bytes = sum(map(len, board.reports))
-    return reporters, len(board.reports) <= VERIFIED_MAX and size_bytes + ROOM_BYTES <= REPORTS_BYTES_MAX
+    has_room = sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
+    return reporters, len(board.reports) <= VERIFIED_MAX and has_room
 
 
 def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:

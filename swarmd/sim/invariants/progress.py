@@ -11,6 +11,7 @@ from swarmd.core.events import Event, NodeStarted, WorkerExited, WorkerStartFail
 from swarmd.core.state import (
     BLOCKS_KEPT,
     MEMBERS_MAX,
+    ONCHAIN_PEERS_MAX,
     REJECTIONS_KEPT,
     REWARDS_KEPT,
     SKIPS_KEPT,
@@ -105,7 +106,7 @@ class ProgressChecks:
         restarts = isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed) and after.chart == "down"
         if after.chart not in self.link[here] and not restarts:
             self.world.fail(node, f"no chart leads the chain from {here} to {after.chart} on {type(event).__name__}")
-        if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > MEMBERS_MAX:
+        if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > ONCHAIN_PEERS_MAX:
             self.world.fail(node, "what is known of the chain has grown beyond its bound")
         if after.recent is not (before.recent if before else None):
             numbers = [block.number for block in after.recent]

@@ -23,13 +23,13 @@ from swarmd.core.events import (
     VoteLog,
 )
 from swarmd.core.reported import members_in, reports_in
-from swarmd.core.state import State
+from swarmd.core.state import MEMBERS_MAX, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
 from swarmd.web.views.moments import shown_text
 
-PEERS_MAX = 8192  # further ones are not counted
+PEERS_MAX = MEMBERS_MAX  # further ones are not counted
 POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
 POINTS_LEAST = 16  # of one peer
 BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back

@@ -31,7 +31,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.state import BLOCKS_KEPT, MEMBERS_MAX
+from swarmd.core.state import BLOCKS_KEPT, ONCHAIN_PEERS_MAX
 from swarmd.core.values import Prepared, SkipCause
 from swarmd.errors import ExitCode
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, ids, said, trained
@@ -224,8 +224,8 @@ def test_a_closed_membership_is_told_to_the_network_worker() -> None:
 def test_members_beyond_the_bound_are_counted() -> None:
     story = Story(chain_settings())
     story.join_chain()
-    story.tell(MembershipRead(False, tuple(f"peer-{number:05d}" for number in range(MEMBERS_MAX + 3))))
-    assert story.state.members is not None and len(story.state.members) == MEMBERS_MAX
+    story.tell(MembershipRead(False, tuple(f"peer-{number:05d}" for number in range(ONCHAIN_PEERS_MAX + 3))))
+    assert story.state.members is not None and len(story.state.members) == ONCHAIN_PEERS_MAX
     assert dict(story.state.rejections) == {"members-full": 3}
 
 

@@ -12,7 +12,8 @@ from swarmd.core.coordinator import coordination as coordination_rules
 from swarmd.core.coordinator import members
 from swarmd.core.coordinator import standings as standings_rules
 from swarmd.core.coordinator.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, is_awaited, waiting_of
-from swarmd.core.coordinator.standings import REPORTS_BYTES_MAX
+from swarmd.core.coordinator.members import FEWER_MEMBERS_MAX
+from swarmd.core.coordinator.standings import reports_bytes_max
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -20,6 +21,7 @@ from swarmd.core.events import (
     LinkUp,
     MemberLeft,
     MemberSeen,
+    MembersSeen,
     Registered,
     ReportSeen,
     RoundPublished,
@@ -27,6 +29,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
+from swarmd.core.reported import MemberRow
 from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
 from swarmd.worker.frames import FRAME_BYTES_MAX
@@ -197,10 +200,30 @@ def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: 
 
 
 def test_the_greatest_leaderboard_is_no_larger_than_a_frame() -> None:
-    standings = tuple([Standing("p" * 52, "n" * 64, 0.5, 2**31, 2**31)] * MEMBERS_MAX)
-    reports = (b"r" * REPORT_BYTES_MAX,) * (REPORTS_BYTES_MAX // REPORT_BYTES_MAX)
+    longest = "\N{SNAKE}" * 64
+    rows = [Standing("p" * 52, longest, 0.5, 2**31, 2**31)] * MEMBERS_MAX
+    standings = tuple(standings_rules._with_names_that_fit(rows))
+    reports = (b"r" * REPORT_BYTES_MAX,) * (reports_bytes_max(standings) // REPORT_BYTES_MAX)
     board = PublishLeaderboard("leaderboard/1", 1, standings, reports)
     assert len(msgspec.msgpack.encode(board)) < FRAME_BYTES_MAX - 4096
+    assert len(reports) > 256 and [row.name for row in standings] == [longest] * 4096 + [""] * (MEMBERS_MAX - 4096)
+
+
+def test_a_board_of_ten_thousand_has_nearly_all_reports_of_a_stage() -> None:
+    standings = [Standing("p" * 52, "a name", 0.5, 2**31, 2**31)] * 10_000
+    assert reports_bytes_max(standings) / 330 > 8_000
+
+
+@pytest.mark.parametrize(("rules", "counted"), [(9, FEWER_MEMBERS_MAX), (10, FEWER_MEMBERS_MAX + 10)])
+def test_before_rules_10_a_coordinator_keeps_count_of_fewer(
+    monkeypatch: pytest.MonkeyPatch, rules: int, counted: int
+) -> None:
+    monkeypatch.setattr(step, "RULES", rules)
+    node = Story(coordinator_settings(min_peers=3, start_s=30, stage_s=100, resume_s=15))
+    node.join()
+    node.tell(MembersSeen(tuple(MemberRow(f"m{number}", worked=True) for number in range(FEWER_MEMBERS_MAX + 9))))
+    assert len(coordination(node).members) == counted
+    assert dict(node.state.rejections).get("members-full", 0) == FEWER_MEMBERS_MAX + 10 - counted
 
 
 def test_reports_of_other_stages_do_not_count(node: Story) -> None:
@@ -453,8 +476,7 @@ FEW = 40
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that keeps count of few members."""
-    for module in (coordination_rules, members):
-        monkeypatch.setattr(module, "MEMBERS_MAX", FEW)
+    monkeypatch.setattr(members, "MEMBERS_MAX", FEW)
     monkeypatch.setattr(members, "GONE_KEPT", 4)
 
 
