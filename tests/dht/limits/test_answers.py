@@ -13,16 +13,17 @@ from swarmd.dht.rounds.gather import WHOLE_MAX
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.wire.bodies import deflate
 
-BODY = random.Random(1).randbytes(40 * 1024)  # of what no compression makes less
+NOISE = random.Random(1).randbytes(40 * 1024)  # of what no compression makes less
 FIELDS_BYTES = 700  # of a record of rollouts with an RSA signature
 
 
+@pytest.mark.parametrize("body_bytes", [12 * 1024, len(NOISE)])
 @pytest.mark.parametrize("members", [2, 9, 10, 17, 32, 64, 100, 128, 250])
-def test_all_members_behind_one_address_are_answered_at_once(members: int) -> None:
+def test_all_members_behind_one_address_are_answered_at_once(members: int, body_bytes: int) -> None:
     refused: list[str] = []
     door = RequestLimits(lambda peer, reason, detail: refused.append(reason))
     shown = members if members - 1 <= WHOLE_MAX else math.ceil(members / BREADTH)
-    answer = shown * (len(deflate(BODY, members)) + FIELDS_BYTES + RECORD_BYTES) + NEARBY_BYTES
+    answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + RECORD_BYTES) + NEARBY_BYTES
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
         door.place(peer, "10.0.0.0/24")
