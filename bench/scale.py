@@ -16,6 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from bench.scale_model import Settings, simulate
 from bench.scale_rows import Outcome, goal_rows, rows_of
 from bench.scale_worker import read_counts
@@ -222,9 +224,18 @@ def _real_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
     if shards_for(size, SHARD_MEMBERS):
         theirs = play(directory / f"{size}-one-key", size, rounds, sharded=False)
         yield from rows_of(f"N = {size}", ours, "one key", theirs)
+    yield from rows_of(f"N = {size}", ours, "simulated", simulate(size, rounds, settings_like(size, ours)))
+
+
+def settings_like(size: int, real: Outcome) -> Settings:
+    """Of the model of a swarm that was run: messages and rounds take as long as they took on this machine, by when
+    announcements were heard. How many there are, and of how many bytes, is the model's own."""
     train_s = (TRAIN_S, TRAIN_S * 1.5)
-    settings = Settings(SHARD_MEMBERS, GATHER_PEERS, train_s=train_s, link_s=HERE_S, body_bytes=BODY_BYTES)
-    yield from rows_of(f"N = {size}", ours, "simulated", simulate(size, rounds, settings))
+    idle = Settings(SHARD_MEMBERS, GATHER_PEERS, train_s=train_s, link_s=HERE_S, body_bytes=BODY_BYTES)
+    heard_s = simulate(size, 1, idle).sample("announced p50").median
+    slower = max(1.0, real.sample("announced p50").median / heard_s)
+    link_s = (HERE_S[0] * slower, HERE_S[1] * slower)
+    return replace(idle, link_s=link_s, round_s=real.sample("seconds").median)
 
 
 def play(directory: Path, size: int, rounds: int, sharded: bool) -> Outcome:

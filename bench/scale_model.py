@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import cache
+from hashlib import sha256
 from random import Random
 from typing import Any, NamedTuple
 
@@ -18,19 +20,22 @@ import numpy as np
 from bench.scale_lookup import BUCKET, Looked, Network
 from bench.scale_rows import Outcome
 from swarmd.core.coordinator.shards import shards_for
+from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
 from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
-from swarmd.dht.rounds.publisher import RENEWALS
+from swarmd.dht.rounds.publisher import INDEPENDENT, RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards
 from swarmd.dht.store import answer_memory
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
 from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, Rank
+from swarmd.dht.wire.bodies import deflate
 from swarmd.dht.wire.find_parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
+from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, shard_of
 
@@ -41,7 +46,7 @@ MESH = 6  # peers that gossipsub sends a message on to
 HINT_BYTES = 200
 CLOCK_BYTES = 330
 KEPT_RECORDS = 7  # of its own that a node renews: a membership, three reports and three rollouts
-STANDING_BYTES = 90
+BOARD_ROWS = 300  # of a leaderboard that are encoded; so many fit into no record, and more have as many bytes each
 DEAD_FOR_S = 600.0  # a peer that is gone stays in a routing table for about so long
 
 
@@ -56,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True):
     link_s: tuple[float, float] = (0.05, 0.2)  # one way
     churn_per_hour: float = 0.0
     body_bytes: int = 12 * 1024
+    round_s: float = 0.0  # a round lasts so long at least: on a busy machine all that goes by time happens more often
 
 
 class Sizes(NamedTuple):
@@ -97,6 +103,20 @@ def sizes_of(nearby: int) -> Sizes:
     return Sizes(int(request.ByteSize()), answer(), shown, store)
 
 
+@cache
+def board_bytes(size: int) -> tuple[int, int]:
+    """Bytes of a round's leaderboard of so many nodes: (inside its record, to be fetched)."""
+    rows, now = min(size, BOARD_ROWS), time.time()
+    peers = [generate_identity() for _ in range(rows)]
+    standings = tuple(Standing(each.peer_id, "", 0.5 + number / 7, 90, 99) for number, each in enumerate(peers))
+    digests = [sha256(each.peer_id.encode()).hexdigest() for each in peers]
+    contents = [ReportRecord(SWARM, 100, 0, 0.5, digest, 12288, 1, 50_000) for digest in digests]
+    reports = tuple(sign(*each, now + 900).encode() for each in zip(peers, contents, strict=True))
+    body = encode_board(LeaderboardBody(100, standings, reports))
+    packed = deflate(body, 1) if rows == size else b""
+    return len(packed), 0 if packed else len(body) * size // rows
+
+
 class Kind(NamedTuple):
     """Look-ups of one kind: means of those that were simulated, and all their durations."""
 
@@ -126,6 +146,7 @@ class Model:
         self.eldest = self.chance.sample(range(1, size), min(max(ELDERS, size // ELDEST_SHARE), size - 1))
         self.sizes = sizes_of(min(BUCKET, size - 2))
         self.looked = self._look_ups(self.shards == 0)
+        self.board = board_bytes(size)
         self.peers = [f"12D3KooW{node:044d}" for node in range(size)]
         self.outcome = Outcome()
 
@@ -156,12 +177,13 @@ class Model:
         trained = self.random.uniform(*settings.train_s, self.size)
         published = 2 * (self._rtt() + self._rtt())
         finished = announced + gathered_s + trained + published
-        round_s = float(finished.max()) + 2 * float(self.random.uniform(*settings.link_s))
+        ended_s = float(finished.max()) + 2 * float(self.random.uniform(*settings.link_s))
+        round_s = max(ended_s, settings.round_s)
         counts = self._count(round_s, looks, read, bodies)
         outcome.add_means(counts, 1)
         outcome.add("largest", self._largest(counts))
         outcome.figures["announced"] += announced.tolist()
-        outcome.add("closed", round_s - float(finished.max()))
+        outcome.add("closed", ended_s - float(finished.max()))
         outcome.add("full", full)
         outcome.add("seconds", round_s)
 
@@ -203,7 +225,8 @@ class Model:
         return float(1 + again.mean()), float(np.mean(read)), float(np.mean(bodies)), 100 * full / READERS, seconds
 
     def _choose(self, owners: dict[int, list[str]], gone: float) -> tuple[int, float, bool]:
-        """(shards that a node reads, bodies that it fetches, whether these are all it wants), as the shipped code."""
+        """(shards that a node reads, bodies that it fetches, whether these are all it wants), as the shipped code: the
+        bodies of all that it has chosen are asked for before it is seen that there are enough."""
         sample = SampledShards(self.shards, self.settings.gather_peers, self.chance.sample)
         useless: set[str] = set()
         while (not sample.read or sample.lacks(len(useless))) and (shard := sample.next()) is not None:
@@ -214,7 +237,7 @@ class Model:
             useless |= {peer for peer in fresh if self.chance.random() < gone}
         given = len(sample.sources.peers) - len(useless)
         wanted = self.settings.gather_peers if sample.is_sample else self.size - 1
-        return len(sample.read), min(given, wanted) if sample.is_sample else given, given >= wanted or not self.shards
+        return len(sample.read), given, given >= wanted or not self.shards
 
     def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counter[str]:
         """What a follower counts in a round, in the names of `bench.scale_worker`."""
@@ -227,7 +250,8 @@ class Model:
         reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
         self._find(counts, "members", looked, reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
-        self._find(counts, "leaderboard", looked, 2.0, 0.0)
+        inside, apart = self.board
+        self._find(counts, "leaderboard", looked, 2.0, inside * (INDEPENDENT + 1))  # hinted at when so many have it
         own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
         readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
         kept = {"reports": (read + 0.5) * in_shard, "rollouts": read * in_shard}
@@ -241,7 +265,7 @@ class Model:
             1 + round_s * RENEWALS / settings.record_s
         )
         counts["bytes in body"] = counts["bytes out body"] = bodies * settings.body_bytes
-        counts["bytes out body"] += self.size * (STANDING_BYTES + self.sizes.shown["reports"]) * (self.size > 100)
+        counts["bytes out body"] += apart
         for name in [name for name in counts if name.startswith("out ")]:
             counts["in " + name[4:]] = counts[name]
         return counts

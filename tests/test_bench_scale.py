@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hivemind.dht.routing import RoutingTable
 from hivemind.p2p import PeerID
+from msgspec.structs import replace
 
+from bench.scale import settings_like
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
-from bench.scale_model import Settings, simulate
+from bench.scale_model import Settings, board_bytes, simulate
 from bench.scale_rows import Outcome, goal_rows, rows_of
 
 LINK_S = (0.05, 0.2)
@@ -48,6 +50,36 @@ def test_the_same_seed_gives_the_same_rounds_and_another_does_not() -> None:
     first, again, other = (simulate(24, 2, settings, seed) for seed in (1, 1, 2))
     assert first.figures == again.figures
     assert first.figures != other.figures
+
+
+def test_a_leaderboard_travels_in_its_record_until_it_fits_no_more() -> None:
+    small, large = board_bytes(16), board_bytes(400)
+    assert 2000 < small[0] < 5000 and small[1] == 0
+    assert large[0] == 0 and 100_000 < large[1] < 250_000
+    assert abs(board_bytes(4000)[1] - 10 * large[1]) < 10
+
+
+def test_the_bodies_of_all_who_were_chosen_are_asked_for() -> None:
+    settings = Settings(shard_members=16, gather_peers=8)
+    kb = simulate(32, 1, settings).sample("KB bodies").median
+    assert kb == 2 * 10 * settings.body_bytes / 1000, "a quarter more than are wanted"
+
+
+def test_who_waits_longer_polls_more_often() -> None:
+    settings = Settings(shard_members=16, gather_peers=8, train_s=(1.0, 2.0))
+    short, long = (simulate(32, 1, replace(settings, round_s=seconds)) for seconds in (0.0, 60.0))
+    assert long.sample("seconds").median == 60.0 > short.sample("seconds").median
+    assert long.sample("own find clock").median > 3 * short.sample("own find clock").median
+
+
+def test_the_model_of_a_real_swarm_has_its_rounds_and_is_as_slow() -> None:
+    real = Outcome()
+    real.add("announced", 0.5)
+    real.add("seconds", 21.0)
+    settings = settings_like(32, real)
+    modelled = simulate(32, 1, settings)
+    assert settings.round_s == 21.0
+    assert 0.3 < modelled.sample("announced p50").median < 0.7
 
 
 def test_a_call_counts_for_who_makes_it_and_for_who_answers_it_and_bodies_apart() -> None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from resource import RUSAGE_SELF, getrusage
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.profile import HOSTILE, SimProfile, kinds_of
-from swarmd.sim.world import Summary, run
+from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, kinds_of
+from swarmd.sim.world import ProgressListener, Summary, run
 
+STEPS = 1000  # of the bar
 FIELDS = ", ".join(SimProfile.__struct_fields__)
 
 
@@ -24,6 +30,19 @@ def sim(
         str | None,
         typer.Option(help=f"Who attacks the swarm: {', '.join(HOSTILE)}, with commas between them; all; or none."),
     ] = None,
+    large: Annotated[
+        bool,
+        typer.Option("--large", help="Play a large swarm in shards, without other faults than are asked for."),
+    ] = False,
+    churn: Annotated[
+        float | None, typer.Option(min=0, max=5, help="Share of the followers that go away in an hour, for minutes.")
+    ] = None,
+    partition: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of the nodes that is cut off once, for minutes.")
+    ] = None,
+    lossy: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of hints that are lost and of requests that fail.")
+    ] = None,
     given: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=f"Set a field of the profile: {FIELDS}.")
     ] = None,
@@ -34,13 +53,20 @@ def sim(
     What is not given is drawn from the seed; in a quarter of the seeds somebody is hostile, and in a quarter of
     those for which --hostile is not given newcomers take weights from peers. The same seed and options
     give the same trace on every machine.
+
+    With --large nothing is drawn but by chance in the run itself: some 300 nodes (--nodes), in shards, as swarmd
+    swarm new --large makes them, for 0.35 hours (--hours). A table says what a round cost and how long it took.
     """
-    fields = parse_fields(given or [], nodes, hours, hostile)
+    fields = parse_fields(given or [], nodes, hours, hostile, churn=churn, partition=partition)
+    if lossy is not None:
+        fields |= {"loss": lossy, "failure": lossy}
+    profile = replace(LARGE, **fields) if large else None
     broken = 0
     total = Total()
     for number in range(seed, seed + seeds):
         try:
-            summary = run(number, **fields)
+            with progress_of(number, large) as told:
+                summary = run(number, profile, told, **fields)
         except InvariantBroken as violation:
             broken += 1
             typer.echo(f"VIOLATION {violation.message}\n  {violation.fix}")
@@ -49,6 +75,8 @@ def sim(
         else:
             total.add(summary)
             typer.echo(line_of(summary))
+            if large:
+                typer.echo(table_of(summary))
     typer.echo(total.table(), nl=False)
     typer.echo(f"{total.runs + broken} seeds, {broken} broken; {total.events} events, {total.rate:,.0f} per CPU second")
     return ExitCode.FAILURE if broken else ExitCode.OK
@@ -89,8 +117,18 @@ class Total:
         return self.events / self.cpu_s if self.cpu_s else 0.0
 
 
+@contextmanager
+def progress_of(seed: int, shown: bool) -> Iterator[ProgressListener | None]:
+    """A bar on a terminal that says how much of a run's time is over."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    with typer.progressbar(length=STEPS, label=f"seed {seed}", file=sys.stderr) as bar:
+        yield lambda share: bar.update(int(share * STEPS) - bar.pos)
+
+
 def parse_fields(
-    given: list[str], nodes: int | None, hours: float | None, hostile: str | None = None
+    given: list[str], nodes: int | None, hours: float | None, hostile: str | None = None, **more: float | None
 ) -> dict[str, Any]:
     """The profile's fields from the command line. Raises ConfigError for an unknown key or a wrong value."""
     fields: dict[str, Any] = {}
@@ -99,7 +137,7 @@ def parse_fields(
         if key not in SimProfile.__struct_fields__:
             raise ConfigError(f"a simulated swarm has no {key!r}", f"Its fields are {FIELDS}")
         fields[key] = value
-    named = {"nodes": nodes, "hours": hours, "hostile": hostile}
+    named = {"nodes": nodes, "hours": hours, "hostile": hostile, **more}
     fields |= {key: value for key, value in named.items() if value is not None}
     try:
         checked = msgspec.convert(fields, SimProfile, strict=False)
@@ -120,6 +158,28 @@ def line_of(summary: Summary) -> str:
         f"{chain if summary.blocks else ''}0 violations; "
         f"{summary.events_per_s:,.0f} events/s; trace {summary.trace}"
     )
+
+
+def table_of(summary: Summary) -> str:
+    """What a round of a large swarm cost a node and how long it took, a line for each figure."""
+    figures, nodes = summary.figures, summary.profile.nodes
+    memory_mib = getrusage(RUSAGE_SELF).ru_maxrss / 1024
+    asked = figures.asked
+    rows = [
+        ("stages that closed", f"{figures.stages}"),
+        ("announcement to the node's new state, p50 and p99", "{:.2f} and {:.2f} s".format(*figures.announced_s)),
+        ("last report to the next announcement, p50 and most", "{:.2f} and {:.2f} s".format(*figures.closed_s)),
+        ("gatherings with all that was wanted", f"{figures.full:.1%}"),
+        ("nodes that reported in a stage", f"{figures.reported:.1%}"),
+        ("look-ups of a node in a round", f"{sum(asked.values()) - asked.get('store', 0) - asked.get('body', 0):.1f}"),
+        *((f"  of them: {kind}", f"{count:.1f}") for kind, count in asked.items() if kind not in ("store", "body")),
+        ("records that a node stores in a round", f"{asked.get('store', 0):.1f}"),
+        ("bodies that it asks for", f"{asked.get('body', 0):.1f}"),
+        ("processor time of a stage, for each node", f"{1e3 * summary.cpu_s / max(1, figures.stages) / nodes:.1f} ms"),
+        ("memory of the simulator", f"{memory_mib:,.0f} MiB, {1024 * memory_mib / nodes:,.0f} KiB a node"),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
 
 
 def _strangers(summary: Summary) -> str:

@@ -19,7 +19,7 @@ from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.ports import Keepers, Record, as_signed
 from swarmd.dht.rounds.fetch import WEIGHTS, fetch_body
-from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_of, spread
+from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, lookup_each, lookup_of, spread
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
@@ -42,6 +42,9 @@ class HiveRecords:
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
         return await self._node.call(lambda life: lookup(life, name, wanted))
+
+    async def find_each(self, name: str, owners: Collection[str]) -> Found:
+        return await self._node.call(lambda life: lookup_each(life, name, owners))
 
     async def find_of(self, name: str, owner: str) -> Found:
         return await self._node.call(lambda life: lookup_of(life, name, owner))
@@ -82,8 +85,8 @@ class HiveBodies:
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
         return inflate(packed, size_bytes)
 
-    async def deflate(self, body: bytes, members: int) -> bytes:
-        return await to_thread.run_sync(deflate, body, members)
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
+        return await to_thread.run_sync(deflate, body, members, to_fetch)
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         await to_thread.run_sync(check_body, body, digest, size_bytes)

@@ -167,6 +167,13 @@ class Records(Protocol):
             NetworkDown: the network is down, or gave no answer in time.
         """
 
+    async def find_each(self, name: str, owners: Collection[str]) -> Findings:
+        """Look up the records of these owners alone, each at one of the peers that keep it: they may be large.
+
+        Raises:
+            NetworkDown: the network is down, or gave no answer in time.
+        """
+
     async def find_of(self, name: str, owner: str) -> Findings:
         """One owner's record under a key: as the owner itself shows it, else searched for. Raises NetworkDown."""
 
@@ -203,8 +210,9 @@ class Bodies(Protocol):
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
         """The body out of a record. Raises RecordRejected("malformed")."""
 
-    async def deflate(self, body: bytes, members: int) -> bytes:
-        """The body for inside a record that shares its key with so many; nothing where it is too large for that."""
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
+        """The body for inside a record that shares its key with so many; nothing where it is too large for that, which
+        it is sooner if peers can fetch it."""
 
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         """Is this the body that was announced? Raises RecordRejected."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from swarmd.sim.world import World
 
 PARTITION_S = (10.0, 180.0)
+AWAY_S = (60.0, 600.0)  # how long a follower that goes away is not there
 FREEZE_S = (2.0, 120.0)
 SLOW_DISK_S = (0.5, 8.0)
 OPERATOR_S = 60.0  # how often somebody looks whether the swarm has run its rounds
@@ -44,12 +45,17 @@ class Faults:
         self._weights = [weight for _, weight in faults]
         self._rate_s = world.profile.faults * world.profile.nodes / 3600.0
         self._jumps_s = world.profile.jumps * world.profile.nodes / 3600.0
+        self._churn_s = world.profile.churn * (world.profile.nodes - 1) / 3600.0
 
     def begin(self) -> None:
         if self._rate_s > 0:
             self._schedule()
         if self._jumps_s > 0:
             self._schedule_jump()
+        if self._churn_s > 0:
+            self._schedule_leaving()
+        if self.world.profile.partition:
+            self.world.call_in((self.world.calm_from - self.world.now) / 3, self._cut_off_once)
         if self.world.profile.rounds_max:
             self.world.call_in(OPERATOR_S, self._look_for_end)
 
@@ -77,6 +83,26 @@ class Faults:
             self.world.counts["jumps"] += 1
             node.set_clock(self.random.choice((-1.0, 1.0)) * self.random.uniform(*JUMP_S))
             self.world.call_in(self.random.uniform(*WRONG_S), self._set_right, node)
+
+    def _schedule_leaving(self) -> None:
+        self.world.call_in(self.random.expovariate(self._churn_s), self._leave)
+
+    def _leave(self) -> None:
+        """A follower's machine is switched off, and on again after some minutes."""
+        if self.over:
+            return
+        self._schedule_leaving()
+        node = self.random.choice(self.world.nodes[1:])
+        node.crash(self.random.uniform(*AWAY_S))
+
+    def _cut_off_once(self) -> None:
+        """A part of the nodes is alone for a while, where that was asked for."""
+        world = self.world
+        if world.dht.split:
+            return
+        world.counts["partitions"] += 1
+        world.dht.part(world.profile.partition)
+        world.call_in(self.random.uniform(*PARTITION_S), world.dht.heal)
 
     def _set_right(self, node: SimNode) -> None:
         if node.jumped_s:

@@ -193,13 +193,13 @@ class SimNode:
                 ledger.apply(each)
                 self.checked_seq = each.seq + 1
 
-    def crash(self) -> None:
-        """The daemon dies at once, its workers with it; it is started again after a while."""
+    def crash(self, away_s: float | None = None) -> None:
+        """The daemon dies at once, its workers with it; it is started again after a while, or after so long."""
         if self.running:
             self.world.counts["crashes"] += 1
             self._end()
             self.disk.log.crash(self.world.random)
-            self.world.call_in(self.world.restart_delay_s(), self.start)
+            self.world.call_in(self.world.restart_delay_s() if away_s is None else away_s, self.start)
 
     def restore(self, commits: int) -> None:
         """The machine is lost; another one goes on with the backup that was made when the log had so many commits."""

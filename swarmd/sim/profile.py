@@ -59,6 +59,9 @@ class SimProfile(msgspec.Struct, frozen=True):
     catch_up_s: float = 60.0
     shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
+    doubles_s: float = 0.0  # in which the number of nodes doubles, from 80 on; 0: all that are not late come at once
+    churn: float = 0.0  # share of the followers that go away in an hour without a word, each for some minutes
+    partition: float = 0.0  # share of the nodes that is cut off from the others once, for a few minutes
     measures: bool = False  # whether trainers tell of accuracies by task and of how far peers' text was from here
 
     @property
@@ -69,6 +72,26 @@ class SimProfile(msgspec.Struct, frozen=True):
 
 CALM = SimProfile(faults=0.0, loss=0.0, duplicate=0.0, stale=0.0, failure=0.0, late_share=0.0, skew_s=0.0)
 BENCH = SimProfile(nodes=8, hours=12.0, faults=1.0, train_mean_s=10.0)  # what the speed of the simulator is measured on
+
+LARGE = SimProfile(  # a swarm as `swarmd swarm new --large` makes it, in which nothing goes wrong that is not asked for
+    nodes=300,
+    hours=0.35,
+    calm_s=120.0,
+    behind="finish-stage",
+    min_peers=32,
+    train_mean_s=30.0,
+    stage_s=90.0,
+    skew_s=0.5,
+    late_share=0.0,
+    faults=0.0,
+    loss=0.0,
+    duplicate=0.0,
+    stale=0.0,
+    failure=0.0,
+    latency_s=0.1,
+    shard_members=64,
+    doubles_s=90.0,
+)
 
 ROUGH: dict[str, Any] = {  # fields of a profile for a chain that makes everything difficult at once
     "chain": True,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +21,7 @@ from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promis
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
+from swarmd.sim.figures import Counted, Figures
 from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import SimNode
 from swarmd.sim.ports.chain import CALL_WEI, SimChain, SimReceipt, Tx
@@ -39,6 +42,10 @@ RESEND_S = 60.0
 GATHER_S = 6.0
 HOSTILE_GATHER_S = 12.0  # time for a stranger's body to be given up as too slow
 NEWCOMER_S = 60.0  # after the faults, among strangers, one honest node more joins within this
+COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a world is played
+JOIN_S = 5.0  # in which all nodes are started that come at once
+FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
+PROGRESS_STEPS = 200
 SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -78,6 +85,7 @@ class Summary(msgspec.Struct, frozen=True):
     held: int  # and of these those that stayed open for long after the last honest report
     trace: str
     cpu_s: float
+    figures: Figures = Figures()
 
     @property
     def events_per_s(self) -> float:
@@ -85,12 +93,20 @@ class Summary(msgspec.Struct, frozen=True):
         return self.events / self.cpu_s
 
 
-def run(seed: int, profile: SimProfile | None = None, **given: Any) -> Summary:
+class ProgressListener(Protocol):
+    """Is told how far a run is."""
+
+    def __call__(self, share: float, /) -> None:
+        """Take the share of the simulated time that is over, some hundred times in a run. Raises nothing."""
+
+
+def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any) -> Summary:
     """Play a swarm's life and check it.
 
     Args:
         seed: decides everything.
         profile: the swarm and its world; by default drawn from the seed.
+        told: hears how far it is; what happens is the same.
         given: fields of the drawn profile to set, e.g. `nodes=5, hours=0.5`.
 
     Raises:
@@ -98,13 +114,26 @@ def run(seed: int, profile: SimProfile | None = None, **given: Any) -> Summary:
     """
     began = time.process_time()
     world = World(seed, profile or draw_profile(seed, **given))
+    if told is not None:
+        world.tell(told)
     before, GAPS.raises = GAPS.raises, True
     try:
-        with loud_errors():
+        with loud_errors(), rare_collections():
             world.play()
     finally:
         GAPS.raises = before
     return world.summarize(time.process_time() - began)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Python looks for cycles now and then only: there are few, and each look goes through all that a world holds."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTIONS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class World:
@@ -151,6 +180,7 @@ class World:
         self.newcomer = self.nodes[-1] if self.hostile is not None and profile.nodes > 2 else None
         self.checks = Checks(self)
         self.faults = Faults(self)
+        self.counted = Counted(profile.nodes, profile.gather_peers)
 
     def _misbehaviour(self) -> dict[str, float]:
         profile = self.profile
@@ -230,8 +260,8 @@ class World:
             if node is self.newcomer:
                 self.call_at(self.calm_from + self.random.random() * NEWCOMER_S, node.start)
                 continue
-            span_s = (self.calm_from - BEGIN) / 2 if late else 5.0
-            self.call_in(self.random.random() * span_s, node.start)
+            span_s = (self.calm_from - BEGIN) / 2 if late else JOIN_S
+            self.call_in(self._grown_s(node.index) + self.random.random() * span_s, node.start)
         self.faults.begin()
         if self.chain is not None:
             self.chain.begin()
@@ -247,6 +277,15 @@ class World:
             if self._violation is not None:  # which shipped code has taken for an error of its own kind
                 raise self._violation
         self.checks.at_end()
+
+    def _grown_s(self, index: int) -> float:
+        """When a swarm that grows slowly has so many nodes, in seconds from its beginning: shards follow its growth."""
+        return self.profile.doubles_s * max(0.0, math.log2(max(index, 1) / FOUNDERS))
+
+    def tell(self, told: ProgressListener) -> None:
+        """Have somebody hear how far it is."""
+        told(min(1.0, (self.now - BEGIN) / (self.ends_at - BEGIN)))
+        self.call_in((self.ends_at - BEGIN) / PROGRESS_STEPS, self.tell, told)
 
     def _become_calm(self) -> None:
         self._chances = dict.fromkeys(self._chances, 0.0)
@@ -273,6 +312,8 @@ class World:
         counts = self.counts
         counts["commits"] += 1
         counts["events"] += len(commit.events)
+        for event in commit.events:
+            self.counted.take(node.index, event, self.now)
         _encoder.encode_into((node.index, commit), self._buffer, -1)
         if len(self._buffer) > BUFFER_BYTES:
             self._trace.update(self._buffer)
@@ -339,5 +380,6 @@ class World:
             held=self.checks.honest.held,
             trace=self._trace.hexdigest(),
             cpu_s=max(cpu_s, math.ulp(1.0)),
+            figures=self.counted.figures(),
             **self.counts,
         )

@@ -6,6 +6,27 @@ from tests.mutation.planting import Mutant
 
 SHARDS = (
     Mutant(
+        "bodies in records are as large however many members read them",
+        "swarmd/dht/wire/bodies.py",
+        "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)",
+        "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1))",
+        ("tests/dht/limits/test_answers.py",),
+    ),
+    Mutant(
+        "all bodies are read from all who keep them",
+        "swarmd/dht/rounds/gather.py",
+        "if sampled or len(self._ranks) <= WHOLE_MAX:",
+        "if sampled or self._ranks is not None:",
+        ("tests/dht/rounds/test_gathering.py",),
+    ),
+    Mutant(
+        "a record that one keeper lacks is asked of no other",
+        "swarmd/dht/store/lookup.py",
+        "    shares.give_back(share, shown)\n",
+        "    shares.give_back(share, share)\n",
+        ("tests/dht/p2p/test_shared_lookup.py",),
+    ),
+    Mutant(
         "a membership stays in one shard",
         "swarmd/dht/wire/shards.py",
         '_shard([swarm, peer, "members", place.epoch], place.shards)',

@@ -43,6 +43,13 @@ def test_a_violation_fails_the_command_and_can_be_repeated() -> None:
     assert output_again.splitlines()[0] == output.splitlines()[0]
 
 
+def test_a_large_swarm_has_a_table() -> None:
+    options = ["--hours", "0.1", "--churn", "1", "--partition", ".1", "--lossy", ".02", "--set", "shard_members=4"]
+    code, output = call("--large", "--nodes", "12", "--set", "min_peers=8", *options)
+    assert code == 0 and "12 nodes, 0.1 h" in output.splitlines()[0]
+    assert all(f"  {row}" in output for row in ("stages that closed", "of them: reports", "memory of the simulator"))
+
+
 def test_wrong_fields_are_named() -> None:
     with pytest.raises(ConfigError, match="no 'colour'"):
         parse_fields(["colour=red"], None, None)

@@ -41,6 +41,7 @@ class Members:
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
+        self._key = names.key_id(names.members(session.swarm))  # under which newcomers draw their lots
         self.presences = Presences(session.runtime.now)
         self._invitations: dict[str, bytes] = {}  # of members, where the swarm asks for them
         self._published = 0.0  # expiration of the latest own record
@@ -180,13 +181,15 @@ class Members:
         """Members that are known, and of others those who come first, no more than so many in a time."""
         known = self.presences.known
         fresh = {peer: record for peer, record in records.items() if peer not in known}
-        ranks = self._session.seniority.ranks_of(fresh, _key(self._session))
+        ranks = self._session.seniority.ranks_of(fresh, self._key)
         return [*(peer for peer in records if peer in known), *self.presences.choose(ranks)]
 
     def _note(self, peer: str, content: Membership, record: Record) -> None:
         """Tell of newcomers, of those who return and of those who leave, once each and within bounds."""
         session, here, known = self._session, not content.leaving, peer in self.presences.known
-        rank = partial(session.seniority.rank_of, record, _key(session))
+        if peer != session.peer_id and self.presences.known.get(peer) == (here, record.expiration):
+            return  # as it was when it was read before: a key of a thousand members is read again and again
+        rank = partial(session.seniority.rank_of, record, self._key)
         told = self.presences.note(peer, here, record.expiration, rank)
         if peer == session.peer_id and not here and known:
             self._left.set()
@@ -250,10 +253,6 @@ class Members:
             log.debug("the membership was not written again: %s", error)
         finally:
             self._insisting = False
-
-
-def _key(session: NetworkSession) -> bytes:
-    return names.key_id(names.members(session.swarm))
 
 
 def _beside(withdrawn: bytes, offer: bytes) -> bytes:

@@ -11,7 +11,7 @@ from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import Claim, RolloutsRef
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record
+from swarmd.dht.ports import Findings, Record
 from swarmd.dht.rounds.sampled_shards import SampledShards
 from swarmd.dht.rounds.shard_counts import Shard, find_shards
 from swarmd.dht.store.seniority import Rank
@@ -34,6 +34,7 @@ ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger bod
 FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
 SLOW = "slow"
 SLOW_MAX = 1024  # peers that are noted for it
+WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
 FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
 log = logging.getLogger(__name__)
@@ -128,9 +129,17 @@ class Gathering:
         """Look at a shard of the stage, or at all of it where it has none. Raises NetworkDown."""
         await self._see_reports(names.reports(*self._place, *shard))
         name = names.rollouts(*self._place, *shard)
-        found = await self._session.records.find(name)
+        found = await self._find_rollouts(name)
         self._looked = self._looked or found.answered or self._session.coordinating
         await self._begin_fetches(name, found.records)
+
+    async def _find_rollouts(self, name: str) -> Findings:
+        """The records of rollouts, which may hold bodies; of many peers those alone that are wanted still."""
+        records, sampled = self._session.records, self._sample is not None and self._sample.is_sample
+        if sampled or len(self._ranks) <= WHOLE_MAX:
+            return await records.find(name)
+        done = self._got.keys() | self._fetching | {peer for peer, _ in self._refused}
+        return await records.find_each(name, [peer for peer in self._ranks if peer not in done])
 
     def _useless(self) -> set[str]:
         """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""

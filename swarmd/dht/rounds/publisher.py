@@ -17,6 +17,7 @@ ATTEMPTS = 3
 INDEPENDENT = 2  # peers that must show a record, where none is trusted
 STEP_S = 0.001  # the least by which an expiration exceeds the one before
 RENEWALS = 3  # within a record's life
+FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
 
 log = logging.getLogger(__name__)
@@ -161,14 +162,18 @@ class Publisher:
         while True:
             await self._network.wait_up()
             await self._network.disturbed(COMPANY_S, lonely=True)
-            await self._renew_all()
-            await self._network.disturbed(self._ttl_s / RENEWALS, lonely=False)
+            whole = await self._renew_all()
+            await self._network.disturbed(self._ttl_s / RENEWALS if whole else FAILED_S, lonely=False)
 
-    async def _renew_all(self) -> None:
+    async def _renew_all(self) -> bool:
+        """Returns whether all that can be published again are."""
+        whole = True
         for content in list(self._live.values()):
             try:
                 async with self._lock_of(content.key):
                     if self._live.get(content.key) is content:  # it may have been replaced meanwhile
                         await self._publish(content)
             except (NetworkDown, RecordRejected) as error:
+                whole = whole and not isinstance(error, NetworkDown)  # what cannot count does not count later either
                 log.info("%s was not renewed: %s", content.key, error)
+        return whole

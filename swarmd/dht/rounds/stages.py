@@ -119,9 +119,10 @@ class Stages:
         called is not asked for its body, so its record brings it.
         """
         session = self._session
-        if shard.shards and not session.config.dht.client_mode:
+        to_fetch = not session.config.dht.client_mode
+        if shard.shards and to_fetch:
             return b""
-        return await session.bodies.deflate(body, session.members // max(shard.shards, 1))
+        return await session.bodies.deflate(body, session.members // max(shard.shards, 1), to_fetch)
 
     async def collect(self, command: CollectReports) -> None:
         """Report every member's report of a stage, and those that were seen before once more."""

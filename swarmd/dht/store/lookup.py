@@ -19,6 +19,7 @@ from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
 from swarmd.dht.store.answer_memory import Progress
 from swarmd.dht.store.partial_find import find_at
+from swarmd.dht.store.shares import Shares
 from swarmd.dht.store.validator import id_of
 from swarmd.dht.wire import names
 from swarmd.dht.wire.find_parts import OWNERS_MAX as ASKED_FOR_MAX
@@ -179,6 +180,38 @@ async def lookup(
     return found
 
 
+async def lookup_each(life: NodeRun, name: str, owners: Iterable[str]) -> Found:
+    """Collect the records of these owners, each from one of those who keep the key: the records may be large, and each
+    reader of a key would have all of them from all who keep it otherwise."""
+    found = local(life, name)
+    shares = Shares((owner for owner in owners if owner not in found.records), BREADTH)
+    idle, pending = found.guides(()), set[asyncio.Task[tuple[DHTID, PeerID] | None]]()
+    found.asked.update(node_id for node_id, _ in idle)
+    loop = asyncio.get_running_loop()
+    until = deadline = loop.time() + SILENCE_S
+    while True:
+        shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
+        idle = [peer for peer, share in shared if not share]
+        pending |= {spawn(_ask_share(life, found, shares, *each)) for each in shared if each[1]}
+        remaining_s = deadline - loop.time()
+        if not pending or remaining_s <= 0:
+            return found
+        done, pending = await asyncio.wait(pending, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+        idle += [peer for task in done if (peer := task.result()) is not None]  # for what others have not shown
+        if found.answered:
+            deadline = min(until, loop.time() + PATIENCE_S)
+
+
+async def _ask_share(
+    life: NodeRun, found: Found, shares: Shares, place: tuple[DHTID, PeerID], share: tuple[str, ...]
+) -> tuple[DHTID, PeerID] | None:
+    """Ask one peer for some owners' records. Returns it where it has shown any."""
+    await _ask(life, found, *place, share)
+    shown = [owner for owner in share if owner in found.records]
+    shares.give_back(share, shown)
+    return place if shown else None
+
+
 async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
     """One owner's record: its owner is asked first, for it is signed whoever shows it; then those that keep it."""
     found = local(life, name)
@@ -190,9 +223,9 @@ async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
     return found if owner in found.records else await lookup(life, name, {owner: 0.0})
 
 
-async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID) -> bool:
+async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
-    answer = await find_at(life.dht.protocol, peer, found.key, found.only, found.since)
+    answer = await find_at(life.dht.protocol, peer, found.key, only or found.only, found.since)
     if answer is None:
         found.known.pop(node_id, None)
         return False

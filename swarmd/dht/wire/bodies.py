@@ -15,6 +15,8 @@ from swarmd.dht.wire.sizes import INLINE_BYTES_MAX
 from swarmd.errors import RecordRejected
 
 INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
+SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
+# half of what `swarmd.dht.limits.door.ANSWERS` has at some eight of them for members behind one address
 
 
 class BlobStore(Protocol):
@@ -30,14 +32,18 @@ class BlobStore(Protocol):
         """Whether a body with this digest is stored."""
 
 
-def deflate(body: bytes, members: int) -> bytes:
+def deflate(body: bytes, members: int, to_fetch: bool = True) -> bytes:
     """The body for inside the record, or nothing when it is too large for that.
 
     Args:
-        members: peers that share the key; the more there are, the less room each has.
+        members: peers that share the key; the more there are, the less room each has. What peers show when all of them
+            ask grows with their square.
+        to_fetch: whether peers could fetch the body, in which case it need not be in the record.
     """
     packed = zlib.compress(body, 6)
     room = min(INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX // max(members, 1))
+    if to_fetch:
+        room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)
     return packed if len(packed) <= room else b""
 
 

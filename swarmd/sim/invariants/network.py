@@ -14,9 +14,9 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundPublished,
 )
-from swarmd.dht.rounds.gather import ANSWER_S, LEAST_S, SETTLE_S
+from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, SETTLE_S
 from swarmd.dht.rounds.publisher import RENEWALS
-from swarmd.dht.rounds.sampled_shards import READ_MAX
+from swarmd.dht.rounds.sampled_shards import READ_MAX, SPARE
 from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
@@ -34,6 +34,7 @@ EARLY_S = 5.0  # what was published so long before rollouts are gathered is ther
 PUBLISH_S = 30.0  # longest from the first record of a stage that is stored to the fact that all are published
 RENEWAL_S = 60.0  # longest that it takes to write all of a node's records anew, where strangers do not answer
 ENOUGH_S = ANSWER_S + 1.5  # in which everything that is there is gathered
+WAVE_LATENCIES = 15.0  # to look for memberships and fetch bodies of so many peers at once, until the last has answered
 SLACK_S = 0.5  # of a deadline
 KNOWN_S = 60.0  # a node that has been linked for so long is known as a member
 CALM_MIN_S = 650.0  # a shorter calm has no renewal that must have been
@@ -114,8 +115,14 @@ class NetworkChecks:
         if began > self.calm_at and worker.frozen_until < began and place[0] >= 0:
             had_s = command.until_at - node.skew_s - began
             self._check_time(worker, command, began, had_s)
-            if had_s > ENOUGH_S:
+            if had_s > ENOUGH_S + self._waves_s():
                 self._check_all_there(worker, place, event, began)
+
+    def _waves_s(self) -> float:
+        """What it takes longer to fetch from more peers than are asked at once, of a large swarm."""
+        profile = self.world.profile
+        sources = min(profile.nodes, profile.gather_peers + profile.gather_peers // SPARE)
+        return (sources - 1) // FETCHES_AT_ONCE * WAVE_LATENCIES * profile.latency_s
 
     def _check_time(self, worker: NetworkWorker, command: Gather, began: float, had_s: float) -> None:
         """The answer comes before training begins without it."""
@@ -141,7 +148,8 @@ class NetworkChecks:
         missing = sorted(early & reports.keys() - gathered - {peer})
         if missing and not (profile.sharded and len(gathered) >= profile.gather_peers):
             self.world.fail(
-                worker.node, f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered}"
+                worker.node,
+                f"{missing[0]} published its rollouts of {place} in time, gathered are {gathered} after {took_s:.1f} s",
             )
         if early == found.keys() and took_s > SETTLE_S + 2 * SLACK_S + _longest_look_s(profile):
             self.world.fail(worker.node, f"it went on looking for rollouts of {place} for {took_s:.1f} s, and had all")

@@ -40,6 +40,7 @@ CLOCK_BYTES = 250
 REPORT_BYTES = 450
 ROLLOUTS_BYTES = 4600  # with their body
 BARE_BYTES = 450  # without
+CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, where it is not given
 
 Place = tuple[int, int]  # round, stage
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
@@ -232,6 +233,7 @@ class SimDht:
         self.world = world
         self.stores = [self.make_store(), self.make_store()]
         self.workers: list[NetworkWorker] = []
+        self._on_side = [0, 0]
         self._by_peer: dict[Hashable, NetworkWorker] = {}
         self.watching: dict[str, dict[NetworkWorker, None]] = {}  # name → those that want to hear of its records
         self.split = False
@@ -260,11 +262,13 @@ class SimDht:
             self.stores[worker.node.side] = self.make_store()
             self.lossy_at = self.world.now
         self.workers.append(worker)
+        self._on_side[worker.node.side] += 1
         self._by_peer[worker.node.peer] = worker
 
     def leave(self, worker: NetworkWorker) -> None:
         if worker in self.workers:
             self.workers.remove(worker)
+            self._on_side[worker.node.side] -= 1
             if self._by_peer[worker.node.peer] is worker:
                 del self._by_peer[worker.node.peer]
             for name in worker.session.watches:
@@ -287,9 +291,7 @@ class SimDht:
 
     def at_side(self, side: int) -> int:
         """How many workers there are on a side."""
-        if not self.split:
-            return len(self.workers) if side == 0 else 0
-        return sum(worker.node.side == side for worker in self.workers)
+        return self._on_side[side]
 
     def store_of(self, worker: NetworkWorker) -> Store:
         """What a worker can reach."""
@@ -300,11 +302,12 @@ class SimDht:
         side = worker.node.side
         return [other for other in self.workers if other.node.side == side and other.linked]
 
-    def part(self) -> None:
-        """Split the network in two."""
+    def part(self, share: float = CUT_OFF) -> None:
+        """Split the network in two: about such a share of the nodes is cut off from the others."""
         self.split, self.lossy_at = True, self.world.now
         for node in self.world.nodes:
-            node.side = int(self.world.random.random() < 0.4)
+            node.side = int(self.world.random.random() < share)
+        self._count_sides()
         self.stores[1] = self.stores[0].copy()
 
     def heal(self) -> None:
@@ -314,7 +317,12 @@ class SimDht:
         self.split, self.lossy_at = False, self.world.now
         for node in self.world.nodes:
             node.side = 0
+        self._count_sides()
         self.stores[0].merge(self.stores[1])
+
+    def _count_sides(self) -> None:
+        cut_off = sum(worker.node.side for worker in self.workers)
+        self._on_side = [len(self.workers) - cut_off, cut_off]
 
     def forget(self) -> None:
         """Some records are lost with the nodes that held them; their owners publish them again after a while."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
-from swarmd.core.commands import Command, FetchWeights, Gather, PublishReport
+from swarmd.core.commands import Announce, Command, FetchWeights, Gather, PublishReport
 from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.core.events import (
     Event,
@@ -313,6 +313,8 @@ class NetworkWorker(SimWorker):
             return
         if isinstance(command, PublishReport):
             self.world.note_report(self.node, report_of(self.node.peer, command))
+        elif isinstance(command, Announce):
+            self.world.counted.on_announce(command, self.world.now)
         elif isinstance(command, Gather):
             self._gathers[command.id] = command
             self.world.checks.network.on_gather(self, command)
@@ -430,6 +432,13 @@ class NetworkWorker(SimWorker):
     def keep(self, name: str, record: Written) -> bool:
         """Peers are given an own record. False where it finds no room."""
         return self.store.put(name, record)
+
+    def tell_keepers(self, peers: Sequence[Hashable], record: Record) -> None:
+        """Those who keep a record have heard of it; who watches its key looks."""
+        for peer in peers:
+            other = self.dht.worker_of(peer)
+            if other is not None:
+                other.take_hint(record.content.key, record.owner, record.expiration)
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""

@@ -13,7 +13,7 @@ from zlib import crc32
 
 from swarmd.dht.ports import Keepers, Record
 from swarmd.dht.store.own_records import Kept
-from swarmd.dht.wire.records import Payload, is_far
+from swarmd.dht.wire.records import Payload, is_far, is_sharded
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
 from swarmd.sim.ports.dht import Written, is_alive, size_of
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 RECORD_S = 900.0  # how long records live
 CALL_S = 5.0  # a request that gets no answer fails after this
 REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
-BLOBS_KEPT = 256
+BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
 ROLLOUTS_BYTES = 4096  # of a body that the simulated trainer writes
 DIGEST_LENGTH = 16  # of its digests, which are drawn
 INLINE_BYTES_MAX = 40960
@@ -55,11 +55,17 @@ class SimRecords:
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
         worker = self._worker
+        worker.world.counted.ask(name.split("/")[2])
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
+    async def find_each(self, name: str, owners: Collection[str]) -> SimFindings:
+        found = await self.find(name)
+        return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
+
     async def find_of(self, name: str, owner: str) -> SimFindings:
         worker = self._worker
+        worker.world.counted.ask("member")
         await worker.travel()
         record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_others)
@@ -99,12 +105,13 @@ class SimBodies:
     async def put(self, body: bytes) -> str:
         digest = digest_of(body)
         self._kept[digest] = body if len(digest) > DIGEST_LENGTH else b""
-        while len(self._kept) > BLOBS_KEPT:
+        while len(self._kept) > max(BLOBS_KEPT, 2 * len(self._worker.world.nodes)):
             del self._kept[next(iter(self._kept))]
         return digest
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
+        worker.world.counted.ask("body")
         await worker.travel()
         body = worker.body_from(peer, digest)
         if body is None:
@@ -122,7 +129,7 @@ class SimBodies:
             raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
         return body
 
-    async def deflate(self, body: bytes, members: int) -> bytes:
+    async def deflate(self, body: bytes, members: int, to_fetch: bool = True) -> bytes:
         """Every second node writes rollouts that are too large for a record."""
         if len(digest_of(body)) == DIGEST_LENGTH:
             return b"" if self._worker.node.index % 2 else b"z" + body[:DIGEST_LENGTH]
@@ -176,12 +183,18 @@ class SimKeepers:
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
+        worker.world.counted.ask("store")
         await worker.travel(fails=False)
         failure, random = worker.world.chance("failure"), worker.random
         took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
         if not any(map(worker.reaches, took)) or random.random() < worker.world.chance("stale"):
             return took  # nobody honest heard of it; or those who did lose it at once
-        return took if worker.keep(name, written_of(record)) else []
+        if not worker.keep(name, written_of(record)):
+            return []
+        worker.world.counted.on_stored(record.content, worker.world.now)
+        if is_sharded(record.content):  # at which nobody hints: the coordinator is among those who keep it
+            worker.tell_keepers(took, record)
+        return took
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
         worker = self._worker

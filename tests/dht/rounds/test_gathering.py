@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from random import sample
 from types import SimpleNamespace
@@ -52,6 +53,7 @@ class Swarm:
         }
         self.answering: set[str] = set()
         self.asked: list[str] = []
+        self.read_whole: list[str] = []
         self.told: list[Event] = []
         bodies = self.bodies = HiveBodies(cast(Any, None), Blobs(root / "blobs"))
         self.session: Any = SimpleNamespace(
@@ -64,7 +66,12 @@ class Swarm:
 
     async def find(self, name: str) -> SimpleNamespace:
         """Instead of a look-up: what lies under the key."""
+        self.read_whole.append(name)
         return SimpleNamespace(records=self.kept[name], answered=True)
+
+    async def find_each(self, name: str, owners: Collection[str]) -> SimpleNamespace:
+        """The same of some owners; where each of their records comes from is no matter here."""
+        return SimpleNamespace(records={owner: self.kept[name][owner] for owner in owners}, answered=True)
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
@@ -115,6 +122,16 @@ async def test_nobody_waits_for_bodies_of_idle_strangers(swarm: Swarm, monkeypat
 async def test_an_idle_stranger_that_answers_is_gathered_from(swarm: Swarm) -> None:
     idle = swarm.join(worked=False, answering=True)
     assert await swarm.gather() == {idle}
+
+
+@pytest.mark.parametrize(("peers", "whole"), [(gather.WHOLE_MAX, True), (gather.WHOLE_MAX + 1, False)])
+async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_key(
+    swarm: Swarm, peers: int, whole: bool
+) -> None:
+    joined = {swarm.join(worked=True, answering=True) for _ in range(peers)}
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == joined
+    assert (names.rollouts(SWARM, 0, 0) in swarm.read_whole) == whole
 
 
 async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from swarmd.dht.rounds.publisher import Publisher
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, Publisher
 from swarmd.dht.store.own_records import OwnRecordStore
 from swarmd.dht.wire.records import Payload
+from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualRuntime
 from tests.dht.making import MEMBERSHIP, SWARM
+
+pytestmark = pytest.mark.anyio
 
 NOW, TTL_S = 1.7e9, 900.0
 
@@ -39,3 +47,60 @@ def test_a_later_record_from_a_clock_that_was_ahead_does_not_hide_how_late_the_l
     store.keep(content, NOW + TTL_S + 60.0)
     publisher._floors[content.key] = NOW + 5000.0  # a peer has shown it
     assert NOW + TTL_S + 60.0 < publisher._expiration(content.key) < NOW + TTL_S + 61.0
+
+
+class Enough(Exception):
+    """The test has seen what it wanted."""
+
+
+class RenewingNetwork:
+    """A network in which publishing succeeds or fails, and that says how long the publisher waits after it."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.waits: list[float] = []
+
+    async def wait_up(self) -> None: ...
+
+    async def disturbed(self, within_s: float, lonely: bool) -> None:
+        self.waits.append(within_s)
+        if not lonely:
+            raise Enough
+
+    def sign(self, content: Payload, expiration: float) -> Any:
+        return SimpleNamespace(content=content, expiration=expiration)
+
+    async def call(self, operation: Any) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+class Lock:
+    """Nobody else publishes."""
+
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *raised: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("error", "wait_s"),
+    [
+        (None, TTL_S / RENEWALS),
+        (NetworkDown("nobody could show it"), FAILED_S),
+        (RecordRejected("wrong-round", "it is over"), TTL_S / RENEWALS),
+    ],
+)
+async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
+    error: Exception | None, wait_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
+    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
+    network: Any = RenewingNetwork(error)
+    publisher = Publisher(network, store, runtime, TTL_S, True, lambda record: None)
+    publisher._live[MEMBERSHIP.key] = MEMBERSHIP
+    store.keep(MEMBERSHIP, NOW + TTL_S)
+    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
+    with pytest.raises(Enough):
+        await publisher.run()
+    assert network.waits[-1] == wait_s

@@ -26,6 +26,12 @@ def test_large_bodies_do_not() -> None:
     assert deflate(NOISE[: INLINE_BYTES_MAX - 100], members=100) == b""
 
 
+def test_members_have_less_room_the_more_of_them_read_it_but_for_those_whose_body_cannot_be_fetched() -> None:
+    body = NOISE[: 12 * 1024]
+    assert [bool(deflate(body, members)) for members in (64, 80)] == [True, False]
+    assert [bool(deflate(body, members, to_fetch=False)) for members in (80, 120, 130)] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("packed", "size"),
     [

@@ -1,0 +1,37 @@
+"""Owners are divided among those who are asked: each is asked for at one, and at others where that one has nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from swarmd.dht.store.shares import TRIES_MAX, Shares
+from swarmd.dht.wire.find_parts import OWNERS_MAX
+
+OWNERS = [f"peer-{number}" for number in range(20)]
+
+
+def test_every_owner_is_asked_for_once_and_everybody_is_asked_for_as_many() -> None:
+    shares = Shares(OWNERS, 4)
+    taken = [shares.take(peer) for peer in range(5)]
+    assert [len(share) for share in taken] == [5, 5, 5, 5, 0]
+    assert Counter(owner for share in taken for owner in share) == Counter(OWNERS)
+
+
+def test_what_a_peer_does_not_show_is_asked_of_others_and_of_a_few_only() -> None:
+    shares = Shares(OWNERS[:1], 1)
+    for peer in range(TRIES_MAX):
+        share = shares.take(peer)
+        shares.give_back(share, [])
+        assert share == ("peer-0",) and shares.take(peer) == ()
+    assert shares.take("another") == ()
+
+
+def test_what_was_shown_is_not_asked_for_again() -> None:
+    shares = Shares(OWNERS, 1)
+    shares.give_back(shares.take("one"), OWNERS[1:])
+    assert shares.take("two") == ("peer-0",)
+
+
+def test_no_share_is_larger_than_a_request_may_be() -> None:
+    shares = Shares([f"peer-{number}" for number in range(4 * OWNERS_MAX)], 2)
+    assert len(shares.take("one")) == OWNERS_MAX
