@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from bench import coordinator_round
 from bench.measure import Sample, ratios, sample
 from bench.table import Row
 from swarmd.core import events as happened
@@ -44,6 +45,7 @@ def run(directory: Path) -> Iterable[Row]:
     for size in SIZES:
         singly, together = log_bytes(size)
         yield Row(f"log of a round's reports, N = {size:,}", "B", sample(together), "one by one", sample(singly))
+    yield from coordinator_round.rows_of(directory, 10_000)
 
 
 def row(what: str, unit: str, ours: Sample, least: Sample) -> Row:

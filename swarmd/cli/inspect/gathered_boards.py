@@ -24,7 +24,7 @@ from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import SummaryKind, gather
 
-BOARDS = SummaryKind("leaderboard", RULES * 1000 + 1)  # its fold goes by the rules
+BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
 CHAIN = SummaryKind("chain", 1, needs_state=False)
 
 
@@ -37,6 +37,7 @@ class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
         rounds: how many there were.
         reports: signed ones, in all of them.
         problems: what is wrong, a sentence each.
+        partial: of the rounds, those whose reports did not all find room, so that nothing was added up.
     """
 
     swarm: str = ""
@@ -45,6 +46,7 @@ class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
     rounds: int = 0
     reports: int = 0
     problems: tuple[str, ...] = ()
+    partial: int = 0
 
 
 class _KeptBoards(msgspec.Struct, array_like=True):
@@ -74,6 +76,7 @@ class BoardGathering:
         self._fold = StateFold(decode_state(read.state))
         self._check = LeaderboardCheck(read.counted)
         self._check.problems += read.boards.problems
+        self._check.partial = read.boards.partial
         self._boards = read.boards
 
     def keep(self) -> bytes:
@@ -94,7 +97,7 @@ class BoardGathering:
 
     def boards(self) -> VerifiedBoards:
         """What was found so far."""
-        return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems))
+        return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
 
 
 def _swarm_of(state: State) -> str:

@@ -91,12 +91,15 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     problems = boards.problems
     ranked = sorted(boards.standings, key=lambda row: (-getattr(row, order), row.peer))[:top]
     if as_json:
-        told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked, "problems": problems}
+        told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
+        told |= {"problems": problems, "partial": boards.partial}
         tell_json(msgspec.json.encode(told))
     else:
         print_whole(ranked_reports(ranked, boards.round))
         for problem in problems:
             typer.echo(f"wrong: {problem}")
+        if boards.partial:
+            typer.echo(f"of {boards.partial} rounds not all reports found room: nothing was added up")
         if not problems:
             typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK

@@ -79,15 +79,22 @@ class LeaderboardCheck:
     Attributes:
         standings: what the reports add up to so far, by peer.
         problems: what is wrong, a sentence each.
+        partial: leaderboards that lack reports for want of room, whose standings are taken as they are given.
     """
 
     def __init__(self, before: Iterable[Standing] = ()) -> None:
         self.standings = {standing.peer: standing for standing in before}
         self.problems: list[str] = []
+        self.partial = 0
 
     def take(self, board: LeaderboardBody, swarm: str) -> None:
         """Add the next round's."""
-        for report in _verified(board, swarm, self.problems):
+        reports = _verified(board, swarm, self.problems)
+        if not has_room_left(board):
+            self.partial += 1
+            self.standings = {standing.peer: standing for standing in board.standings}
+            return
+        for report in reports:
             self.standings[report[0]] = _credited(self.standings.get(report[0]), *report)
         _compare(board, self.standings, self.problems)
 
@@ -133,8 +140,12 @@ def open_reports(board: LeaderboardBody, swarm: str) -> tuple[dict[int, set[str]
             continue
         if report.round == board.round:
             reporters.setdefault(report.stage, set()).add(signed.owner)
-    has_room = sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
-    return reporters, len(board.reports) <= VERIFIED_MAX and has_room
+    return reporters, len(board.reports) <= VERIFIED_MAX and has_room_left(board)
+
+
+def has_room_left(board: LeaderboardBody) -> bool:
+    """Whether one more report would have found room, so that none was left out."""
+    return sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
 
 
 def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:

@@ -10,6 +10,7 @@ import pytest
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity
+from swarmd.dht.wire import leaderboard
 from swarmd.dht.wire.leaderboard import (
     KeptStandings,
     LeaderboardBody,
@@ -95,3 +96,20 @@ def test_standings_are_kept_for_the_swarm_they_are_of(tmp_path: Path) -> None:
     assert read_standings(path, "other") is None
     path.write_bytes(b"\xc1 noise")
     assert read_standings(path, SWARM) is None
+
+
+def test_a_round_whose_reports_did_not_all_find_room_is_taken_as_given_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check = LeaderboardCheck()
+    told = report(ALICE, 0, 0, 1.0)
+    both = (Standing(ALICE.peer_id, "Alice", 1.0, 1, 0), Standing(BOB.peer_id, "Bob", 2.0, 1, 0))
+    with monkeypatch.context() as cramped:
+        cramped.setattr(leaderboard, "reports_bytes_max", lambda standings: len(told) + leaderboard.ROOM_BYTES - 1)
+        check.take(LeaderboardBody(0, both, (told,)), SWARM)
+    assert (check.problems, check.partial) == ([], 1)
+    later = Standing(BOB.peer_id, "Bob", 5.0, 2, 1)
+    check.take(LeaderboardBody(1, (both[0], later), (report(BOB, 1, 0, 3.0),)), SWARM)
+    assert (check.problems, check.partial) == ([], 1), "the next round is added to what was given"
+    check.take(LeaderboardBody(2, (both[0], later), (report(BOB, 2, 0, 3.0),)), SWARM)
+    assert len(check.problems) == 1
