@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, contradiction, pair_of
@@ -21,7 +22,8 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import RecordRejected
 
-REPORTS_KEPT = 4096  # the latest reports of peers that the swarm knows, and as many of others
+MEMBER_REPORTS_KEPT = MEMBERS_MAX  # the latest reports of peers that the swarm knows: those of a stage, however large
+NEWCOMER_REPORTS_KEPT = 4096  # of others
 BOARDS_KEPT = 4  # leaderboards, which may be large
 CLOCKS_KEPT = 64  # announcements with different content
 QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
@@ -75,7 +77,10 @@ class RecordComparison:
         before = self._members.get(place) or self._newcomers.get(place)
         _compare(before, seen, self._found)
         if before is None:
-            _keep(self._members if self._known(place[0]) else self._newcomers, place, seen, REPORTS_KEPT)
+            if self._known(place[0]):
+                _keep(self._members, place, seen, MEMBER_REPORTS_KEPT)
+            else:
+                _keep(self._newcomers, place, seen, NEWCOMER_REPORTS_KEPT)
         quoted = self._quoted.get(place)
         if quoted is not None:
             self._compare_quoted(quoted, seen)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, REPORTS_KEPT, RecordComparison
+from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison
 from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
 from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, ReportRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
@@ -153,11 +153,23 @@ def test_a_crowd_does_not_push_out_what_members_said() -> None:
     one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
     compared.see(one)
     free = sign(BOB, REPORT, NOW + 100.0)
-    for number in range(2 * REPORTS_KEPT):
+    for number in range(2 * NEWCOMER_REPORTS_KEPT):
         compared.see(replace(free, owner=f"free-{number}"))
     for number in range(2 * CLOCKS_KEPT):
         compared.see(sign(COORDINATOR, replace(CLOCK, round=number, opening=number), NOW + number))
-    assert (len(compared._newcomers), len(compared._clocks)) == (REPORTS_KEPT, CLOCKS_KEPT)
+    assert (len(compared._newcomers), len(compared._clocks)) == (NEWCOMER_REPORTS_KEPT, CLOCKS_KEPT)
+    compared.see(other)
+    assert found == [pair_of(one, other)]
+
+
+def test_a_report_is_remembered_while_ten_thousand_other_members_report() -> None:
+    found: list[Evidence] = []
+    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, found.append)
+    one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
+    compared.see(one)
+    another = sign(BOB, REPORT, NOW + 100.0)
+    for number in range(10_000):
+        compared.see(replace(another, owner=f"member-{number}"))
     compared.see(other)
     assert found == [pair_of(one, other)]
 
