@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -103,20 +104,19 @@ def print_card(histories: Sequence[TrainingHistory]) -> None:
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:
-    import msgspec
-
-    from swarmd.eventlog.offline.text import full, to_json
+    from swarmd.eventlog.offline.text import indented
 
     nodes = [
         {
-            **full(history),
+            **{name: getattr(history, name) for name in history.__struct_fields__},
             "label": history.label,
-            "rounds": [full(row) for row in history.rounds],
-            "skills": full(history.skills),
+            "rounds": history.rounds,
+            "skills": history.skills,
         }
         for history in histories
     ]
-    typer.echo(msgspec.json.format(to_json({"nodes": nodes}), indent=2))
+    sys.stdout.writelines(indented({"nodes": nodes}))
+    typer.echo()
 
 
 def print_summary(histories: Sequence[TrainingHistory]) -> None:

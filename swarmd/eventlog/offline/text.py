@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,6 +53,28 @@ def full(value: Any) -> Any:
     if isinstance(value, tuple | ByPeer):
         return [full(inner) for inner in value]
     return _finite(value)
+
+
+def indented(value: Any, pad: str = "") -> Iterator[str]:
+    """The pieces of an indented JSON document; of a long list one item at a time is made text.
+
+    Args:
+        value: dicts and lists of these, and of what `full` takes.
+        pad: before each line but the first.
+    """
+    inner = f"{pad}  "
+    if isinstance(value, dict) and value:
+        for number, (key, each) in enumerate(sorted(value.items())):
+            yield f"{',' if number else '{'}\n{inner}{_json.encode(key).decode()}: "
+            yield from indented(each, inner)
+        yield f"\n{pad}}}"
+    elif isinstance(value, list | tuple) and value:
+        for number, each in enumerate(value):
+            yield f"{',' if number else '['}\n{inner}"
+            yield from indented(each, inner)
+        yield f"\n{pad}]"
+    else:
+        yield msgspec.json.format(to_json(full(value)), indent=2).decode().replace("\n", f"\n{pad}")
 
 
 def _finite(value: Any) -> Any:

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.core.commands import Register, StartWorker, Train
 from swarmd.core.events import ReportSeen
 from swarmd.core.state import Link, Member, Skip, State
 from swarmd.eventlog.offline.changes import Change, changes_between
-from swarmd.eventlog.offline.text import change_line, clock, command_line, event_line, full, plain, short
+from swarmd.eventlog.offline.text import (
+    change_line,
+    clock,
+    command_line,
+    event_line,
+    full,
+    indented,
+    plain,
+    short,
+    to_json,
+)
 from tests.core.story import announced, trained
 
 
@@ -66,3 +81,30 @@ def test_json_of_a_state_can_be_whole_or_without_defaults() -> None:
     assert plain(member) == {"peer": "p", "name": "n", "since_round": 0, "reward": "Infinity"}
     assert full(member)["last_round"] == -1
     assert full(State(pending=(Register("a"),)))["pending"] == [{"type": "register", "id": "a"}]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_a_document_made_in_pieces_is_the_one_made_at_once(value: Any) -> None:
+    assert "".join(indented(value)) == msgspec.json.format(to_json(full(value)), indent=2).decode()
+
+
+def test_a_long_list_is_made_text_an_item_at_a_time() -> None:
+    made: list[int] = []
+
+    class Noted(tuple[Any, ...]):
+        def __iter__(self) -> Iterator[Any]:
+            for item in super().__iter__():
+                made.append(item)
+                yield item
+
+    pieces = indented({"rounds": Noted(range(1000))})
+    for _ in range(6):
+        next(pieces)
+    assert made and len(made) < 5
