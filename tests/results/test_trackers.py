@@ -76,8 +76,12 @@ def test_a_stage_that_is_trained_again_takes_its_figures_back(tmp_path: Path) ->
 def test_a_full_event_file_is_followed_by_another_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from tensorboard.summary.writer import event_file_writer
+
     monkeypatch.setattr(module, "FILE_BYTES_MAX", 1000)
     monkeypatch.setattr(module, "SIZE_CHECK_LOGS", 10)
+    # TensorBoard reads files of one second in the order of this number's digits: ".10" before ".9".
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
     board = TensorBoard(tmp_path, 0)
     for step in range(1, 101):
         board.log(step, {"step/loss": float(step)})

@@ -62,8 +62,8 @@ NETWORK_MUTANTS = (
     Mutant(
         "records are not renewed",
         publisher,
-        "            await self._renew_all()\n",
-        "",
+        "whole = await self._renew_all()",
+        "whole = True",
     ),
     Mutant(
         "a restart forgets how late the records before it expire",

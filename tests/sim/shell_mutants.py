@@ -38,7 +38,7 @@ LOOP_MUTANTS = (
         "return first + self._write(first[-1].state, at, facts[middle:])",
         "return first",
         (
-            ("failure", 0.2),
+            ("faults", 300.0),
             ("nodes", 5),
         ),
     ),
@@ -58,7 +58,7 @@ LOOP_MUTANTS = (
         "for planned in written:",
         "for planned in written[-1:]:",
         (
-            ("failure", 0.2),
+            ("faults", 300.0),
             ("nodes", 5),
         ),
     ),

@@ -70,8 +70,8 @@ class Swarm:
         return SimpleNamespace(records=self.kept[name], answered=True)
 
     async def find_each(self, name: str, owners: Collection[str]) -> SimpleNamespace:
-        """The same of some owners; where each of their records comes from is no matter here."""
-        return SimpleNamespace(records={owner: self.kept[name][owner] for owner in owners}, answered=True)
+        """The same of some owners, whose records lie here already: nobody is asked for them."""
+        return SimpleNamespace(records={owner: self.kept[name][owner] for owner in owners}, answered=False)
 
     async def body(self, peer: str, *rest: Any) -> bytes:
         """A body, if the peer gives any."""
@@ -132,6 +132,13 @@ async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_
     with anyio.fail_after(60.0):
         assert await swarm.gather() == joined
     assert (names.rollouts(SWARM, 0, 0) in swarm.read_whole) == whole
+
+
+async def test_rollouts_of_many_that_lie_here_already_are_gathered(swarm: Swarm) -> None:
+    swarm.session.coordinating = False
+    joined = {swarm.join(worked=True, answering=True) for _ in range(gather.WHOLE_MAX + 1)}
+    with anyio.fail_after(60.0):
+        assert await swarm.gather() == joined
 
 
 async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:
