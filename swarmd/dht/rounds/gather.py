@@ -130,7 +130,7 @@ class Gathering:
         await self._see_reports(names.reports(*self._place, *shard))
         name = names.rollouts(*self._place, *shard)
         found = await self._find_rollouts(name)
-        self._note_answer(found)
+        self._looked = self._looked or found.answered or self._session.coordinating
         await self._begin_fetches(name, found.records)
 
     async def _find_rollouts(self, name: str) -> Findings:
@@ -140,9 +140,6 @@ class Gathering:
             return await records.find(name)
         done = self._got.keys() | self._fetching | {peer for peer, _ in self._refused}
         return await records.find_each(name, [peer for peer in self._ranks if peer not in done])
-
-    def _note_answer(self, found: Findings) -> None:
-        self._looked = self._looked or found.answered or self._session.coordinating
 
     def _useless(self) -> set[str]:
         """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""
@@ -190,7 +187,7 @@ class Gathering:
         body stopped coming.
         """
         found = await self._session.records.find(name)
-        self._note_answer(found)  # nobody is asked for rollouts that all lie here already
+        self._looked = self._looked or found.answered  # nobody is asked for rollouts that all lie here already
         reports = {peer: report for peer, record in found.records.items() if (report := _report_of(record)).groups}
         reports.pop(self._session.peer_id, None)
         self._reports = {each: said for each, said in (self._reports | reports).items() if not self._is_barred(each)}
