@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from swarmd.config_checks import check_together
 from swarmd.core.values import AlonePolicy, BehindPolicy, Drive, Role, Votes
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.toml_lines import line_of
@@ -28,7 +29,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}$")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?$")]
 Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?$")]
-LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
+ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})$")]
 
@@ -161,6 +162,7 @@ class ChainConfig(Section, frozen=True):
     reward_scale: AtLeastOne = 1000
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
     votes: Votes = "judged"
+    shards: ChainShards = 0  # keys that a stage's records, and memberships, are divided among; as the manifest says
     resend_s: Positive = 60.0
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
@@ -376,7 +378,7 @@ def parse_config(text: str, origin: str) -> Config:
     try:
         refuse_unknown_keys(tables, Config, "", origin)
         config = _convert(tables, origin)
-        _check_together(config, origin)
+        check_together(config, origin)
     except ConfigError as error:
         if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
             raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
@@ -418,72 +420,6 @@ def _named(message: str) -> str:
     """msgspec's message with the key in front: "training.steps: Expected `int`, got `str`"."""
     match = re.search(r"^(.*?) - at `\$\.?(.*?)`$", message)
     return f"{match[2]}: {match[1]}" if match else message
-
-
-def _check_together(config: Config, origin: str) -> None:
-    legacy = config.dht.records == "legacy"
-    if config.role == "follower" and not config.swarm.coordinator and config.chain is None and not legacy:
-        raise ConfigError(
-            f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
-            "The coordinator prints it at start, and `swarmd status` shows it",
-        )
-    if config.role == "follower" and not config.dht.bootstrap:
-        raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
-    if legacy and config.swarm.stages != LEGACY_STAGES:
-        raise ConfigError(
-            f'{origin}: swarm.stages is {config.swarm.stages}; with dht.records = "legacy" it is {LEGACY_STAGES}',
-            f"Set swarm.stages to {LEGACY_STAGES}, and swarm.kind to one that has as many",
-        )
-    if config.chain is not None:
-        _check_chain(config.chain, origin)
-    _check_training(config.training, origin)
-
-
-def _check_training(training: TrainingConfig, origin: str) -> None:
-    if training.peer_questions + training.replay_questions >= training.questions:
-        raise ConfigError(
-            f"{origin}: training.peer_questions ({training.peer_questions}) and training.replay_questions "
-            f"({training.replay_questions}) together must be below training.questions ({training.questions})",
-            "At least one question of every step is this node's own",
-        )
-    if training.questions % training.processes:
-        raise ConfigError(
-            f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
-            f"({training.processes})"
-        )
-    own = training.questions // training.processes
-    others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
-    if others >= own:  # each rank rounds its shares up
-        raise ConfigError(
-            f"{origin}: training.processes ({training.processes}) leaves each process {own} of training.questions "
-            f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
-            f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
-            f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
-        )
-    if training.quantization != "none" and not training.lora.rank:
-        raise ConfigError(
-            f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
-            "Set training.lora.rank, for example to 16",
-        )
-    if training.revision and training.model in ("embedded", "auto"):
-        raise ConfigError(
-            f"{origin}: training.revision means nothing to training.model = {training.model!r}",
-            "Name a model of the Hub, or leave the revision out",
-        )
-    if training.schedule != "constant" and not training.schedule_steps:
-        raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
-
-
-def _check_chain(chain: ChainConfig, origin: str) -> None:
-    if not chain.rpc:
-        raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
-    for url in chain.rpc:
-        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
-            raise ConfigError(
-                f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
-            )
-    if chain.sender == "proxy" and not chain.proxy.org:
-        raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
 
 
 def encode(config: Config) -> bytes:

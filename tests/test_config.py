@@ -10,6 +10,7 @@ from swarmd.errors import ConfigError, NotFoundError
 from swarmd.settings import settings_of
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
+ON_CHAIN = COORDINATOR + f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
 FOLLOWER = '[swarm]\nid = "s"\ncoordinator = "peer-c"\n[dht]\nbootstrap = ["/ip4/127.0.0.1/tcp/1/p2p/peer-c"]\n'
 
 
@@ -55,6 +56,7 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (COORDINATOR + "[training]\nbeta = nan", "training.beta: Expected `float` >= 0.0"),
         (COORDINATOR + '[training]\nweights_from = ["anybody"]', "training.weights_from[0]: Expected `str` matching"),
         (COORDINATOR + "[coordinator]\nquorum = 1.5", "coordinator.quorum: Expected `float` <= 1.0"),
+        (ON_CHAIN + "shards = 12", "chain.shards: Invalid enum value 12"),
         (COORDINATOR + '[round]\nbehind = "panic"', "round.behind: Invalid enum value 'panic'"),
         ('role = "coordinator"\n[swarm]\nid = "a b"', "swarm.id"),
         ('role = "boss"\n[swarm]\nid = "s"', "role: Invalid enum value 'boss'"),
@@ -73,6 +75,8 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 1\nreplay_questions = 3", "must be below"),
         (COORDINATOR + '[training]\nquantization = "4bit"', "needs adapters"),
+        (ON_CHAIN + "shards = 4", "chain.shards is 4, and dht.protocol 1"),
+        (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
     ],
 )

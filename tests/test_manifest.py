@@ -275,6 +275,7 @@ def test_nobody_else_can_sign() -> None:
         ({"members": (OTHER.peer_id,), "rounds": None, "chain": a_chain()}, "the contract keeps the allow-list"),
         ({"rounds": Rounds(OTHER.peer_id, 1, 1.0, 1.0, 1.0, 0)}, "rounds.coordinator is not the creator"),
         ({"rounds": None, "chain": a_chain(rpc=("ftp://x",))}, "chain.rpc: 'ftp' is no scheme"),
+        ({"rounds": None, "chain": a_chain(shards=16)}, "chain.shards needs protocol = 5 or more"),
         ({"name": "a\nb"}, "name: 'a\\nb' has characters"),
     ],
 )
@@ -440,6 +441,13 @@ def test_a_configuration_made_of_a_manifest_has_its_recipe(manifest: Manifest) -
     assert follower.dht.members == manifest.members
     if manifest.rounds is not None:
         assert leader.coordinator.stage_s == manifest.rounds.stage_s
+
+
+def test_a_configuration_has_the_shards_of_its_manifest() -> None:
+    choice = NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",))
+    for shards in (0, 16):
+        chain = config_of(signed(rounds=None, chain=a_chain(shards=shards), protocol=5), choice).chain
+        assert chain is not None and chain.shards == shards
 
 
 def test_a_proxy_without_its_organisation_is_no_configuration() -> None:

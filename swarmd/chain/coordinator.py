@@ -70,6 +70,11 @@ class Coordinator:
         found = await self._optional("roundPolicy()", ["uint256", "uint256"], block=block)
         return RoundPolicy(*(min(each, NUMBER_MAX) for each in found)) if found else RoundPolicy()
 
+    async def submissions(self, block: str = "latest") -> int | None:
+        """How many peers' rewards for the present stage are there; None where the contract does not count them."""
+        found = await self._optional("stageSubmissionCount()", ["uint256"], block=block)
+        return min(found[0], PLACE_MAX) if found else None
+
     async def can_advance(self, block: str = "latest") -> bool:
         """Whether anybody may move the swarm on now."""
         found = await self._optional("canAdvance()", ["bool"], block=block)
@@ -84,19 +89,7 @@ class Coordinator:
         found = await self._optional("stageStartedAt()", ["uint256"], block=block)
         if found:
             return seconds_of(hex(found[0]))
-        return await self._last_moved_at(block)
-
-    async def _last_moved_at(self, block: str) -> float:
-        last = (await self.blocks.at(int(block, 16) if block.startswith("0x") else block)).number
-        oldest, ranges = last, 0
-        async for span in self.blocks.spans(self._from_block, last, [[STAGE_TOPIC]], backwards=True):
-            oldest, ranges = span.first, ranges + 1
-            moved = [entry for entry in span.entries if isinstance(decode_entry(entry), StageLog)]
-            if moved:
-                oldest = int(moved[-1].block_number, 16)
-            if moved or ranges >= SEARCH_RANGES_MAX:
-                break
-        return (await self.blocks.at(oldest)).at
+        return await last_moved_at(self.blocks, self._from_block, block)
 
     async def eoa(self, peer: str, block: str = "latest") -> str:
         """The account that a peer id is registered to, empty where it is not."""
@@ -164,3 +157,17 @@ class Coordinator:
                 "Check chain.contract: it is the address of the swarm's proxy",
             )
         return int(found[0])
+
+
+async def last_moved_at(blocks: Blocks, from_block: int, block: str) -> float:
+    """Time of the block that last moved the swarm on, up to one; else of the oldest that was looked at."""
+    last = (await blocks.at(int(block, 16) if block.startswith("0x") else block)).number
+    oldest, ranges = last, 0
+    async for span in blocks.spans(from_block, last, [[[STAGE_TOPIC]]], backwards=True):
+        oldest, ranges = span.first, ranges + 1
+        moved = [entry for entry in span.entries if isinstance(decode_entry(entry), StageLog)]
+        if moved:
+            oldest = int(moved[-1].block_number, 16)
+        if moved or ranges >= SEARCH_RANGES_MAX:
+            break
+    return (await blocks.at(oldest)).at

@@ -12,7 +12,7 @@ from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
-TOPICS = [[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]
+FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
 
@@ -97,7 +97,7 @@ class MembershipReader:
 
     async def _read(self, confirmed: int) -> None:
         forgotten = self._forgotten
-        async for span in self._blocks.spans(self._read_to + 1, confirmed, TOPICS):
+        async for span in self._blocks.spans(self._read_to + 1, confirmed, FILTERS):
             if forgotten != self._forgotten:
                 return
             for entry in span.entries:

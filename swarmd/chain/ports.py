@@ -23,6 +23,7 @@ from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.errors import ChainError
 
 Block = str | int  # a tag, a number as hex, or a number
+LogFilter = Sequence[Sequence[str]]  # for each topic of an entry those that it may be, 32 bytes as hex; none: any
 
 
 class NotThere(ChainError):
@@ -77,13 +78,19 @@ class BlockReader(Protocol):
     async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
         """Blocks by their numbers, asked for at once. Raises NotThere."""
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[LogEntry]]:
-        """The entries of each of these blocks, asked for at once. Raises NotThere when one is not known."""
+    async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
+        """The entries of each of these blocks, asked for at once; with filters those that any of them lets through.
+
+        No two filters may let the same entry through. Raises NotThere when one of the blocks is not known.
+        """
 
     def spans(
-        self, first: int, last: int, topics: Sequence[Sequence[str]] = (), backwards: bool = False
+        self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        """Entries of the blocks `first` to `last`, in ranges. Raises ChainError where they are not to be had."""
+        """Entries of the blocks `first` to `last`, in ranges; filters as in `logs_of_all`.
+
+        Raises ChainError where they are not to be had.
+        """
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up."""
@@ -114,6 +121,9 @@ class ContractReader(Protocol):
 
     async def policy(self, block: str = "latest") -> RoundPolicy:
         """The round policy, off where the contract has none."""
+
+    async def submissions(self, block: str = "latest") -> int | None:
+        """How many peers' rewards for the present stage are there; None where the contract does not count them."""
 
     async def opened_at(self, block: str = "latest") -> float:
         """When the present stage began, POSIX seconds, by the chain's time."""

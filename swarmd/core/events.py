@@ -352,6 +352,17 @@ class ChainBlock(EventBase, frozen=True, tag="chain_block"):
     logs: tuple[AnyChainLog, ...] = ()
 
 
+class SubmissionsCounted(EventBase, frozen=True, tag="submissions_counted"):
+    """So many peers' rewards for a stage are on the chain, by the contract's own count.
+
+    Told where a node does not read the rewards of all.
+    """
+
+    round: int
+    stage: int
+    count: int
+
+
 class ChainReorged(EventBase, frozen=True, tag="chain_reorged"):
     """Blocks after `fork` are no part of the chain now; `ChainBlock`, then `ChainUp` tell what is there instead."""
 
@@ -455,6 +466,7 @@ Event = (
     | ModelPushed
     | ChainUp
     | ChainDegraded
+    | SubmissionsCounted
     | ChainBlock
     | ChainReorged
     | MembershipRead

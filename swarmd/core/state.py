@@ -311,6 +311,7 @@ class Chain(Value, frozen=True):
     vote_mark: int = -1  # highest round that the chain has a vote of this node for
     vote_block: int = -1
     reporters: tuple[str, ...] = ()  # peers whose rewards for the present stage are on the chain
+    counted: int = 0  # how many these are by the contract's count, where not all are read
     handed: str = ""  # submission that the worker was told to bring about, in its present life
     failures: int = 0  # of that one, one after another
     base_fee: bool = False  # its blocks were seen to have one

@@ -120,7 +120,8 @@ class NetworkSession(ABC):
         self._observe = observe
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
-        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, config.chain is not None, config.dht.admission)
+        fixed = None if config.chain is None else config.chain.shards
+        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included; decides how much of a body goes into a record

@@ -18,6 +18,7 @@ from swarmd.config import (
     INTEGER_MAX,
     Address,
     AtLeastOne,
+    ChainShards,
     Config,
     Count,
     Name,
@@ -29,7 +30,7 @@ from swarmd.config import (
 )
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.wire.records import PROTOCOL
+from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, PROTOCOL
 from swarmd.errors import ManifestError
 
 FORMAT = 1
@@ -128,6 +129,7 @@ class ManifestChain(Section, frozen=True):
     max_stage_s: PolicyNumber
     reward_scale: AtLeastOne
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    shards: ChainShards = 0
 
 
 class Signature(Section, frozen=True):
@@ -192,6 +194,10 @@ def check_form(manifest: Manifest) -> None:
         raise ManifestError(
             f"the swarm needs version {manifest.protocol} of the protocol, this swarmd speaks {PROTOCOL}",
             "Install a newer swarmd",
+        )
+    if manifest.chain is not None and manifest.chain.shards and manifest.protocol < MEMBERS_SHARDED_SINCE:
+        raise ManifestError(
+            f"chain.shards needs protocol = {MEMBERS_SHARDED_SINCE} or more: older nodes know no shards"
         )
     if manifest.chain is not None and manifest.membership in ("invitation", "work"):
         raise ManifestError("membership: on a chain the contract's registration and allow-list decide")

@@ -183,6 +183,8 @@ def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
     if chain.max_stage_s:
         content["stage_s"] = min(float(chain.max_stage_s), NUMBER_MAX)
     content |= {"reward_scale": chain.reward_scale, "winners": chain.winners}
+    if chain.shards:
+        content["shards"] = chain.shards
     if choice.sender == "proxy":
         proxy = {"url": choice.signer, "org": choice.org, "account": choice.account, "token": choice.token}
         content["proxy"] = {key: value for key, value in proxy.items() if value}

@@ -35,6 +35,7 @@ _COMMENTS = {
     "from_block": "the contract was created in this block",
     "rpc": "hints: public endpoints of the chain",
     "min_submissions": "reports of a stage after which anyone may advance; 0: off",
+    "shards": "parts that records of a stage are divided into; 0 in a small swarm",
     "max_stage_s": "seconds of a stage after which anyone may advance; 0: off",
 }
 

@@ -88,7 +88,7 @@ class Ground:
 class Watch:
     """A watcher in this process, and what it observed."""
 
-    def __init__(self, config: ChainConfig, stages: int = 1, peer: str = "me") -> None:
+    def __init__(self, config: ChainConfig, stages: int = 1, peer: str = "me", account: str = "") -> None:
         self.rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, config.range_blocks)
         terms = ChainRequirements(config, stages, peer, self.coordinator)
@@ -96,7 +96,7 @@ class Watch:
         self.times: list[float] = []
         self._grown = asyncio.Event()
         self.heads = Heads(self.rpc, config.contract, config.poll_s)
-        self.watcher = Watcher(config, terms, RpcEndpoints(self.rpc), self.heads, self._take, lambda: "")
+        self.watcher = Watcher(config, terms, RpcEndpoints(self.rpc), self.heads, self._take, lambda: account)
         self.ended: BaseException | None = None
 
     def _take(self, event: Event) -> None:
@@ -184,10 +184,10 @@ class Watch:
 
 @asynccontextmanager
 async def watching(
-    config: ChainConfig, order: WatchChain | None = None, stages: int = 1, peer: str = "me"
+    config: ChainConfig, order: WatchChain | None = None, stages: int = 1, peer: str = "me", account: str = ""
 ) -> AsyncIterator[Watch]:
     """A watcher until the block ends."""
-    watch = Watch(config, stages, peer)
+    watch = Watch(config, stages, peer, account)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run, order or WatchChain("watch"))

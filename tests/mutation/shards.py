@@ -166,4 +166,25 @@ SHARDS = (
         "",
         ("tests/dht/p2p/test_body_holders.py",),
     ),
+    Mutant(
+        "memberships on a chain may lie in any epoch",
+        "swarmd/dht/wire/records.py",
+        "    if fixed and (content.shards, content.epoch) != (fixed, 0):",
+        "    if fixed and content.shards != fixed:",
+        ("tests/dht/wire/test_member_shards.py",),
+    ),
+    Mutant(
+        "a count of reports is not told again after blocks were replaced",
+        "swarmd/chain/watching/watcher.py",
+        "        self._own.forget()\n",
+        "",
+        ("tests/chain/watching/test_own_logs.py",),
+    ),
+    Mutant(
+        "a count of another stage closes the open one",
+        "swarmd/core/contract/clock.py",
+        "    if (event.round, event.stage) == (chain.round, chain.stage):\n        turn.note_chain(counted",
+        "    if event.count:\n        turn.note_chain(counted",
+        ("tests/core/contract/test_clock.py",),
+    ),
 )

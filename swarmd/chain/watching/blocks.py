@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
-from swarmd.chain.ports import NotThere, Span
+from swarmd.chain.ports import LogFilter, NotThere, Span
 from swarmd.chain.watching.logs import Hash, LogEntry, Quantity, seconds_of
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
@@ -96,9 +97,9 @@ class Blocks:
         """Blocks by their numbers, a few asked for at once. Raises NotThere."""
         return await together(self.at, numbers)
 
-    async def logs_of_all(self, blocks: Iterable[BlockRef]) -> list[list[LogEntry]]:
+    async def logs_of_all(self, blocks: Iterable[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
         """The entries of each of these blocks, a few asked for at once. Raises NotThere."""
-        return await together(self.logs_of, blocks)
+        return await together(partial(self.logs_of, filters=filters), blocks)
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up; one that does not know the question is not."""
@@ -107,50 +108,48 @@ class Blocks:
         except RpcRefused:
             return False
 
-    async def logs_of(self, block: BlockRef, topics: Sequence[Sequence[str]] = ()) -> list[LogEntry]:
+    async def logs_of(self, block: BlockRef, filters: Sequence[LogFilter] = ()) -> list[LogEntry]:
         """Entries of one block. Raises NotThere when the endpoint does not know it."""
         try:
-            return await self._logs({"blockHash": block.hash}, topics)
+            return await self._logs({"blockHash": block.hash}, filters)
         except RpcRefused as refused:
             raise NotThere(f"no logs of block {block.number} {block.hash}: {refused.message}") from None
 
     async def spans(
-        self, first: int, last: int, topics: Sequence[Sequence[str]] = (), backwards: bool = False
+        self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
         """Entries of the blocks `first` to `last`, in ranges that the endpoints accept.
 
         Raises:
             ChainError: not even a single block's logs are to be had.
         """
-        asked = self._ask_range(first, last, topics, backwards)
+        asked = self._ask_range(first, last, filters, backwards)
         try:
             while asked is not None:
                 entries, begin, end = await asked.task, asked.first, asked.last
                 if entries is not None:
                     first, last = (first, begin - 1) if backwards else (end + 1, last)
-                asked = self._ask_range(first, last, topics, backwards)  # under way while this one is worked on
+                asked = self._ask_range(first, last, filters, backwards)  # under way while this one is worked on
                 if entries is not None:
                     yield Span(begin, end, entries)
         finally:
             if asked is not None:
                 asked.give_up()
 
-    def _ask_range(
-        self, first: int, last: int, topics: Sequence[Sequence[str]], backwards: bool
-    ) -> PendingRange | None:
+    def _ask_range(self, first: int, last: int, filters: Sequence[LogFilter], backwards: bool) -> PendingRange | None:
         """Begin to ask for the next range, if there is one."""
         if first > last:
             return None
         length = min(self._range, last - first + 1)
         begin = last - length + 1 if backwards else first
-        task = asyncio.create_task(self._range_of(begin, length, topics))
+        task = asyncio.create_task(self._range_of(begin, length, filters))
         return PendingRange(begin, begin + length - 1, task)
 
-    async def _range_of(self, begin: int, length: int, topics: Sequence[Sequence[str]]) -> list[LogEntry] | None:
+    async def _range_of(self, begin: int, length: int, filters: Sequence[LogFilter]) -> list[LogEntry] | None:
         """Entries of a range, None after a refusal that a shorter range may be spared."""
         try:
             bounds = {"fromBlock": hex(begin), "toBlock": hex(begin + length - 1)}
-            entries = await self._logs(bounds, topics)
+            entries = await self._logs(bounds, filters)
         except (RpcRefused, EndpointFailed) as error:
             if length == 1:
                 raise ChainError(f"the logs of block {begin} cannot be had: {error.message}") from None
@@ -162,10 +161,12 @@ class Blocks:
             self._range, self._answered = min(self._range * 2, self._range_most), 0
         return entries
 
-    async def _logs(self, where: dict[str, Any], topics: Sequence[Sequence[str]]) -> list[LogEntry]:
-        asked = where | {"address": self._contract} | ({"topics": [list(each) for each in topics]} if topics else {})
-        entries = await self.ask("eth_getLogs", [asked], list[LogEntry])
-        return sorted((entry for entry in entries if not entry.removed), key=place_of)
+    async def _logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
+        """The contract's entries; with filters those that any of them lets through, each in a request of its own."""
+        asked: dict[str, Any] = where | {"address": self._contract}
+        each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
+        found = await together(lambda one: self.ask("eth_getLogs", [one], list[LogEntry]), each)
+        return sorted((entry for entries in found for entry in entries if not entry.removed), key=place_of)
 
 
 def place_of(entry: LogEntry) -> tuple[int, int]:

@@ -182,6 +182,8 @@ OTHERS = (
 )
 SAYINGS |= {topic_of(signature): _other(signature.split("(")[0]) for signature in OTHERS}
 STAGE_TOPIC = topic_of("StageAdvanced(uint256,uint256)")
+REWARD_TOPIC = topic_of("RewardSubmitted(address,uint256,uint256,int256,string)")
+VOTE_TOPIC = topic_of("WinnerSubmitted(address,string,uint256,string[])")
 OPEN_TOPIC = topic_of("MembershipChanged(address,bool)")
 ALLOWED_TOPIC = topic_of("PeersAllowed(address,string[])")
 DISALLOWED_TOPIC = topic_of("PeersDisallowed(address,string[])")

@@ -19,6 +19,7 @@ from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.branch import Branch
 from swarmd.chain.watching.facts import BlockReporter, EntryDecoder, by_block
 from swarmd.chain.watching.logs import decode_entry, seconds_of
+from swarmd.chain.watching.own_logs import OwnLogs
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
@@ -99,6 +100,7 @@ class Watcher:
         self.heads = heads
         self.reports = BlockReporter(emit, decode)
         self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
+        self._own = OwnLogs(config.shards, terms.coordinator, account, emit)
         self.on_head: HeadListener = lambda: None
         self.on_progress: ReachListener = lambda reach: None
 
@@ -231,12 +233,13 @@ class Watcher:
         self.branch.cut(fork.number)
         self.reports.begin_at(fork)
         self.membership.forget(fork.number)
+        self._own.forget()
         self._up = False
         self._emit(ChainReorged(fork, tip.number - fork.number))
 
     async def _read_far(self, last: int) -> bool:
         """Read in ranges up to the block `last`. Returns False when the tip turns out not to be part of the chain."""
-        async for span in self._blocks.spans(self.branch.tip.number + 1, last):
+        async for span in self._blocks.spans(self.branch.tip.number + 1, last, self._own.filters()):
             first, end = await self._blocks.all_at((span.first, span.last))
             if span.first == self.branch.tip.number + 1 and first.parent != self.branch.tip.hash:
                 return False
@@ -268,7 +271,7 @@ class Watcher:
                 raise NotThere(f"block {block.number} changed while it was read")
         if blocks[0].parent != self.branch.tip.hash:
             return False
-        for block, entries in zip(blocks, await self._blocks.logs_of_all(blocks), strict=True):
+        for block, entries in zip(blocks, await self._blocks.logs_of_all(blocks, self._own.filters()), strict=True):
             self._note(block, self.reports.report(block, entries))
             self.branch.add(block)
         return True
@@ -286,6 +289,7 @@ class Watcher:
             self._emit(replace(up, base_fee=self._endpoints.has_base_fee))
             self._up, self._degraded = True, False
             log.info("at block %d, by %s", self.branch.tip.number, self._endpoints.current)
+        await self._own.count(self.branch.tip)
         self.on_head()
 
     async def confirmed_number(self) -> int:

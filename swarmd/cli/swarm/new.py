@@ -14,7 +14,7 @@ import typer
 from swarmd.cli.node.directory import IDENTITY, NodeDirectory, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.swarm.questions import copy_questions, questions_of, sealed
-from swarmd.config import Config, SwarmConfig, load_config
+from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import load_identity
@@ -44,6 +44,7 @@ DEPTH_MAX = 10_000  # blocks
 ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
 LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
 SLUG_LENGTH = 40
+SHARDS: ChainShards = 16  # of a large swarm on a chain whose recipe says no number: for about 1,000 members
 CREATOR = "creator"  # the first node's name, where nobody gave one
 
 
@@ -219,6 +220,7 @@ def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
         config_of(sign_manifest(manifest, identity), choice)  # told before anything is paid for
         account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         chain = create_contract(node, wishes, manifest, account)
+        chain = msgspec.structs.replace(chain, shards=_shards(wishes))
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
         choice = _on_chain(node, wishes, choice, account)
     manifest = sign_manifest(manifest, identity)
@@ -258,6 +260,12 @@ def _protocol(wishes: NewSwarmOptions) -> int:
     if wishes.large:
         return MEMBERS_SHARDED_SINCE
     return WITHDRAWN_SINCE if wishes.invited else WORK_SINCE if wishes.work_bits else 1
+
+
+def _shards(wishes: NewSwarmOptions) -> ChainShards:
+    """The number of shards that a swarm on a chain has from its beginning on."""
+    given = wishes.base.chain.shards if wishes.base.chain else 0
+    return (given or SHARDS) if wishes.large else 0
 
 
 def _membership(wishes: NewSwarmOptions) -> Literal["open", "allow-list", "invitation", "work"]:

@@ -128,7 +128,7 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
         deadline_at=opened_at + policy.max_stage_s if policy.max_stage_s else None,
         min_submissions=policy.min_submissions,
         max_stage_s=policy.max_stage_s,
-        submissions=await read_submissions(rpc, coordinator),
+        submissions=await coordinator.submissions(at),
         can_advance=await coordinator.can_advance(),
         block_at=head.at,
         open=await coordinator.membership_open(at),
@@ -144,7 +144,7 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
 
     registration = topic_of("PeerRegistered(address,string)")
     registered, allowed = 0, dict[str, None]()
-    async for span in blocks.spans(from_block, head, [[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]):
+    async for span in blocks.spans(from_block, head, [[[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]):
         for entry in span.entries:
             if entry.topics[0] == registration:
                 registered += 1
@@ -156,19 +156,6 @@ async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, 
     return registered, tuple(allowed)
 
 
-async def read_submissions(caller: RpcCaller, coordinator: Coordinator) -> int | None:
-    """Reports for the present stage, None where the contract does not count them."""
-    from swarmd.chain.contract import read_call
-    from swarmd.chain.ethereum import Ethereum
-    from swarmd.errors import ContractRefused
-
-    try:
-        (number,) = await read_call(Ethereum(caller), coordinator.contract, "stageSubmissionCount()", ["uint256"])
-    except ContractRefused:
-        return None
-    return int(number)
-
-
 async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
     """When anybody may move the swarm on, in words."""
     policy = await coordinator.policy()
@@ -176,7 +163,7 @@ async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
         return "it has no round policy, only a stage manager moves the swarm on"
     ways = []
     if policy.min_submissions:
-        ways.append(f"at {policy.min_submissions} reports, there are {await read_submissions(caller, coordinator)}")
+        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
     if policy.max_stage_s:
         left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
         ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")

@@ -23,6 +23,7 @@ from swarmd.core.events import (
     RewardLog,
     RoundAnnounced,
     StageLog,
+    SubmissionsCounted,
     VoteLog,
     WorkerExited,
 )
@@ -136,7 +137,7 @@ def _note_place(turn: Turn, round: int, stage: int, opened_at: float) -> None:
     chain = turn.chain
     if (chain.round, chain.stage) != (round, stage):
         turn.disarm("drive")
-        turn.note_chain(reporters=())
+        turn.note_chain(reporters=(), counted=0)
     turn.note_chain(round=round, stage=stage, opened_at=opened_at)
 
 
@@ -235,12 +236,26 @@ def _wait_to_advance(turn: Turn, deadline_at: float) -> None:
     if settings.drive == "never" or (settings.drive == "policy" and not _has_policy(chain)):
         return
     wait_s = _turn_of(turn, chain) * settings.stagger_s
-    if 0 < chain.min_submissions <= len(chain.reporters):
+    if 0 < chain.min_submissions <= submissions_of(chain):
         turn.arm_sooner("drive", turn.at + wait_s)
     elif settings.drive == "manager" or chain.max_stage_s:
         turn.arm_sooner("drive", max(deadline_at, turn.at) + wait_s)
     else:
         turn.disarm("drive")
+
+
+def submissions_of(chain: Chain) -> int:
+    """Number of peers whose rewards for the present stage are known to be on the chain."""
+    return max(chain.counted, len(chain.reporters))
+
+
+def on_submissions_counted(turn: Turn, event: SubmissionsCounted) -> None:
+    """The contract's own count of a stage's reports."""
+    chain = turn.chain
+    if (event.round, event.stage) == (chain.round, chain.stage):
+        turn.note_chain(counted=event.count)
+        if turn.chain_is_up:
+            _wait_to_advance(turn, _deadline_of(turn))
 
 
 def look_anew(turn: Turn) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from swarmd.config import LEGACY_STAGES
+from swarmd.config_checks import LEGACY_STAGES
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.values import amount, decode, number, pair_in, reward, text
 from swarmd.errors import RecordRejected

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from swarmd.config import LEGACY_STAGES
+from swarmd.config_checks import LEGACY_STAGES
 from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishOutputs, PublishReport
 from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
 from swarmd.core.values import RolloutsRef

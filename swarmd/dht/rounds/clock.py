@@ -17,9 +17,6 @@ from swarmd.errors import NetworkDown, RecordRejected
 CALL_FIRST_S = 1.0  # after the start; each further call is twice as long after the one before
 CALL_EVERY_S = 10.0  # at the most
 CALLS_PER_S = 100.0  # of all followers together; where there are more of them, each calls less often
-WATCHED_SLOWLY = (
-    6  # polls between two reads of the clock in a large swarm, where it is gossiped, until a stage is overdue
-)
 
 
 class SwarmClock:

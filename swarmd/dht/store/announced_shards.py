@@ -1,4 +1,4 @@
-"""The numbers of shards that the clock has announced, by round. Pure."""
+"""The numbers of shards: those that the clock announces, by round, or that the manifest of a swarm on a chain gives."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ class AnnouncedShards:
         members_before: where they lay before that, also before this node was there; a member that has not heard of the
             change yet is still found there.
         moved: called when they lie elsewhere.
+        fixed: the number that the manifest of a swarm on a chain gives all stages, and the memberships, which then stay
+            where they are: the contract announces none. 0: there are none, or as many as the clock says.
 
     Args:
         sharded: whether the swarm's clock may announce any: all members know them, and the rounds are no contract's.
         members_sharded: whether memberships lie in as many.
+        fixed: as the attribute.
     """
 
-    def __init__(self, sharded: bool, members_sharded: bool = False) -> None:
-        self.members = self.members_before = MembersPlace()
+    def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
+        self.members = self.members_before = MembersPlace(fixed)
+        self.fixed = fixed
         self.moved: PlaceListener = lambda: None
         self._sharded = sharded
         self._members_sharded = sharded and members_sharded
@@ -32,13 +36,17 @@ class AnnouncedShards:
         self._counts: dict[int, int] = {}  # first round → number from there on
 
     @classmethod
-    def of_swarm(cls, protocol: int, on_chain: bool, admission: str = "open") -> AnnouncedShards:
+    def of_swarm(cls, protocol: int, fixed: int | None, admission: str = "open") -> AnnouncedShards:
         """For a swarm whose members speak this version of the protocol or a later one.
 
         What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
+
+        Args:
+            fixed: as the attribute; None where there is no chain.
         """
-        members = protocol >= MEMBERS_SHARDED_SINCE and admission != "invitation"
-        return cls(protocol >= SHARDED_SINCE and not on_chain, members)
+        if fixed is not None:
+            return cls(False, fixed=fixed)
+        return cls(protocol >= SHARDED_SINCE, protocol >= MEMBERS_SHARDED_SINCE and admission != "invitation")
 
     @property
     def awaits_place(self) -> bool:
@@ -78,16 +86,16 @@ class AnnouncedShards:
     @property
     def is_large(self) -> bool:
         """Whether stages lie in shards now: the swarm has too many members for all to ask the coordinator for all."""
-        return self.latest_of(self._round) > 0
+        return self.fixed > 0 or self.latest_of(self._round) > 0
 
     def of(self, round: int) -> int | None:
         """Number of shards of a round's stages; None where the clock was not heard in that round or a later one."""
         if not self._sharded:
-            return 0
+            return self.fixed
         return self.latest_of(round) if round <= self._round else None
 
     def latest_of(self, round: int) -> int:
         """The same, by what is known so far."""
         if not self._sharded:
-            return 0
+            return self.fixed
         return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)

@@ -259,7 +259,7 @@ class RecordPolicy:
         self.own = own
         self.now = now
         self.round: int | None = None  # where the swarm is, once known: far rounds are refused
-        self.shards: ShardSource | None = None  # where the swarm's clock may announce any
+        self.shards: ShardSource | None = None  # where there may be any
         self._configured = frozenset((*members, coordinator, own)) if members else None
         self._members = self._configured
 
@@ -458,16 +458,19 @@ def _check_announced(policy: RecordPolicy, content: ReportRecord | RolloutsRecor
     """Has the stage as many shards as the clock announces? Raises RecordRejected("wrong-shard")."""
     announced = None if policy.shards is None else policy.shards.of(content.round)
     if announced is not None and content.shards != announced:
-        raise RecordRejected("wrong-shard", f"{content.shards} shards where the clock announces {announced}")
+        raise RecordRejected("wrong-shard", f"{content.shards} shards where the stage has {announced}")
 
 
 def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
     """May a membership lie in a shard of this epoch? Raises RecordRejected: "wrong-shard" or "wrong-round"."""
+    fixed = 0 if policy.shards is None else policy.shards.fixed
+    if fixed and (content.shards, content.epoch) != (fixed, 0):
+        raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
     if not content.shards:
         return
     if policy.protocol < MEMBERS_SHARDED_SINCE:
         raise RecordRejected("wrong-shard", "memberships have no shards in this swarm")
-    if policy.round is not None and abs(content.epoch - epoch_of(policy.round)) > 1:
+    if not fixed and policy.round is not None and abs(content.epoch - epoch_of(policy.round)) > 1:
         raise RecordRejected("wrong-round", f"epoch {content.epoch} while the swarm is in round {policy.round}")
 
 

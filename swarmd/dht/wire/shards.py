@@ -23,7 +23,9 @@ Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all
 
 
 class ShardSource(Protocol):
-    """Knows what the clock has announced: `swarmd.dht.store.announced_shards.AnnouncedShards`."""
+    """Knows how many shards there are: `swarmd.dht.store.announced_shards.AnnouncedShards`."""
+
+    fixed: int  # number of shards of a swarm on a chain, of its memberships too, which lie in epoch 0; 0: the clock's
 
     @property
     def is_large(self) -> bool:

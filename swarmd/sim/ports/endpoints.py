@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.chain.contract import ERRORS
-from swarmd.chain.ports import Block, MinedTransaction, NotThere, RoundPolicy, Span
+from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, RoundPolicy, Span
 from swarmd.chain.watching.logs import LogEntry
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed, RpcRefused
@@ -143,7 +143,8 @@ class SimBlocks:
             return []
         return await self._line.runtime.gather([self.at(number) for number in numbers])
 
-    async def logs_of_all(self, blocks: Sequence[BlockRef]) -> list[list[LogEntry]]:
+    async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
+        assert not filters, "nobody asks the simulated chain so"
         if len(blocks) == 1:
             return [await self._logs_of(blocks[0])]
         return await self._line.runtime.gather([self._logs_of(block) for block in blocks])
@@ -155,9 +156,9 @@ class SimBlocks:
         return list(self._chain.blocks[block.number].entries)
 
     async def spans(
-        self, first: int, last: int, topics: Sequence[Sequence[str]] = (), backwards: bool = False
+        self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        assert not topics and not backwards, "nobody asks the simulated chain so"
+        assert not filters and not backwards, "nobody asks the simulated chain so"
         while first <= last:
             end = min(first + self._range - 1, last)
             await self._line.ask()
@@ -197,6 +198,10 @@ class SimContract:
     async def policy(self, block: str = "latest") -> RoundPolicy:
         rules = (await self._line.view(block)).rules
         return RoundPolicy(rules.min_submissions, rules.max_stage_s)
+
+    async def submissions(self, block: str = "latest") -> int | None:
+        await self._line.ask()
+        return None  # its nodes read the rewards of all
 
     async def opened_at(self, block: str = "latest") -> float:
         return (await self._line.view(block)).opened_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from swarmd.core.contract.clock import submissions_of
 from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
@@ -65,7 +66,7 @@ def _reports(state: State, ledger: PeerLedger) -> int:
     if state.coordination is not None:
         return len(state.coordination.reports)
     if state.chain is not None:
-        return len(state.chain.reporters)
+        return submissions_of(state.chain)
     place = (state.clock.round, state.clock.stage) if state.clock else None
     return sum(account.known and account.place == place for account in ledger.accounts.values())
 
@@ -153,6 +154,11 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
         notes.append(isolated_words("This node", state.link.isolated))
     if state.chain is not None and state.chain.chart != "up":
         notes.append("The chain cannot be read at present; what is shown of it may be old.")
+    if state.chain is not None and state.chain.counted:
+        notes.append(
+            "Of the contract this node reads its own rewards and votes, as in every swarm whose manifest has shards. "
+            "Those of all are shown by `swarmd dashboard` with the manifest."
+        )
     return tuple(notes)
 
 

@@ -339,6 +339,15 @@ def test_a_large_swarm_has_shards_and_others_have_none(shell: Shell) -> None:
         assert coordination is not None and coordination.shard_members == shard_members
 
 
+def test_a_large_swarm_on_a_chain_has_the_shards_that_its_recipe_says(shell: Shell, chain: OwnChain) -> None:
+    manifest = on_chain(shell, chain, "--large")
+    assert shell.manifest("a").chain.shards == 16
+    shell.well("join", manifest, "--dir", shell.root / "b", "--rpc", chain.url)
+    for name in ("a", "b"):
+        config = load_config(shell.root / name / "config.toml")
+        assert config.chain is not None and (config.chain.shards, config.dht.protocol) == (16, 5)
+
+
 def test_a_manifest_that_needs_a_newer_protocol_is_refused_in_so_many_words(shell: Shell, manifest: Path) -> None:
     newer = f"protocol = {PROTOCOL + 1}\n" + manifest.read_text()
     (shell.root / "newer.toml").write_text(newer)

@@ -26,6 +26,7 @@ from swarmd.core.events import (
     SubmissionIncluded,
     SubmissionPrepared,
     SubmissionRefused,
+    SubmissionsCounted,
     SubmissionSent,
     TrainerReady,
     WorkerExited,
@@ -253,6 +254,18 @@ def test_the_stage_is_moved_on_when_enough_have_reported() -> None:
     story.tell(said(4, RewardLog(0, "0xt", "0xb", "otto", 0, 0, "5")))
     story.wait("drive")
     assert story.at <= TURNS * 3.0 and _advances(story) == ["advance/0/0"]
+
+
+def test_the_contracts_own_count_moves_the_stage_on_where_not_all_rewards_are_read() -> None:
+    story = Story(chain_settings())
+    story.join_chain(chain_up(min_submissions=2))
+    story.tell(SubmissionsCounted(0, 0, 1), SubmissionsCounted(7, 0, 9))
+    assert "drive" not in story.waits, "too few, or of another stage"
+    story.tell(SubmissionsCounted(0, 0, 2))
+    story.wait("drive")
+    assert _advances(story) == ["advance/0/0"]
+    story.tell(said(9, StageLog(0, "0xt", 1, 0)))
+    assert story.state.chain is not None and story.state.chain.counted == 0
 
 
 def test_news_of_the_stage_do_not_put_its_end_off() -> None:

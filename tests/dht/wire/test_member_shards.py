@@ -101,7 +101,7 @@ def test_swarms_of_before_take_no_memberships_in_shards_and_a_swarm_with_them_no
 
 
 def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
-    announced, moves = AnnouncedShards.of_swarm(5, False), list[MembersPlace]()
+    announced, moves = AnnouncedShards.of_swarm(5, None), list[MembersPlace]()
     announced.moved = lambda: moves.append(announced.members)
     assert announced.awaits_place
     later = EPOCH_ROUNDS + 1
@@ -123,13 +123,34 @@ def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_t
 def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
     heard: tuple[int, ...], before: MembersPlace
 ) -> None:
-    announced = AnnouncedShards.of_swarm(5, False)
+    announced = AnnouncedShards.of_swarm(5, None)
     announced.note(clock(*heard))
     assert announced.members_before == before
 
 
 def test_memberships_stay_together_in_swarms_of_before_on_a_chain_and_by_invitation() -> None:
-    kinds = [(4, False, "open"), (5, True, "open"), (5, False, "invitation")]
+    kinds = [(4, None, "open"), (5, 0, "open"), (5, None, "invitation")]
     for announced in [AnnouncedShards.of_swarm(*kind) for kind in kinds]:
         announced.note(clock(9, 4))
         assert announced.members == MembersPlace() and not announced.awaits_place
+
+
+def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_stay() -> None:
+    announced = AnnouncedShards.of_swarm(5, 4)
+    assert announced.is_large and not announced.awaits_place
+    announced.note(clock(9 * EPOCH_ROUNDS, 8))
+    assert announced.of(0) == announced.of(10**6) == announced.latest_of(3) == 4
+    assert announced.members == announced.members_before == MembersPlace(4, 0)
+
+
+@pytest.mark.parametrize(
+    ("shards", "epoch", "refusal"), [(4, 0, ""), (4, 1, "wrong-shard"), (8, 0, "wrong-shard"), (0, 0, "wrong-shard")]
+)
+def test_memberships_on_a_chain_lie_in_the_first_epoch_in_every_round(shards: int, epoch: int, refusal: str) -> None:
+    policy = policy_of()
+    policy.shards, policy.round = AnnouncedShards.of_swarm(5, 4), 100 * EPOCH_ROUNDS
+    place = MembersPlace(shards, epoch)
+    placed = replace(
+        MEMBERSHIP, protocol=PROTOCOL, shards=shards, epoch=epoch, shard=member_shard_of(SWARM, ALICE.peer_id, place)
+    )
+    assert judge(signed_by(ALICE, placed), placed.key, policy) == refusal

@@ -30,6 +30,7 @@ from swarmd.core.events import (
     SubmissionLost,
     SubmissionPrepared,
     SubmissionRefused,
+    SubmissionsCounted,
     SubmissionSent,
     VoteLog,
 )
@@ -88,6 +89,7 @@ def test_a_block_in_which_nothing_was_said_is_no_news() -> None:
     [
         (ChainUp(31337, "0xC", HASH, BLOCK, 1, 4, 1, 0.0), "info", "the chain 31337 is read up to block 12"),
         (ChainDegraded("no endpoint answers"), "warning", "the chain cannot be read: no endpoint answers"),
+        (SubmissionsCounted(4, 1, 512), "debug", "512 reports of round 4 stage 1 are on the chain"),
         (ChainReorged(BLOCK, 1), "info", "the chain was reorganised: blocks after 12 are dropped, 1 in all"),
         (ChainReorged(BLOCK, 2), "warning", "the chain was reorganised: blocks after 12 are dropped, 2 in all"),
         (MembershipRead(True), "info", "everybody may take part"),

@@ -1,0 +1,94 @@
+"""Settings of a configuration that must go together, beyond what the type of each says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
+from swarmd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swarmd.config import ChainConfig, Config, TrainingConfig
+
+LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
+
+
+def check_together(config: Config, origin: str) -> None:
+    """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
+    legacy = config.dht.records == "legacy"
+    if config.role == "follower" and not config.swarm.coordinator and config.chain is None and not legacy:
+        raise ConfigError(
+            f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
+            "The coordinator prints it at start, and `swarmd status` shows it",
+        )
+    if config.role == "follower" and not config.dht.bootstrap:
+        raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
+    if legacy and config.swarm.stages != LEGACY_STAGES:
+        raise ConfigError(
+            f'{origin}: swarm.stages is {config.swarm.stages}; with dht.records = "legacy" it is {LEGACY_STAGES}',
+            f"Set swarm.stages to {LEGACY_STAGES}, and swarm.kind to one that has as many",
+        )
+    if config.chain is not None:
+        _check_chain(config.chain, origin)
+        _check_chain_shards(config.chain, config.dht.protocol, origin)
+    _check_training(config.training, origin)
+
+
+def _check_training(training: TrainingConfig, origin: str) -> None:
+    if training.peer_questions + training.replay_questions >= training.questions:
+        raise ConfigError(
+            f"{origin}: training.peer_questions ({training.peer_questions}) and training.replay_questions "
+            f"({training.replay_questions}) together must be below training.questions ({training.questions})",
+            "At least one question of every step is this node's own",
+        )
+    if training.questions % training.processes:
+        raise ConfigError(
+            f"{origin}: training.questions ({training.questions}) must be a multiple of training.processes "
+            f"({training.processes})"
+        )
+    own = training.questions // training.processes
+    others = sum(-(-each // training.processes) for each in (training.peer_questions, training.replay_questions))
+    if others >= own:  # each rank rounds its shares up
+        raise ConfigError(
+            f"{origin}: training.processes ({training.processes}) leaves each process {own} of training.questions "
+            f"({training.questions}), and its shares of training.peer_questions ({training.peer_questions}) and "
+            f"training.replay_questions ({training.replay_questions}), rounded up, take {others}",
+            f"Set training.questions to {(others + 1) * training.processes} or more, or fewer processes",
+        )
+    if training.quantization != "none" and not training.lora.rank:
+        raise ConfigError(
+            f"{origin}: training.quantization = {training.quantization!r} needs adapters to train",
+            "Set training.lora.rank, for example to 16",
+        )
+    if training.revision and training.model in ("embedded", "auto"):
+        raise ConfigError(
+            f"{origin}: training.revision means nothing to training.model = {training.model!r}",
+            "Name a model of the Hub, or leave the revision out",
+        )
+    if training.schedule != "constant" and not training.schedule_steps:
+        raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
+
+
+def _check_chain(chain: ChainConfig, origin: str) -> None:
+    if not chain.rpc:
+        raise ConfigError(f"{origin}: chain.rpc names no endpoint", "Give the URL of at least one node of the chain")
+    for url in chain.rpc:
+        if not url.startswith(("http://", "https://", "ws://", "wss://", "file:", "credential:")):
+            raise ConfigError(
+                f"{origin}: chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by"
+            )
+    if chain.sender == "proxy" and not chain.proxy.org:
+        raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
+
+
+def _check_chain_shards(chain: ChainConfig, protocol: int, origin: str) -> None:
+    if chain.shards and protocol < MEMBERS_SHARDED_SINCE:
+        raise ConfigError(
+            f"{origin}: chain.shards is {chain.shards}, and dht.protocol {protocol}: older nodes know no shards",
+            f"Set dht.protocol to {MEMBERS_SHARDED_SINCE}, as the manifest of a large swarm does",
+        )
+    if chain.shards and chain.votes != "judged":
+        raise ConfigError(
+            f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
+            'Set chain.votes to "judged"',
+        )
