@@ -7,6 +7,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
+import msgspec
+
 from swarmd.animals import animal_name
 from swarmd.core.applied import Applied
 from swarmd.core.events import (
@@ -27,6 +29,7 @@ from swarmd.core.state import MEMBERS_MAX, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
+from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones are not counted
@@ -36,6 +39,34 @@ BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisatio
 VOTES_KEPT = 64
 TEXT_CHARACTERS_MAX = 128  # of an id or a name
 _PER_POINT = 4  # numbers: round, stage, reward, time
+
+
+class _KeptAccount(msgspec.Struct, array_like=True, gc=False):
+    """A `PeerAccount` as it is kept; `points` as bytes."""
+
+    peer: str
+    id: str
+    name: str
+    reward: float
+    known: bool
+    rounds: int
+    place: tuple[int, int]
+    last_reward: float | None
+    seen_at: float | None
+    left: bool
+    votes: int
+    points: bytes
+
+
+class _KeptLedger(msgspec.Struct, array_like=True):
+    """A `PeerLedger` as it is kept."""
+
+    accounts: list[_KeptAccount]
+    votes: list[tuple[int, str, int, tuple[str, ...]]]
+    turned_away: int
+    settled_round: int
+    on_chain: list[tuple[int, str, int, int, float]]
+    own: str
 
 
 class PeerAccount:
@@ -104,6 +135,20 @@ class PeerAccount:
             kept = [*range(0, count // 2, 2), *range(count // 2, count)]
             points = self.points
             self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
+
+    def kept(self, peer: str) -> _KeptAccount:
+        """As it is kept; `peer` is its id in full."""
+        fields = {name: getattr(self, name) for name in _KeptAccount.__struct_fields__[1:-1]}
+        return _KeptAccount(peer=peer, points=doubles_as_bytes(self.points), **fields)
+
+    @classmethod
+    def resumed(cls, kept: _KeptAccount) -> PeerAccount:
+        """The account that was kept. Raises msgspec.DecodeError."""
+        account = cls.__new__(cls)
+        for name in _KeptAccount.__struct_fields__[1:-1]:
+            setattr(account, name, getattr(kept, name))
+        account.points = doubles_of(kept.points)
+        return account
 
     def curve(self) -> Curve:
         """A peer's rewards as the HTTP interface answers them."""
@@ -175,6 +220,21 @@ class PeerLedger:
         else:
             return
         self.version += 1
+
+    def keep(self) -> bytes:
+        accounts = [account.kept(peer) for peer, account in self.accounts.items()]
+        votes, on_chain = list(self.votes), list(self._on_chain)
+        return msgspec.msgpack.encode(
+            _KeptLedger(accounts, votes, self.turned_away, self.settled_round, on_chain, self._own)
+        )
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptLedger)
+        self.begin(Base())
+        self.accounts = {each.peer: PeerAccount.resumed(each) for each in read.accounts}
+        self.votes.extend(read.votes)
+        self._on_chain.extend(read.on_chain)
+        self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""

@@ -82,6 +82,12 @@ class _Counting:
     def apply(self, applied: Applied) -> None:
         self._metrics.apply(applied)
 
+    def keep(self) -> bytes:
+        return self._metrics.keep()
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        self._metrics.resume(kept)
+
 
 class LogNode:
     """Follows the log of one node.
@@ -215,7 +221,11 @@ class LogNode:
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
-        return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
+        return notes + ((f"The log is being read: {share:.0%} so far{self._why_anew()}.",) if share < 1 else ())
+
+    def _why_anew(self) -> str:
+        keeping = self._whole.keeping
+        return f"; what was kept of it is made anew: {keeping.anew}" if keeping is not None and keeping.anew else ""
 
     async def curves(self, peers: Sequence[str]) -> Curves:
         return await self._answers.do(self._curves, tuple(peers))
