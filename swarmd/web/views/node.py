@@ -38,6 +38,7 @@ from swarmd.web.shapes import (
     Moment,
     Overview,
     PageSource,
+    PeerPage,
     RecipeView,
     StagesView,
     SwarmView,
@@ -48,7 +49,7 @@ from swarmd.web.views.charts import charts_view
 from swarmd.web.views.moments import event_row, moment_of, plain
 from swarmd.web.views.reading import LogReading, is_long
 from swarmd.web.views.recipe import recipe_view
-from swarmd.web.views.swarm import ViewContext, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, peer_page, peer_rows, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
@@ -202,6 +203,15 @@ class LogNode:
             around = ViewContext(self._facts.kind, self._facts.explorer, history.at, history.first, self._notes())
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
+    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
+        return await self._answers.do(self._peers, first, count, find)
+
+    def _peers(self, first: int, count: int, find: str) -> PeerPage:
+        self._settle()
+        shown = self._shown
+        with shown.history.lock:
+            return peer_page(shown.history.state, shown.ledger, first, count, find)
+
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""
         shown = self._shown
@@ -236,8 +246,8 @@ class LogNode:
         with shown.history.lock:
             accounts = shown.ledger.accounts
             if not peers:
-                rows = peer_rows(shown.history.state, shown.ledger)
-                peers = [row.id for row in rows if row.known][:CURVES_SHOWN]
+                rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
+                peers = [row.id for row in rows if row.known]
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
