@@ -169,7 +169,7 @@ class GossipFeed:
     def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
         ref = waiting.ref
         try:
-            rollouts = self._body(ref)
+            rollouts = body_of(ref, self._blobs)
             check_origin(rollouts, ref, waiting.swarm)
         except (NotFoundError, BlobError, RecordRejected):
             return  # pruned, or what the node refused as well and counts among its rejections
@@ -180,10 +180,12 @@ class GossipFeed:
             key = (rollouts.peer, rollouts.round, rollouts.stage, group.task, group.seed, group.index)
             yield Kept(_message(rollouts, group, choice, name, waiting), key, choice)
 
-    def _body(self, ref: RolloutsRef) -> Rollouts:
-        if ref.size_bytes > BODY_BYTES_MAX:
-            raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
-        return decode_rollouts(self._blobs.get(ref.digest))
+
+def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
+    """What a reference names. Raises NotFoundError, BlobError, RecordRejected."""
+    if ref.size_bytes > BODY_BYTES_MAX:
+        raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
+    return decode_rollouts(blobs.get(ref.digest))
 
 
 def with_scores(message: Message, group: ScoredGroup, choice: int) -> Message:

@@ -99,13 +99,16 @@ class PeerAccount:
         self.votes = 0
         self.points = array("d")
 
-    def credit(self, round_: int, stage: int, reward: float, at: float) -> None:
-        """Add the reward of a stage later than all so far."""
+    def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
+        """Add the reward of a stage later than all so far; one that is no number adds nothing."""
+        if not math.isfinite(reward):
+            return
         self.reward += reward
         self.known = True
         self.appear(round_, stage, at)
         self.last_reward = reward
         self.points.extend((round_, stage, reward, at))
+        self.thin(points_max)
 
     def appear(self, round_: int, stage: int, at: float) -> None:
         """It took part in a stage."""
@@ -205,7 +208,8 @@ class PeerLedger:
             for member in members_in(event):
                 self._meet(member.peer, member.name, at)
         elif isinstance(event, MemberLeft):
-            self._leave(event.peer)
+            if account := self._account(event.peer):
+                account.left = True
         elif isinstance(event, ReportSeen | ReportsSeen):
             for report in reports_in(event):
                 self._report(report.peer, report.round, report.stage, report.reward, at, state)
@@ -274,10 +278,6 @@ class PeerLedger:
             account.name = _name(name) or account.name
             account.seen_at, account.left = at, False
 
-    def _leave(self, peer: str) -> None:
-        if account := self._account(peer):
-            account.left = True
-
     def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
         account = self._account(peer)
         if account is None or (account.known and (round_, stage) <= account.place):
@@ -285,12 +285,7 @@ class PeerLedger:
         if state.chain is not None:
             account.appear(round_, stage, at)
         else:
-            self._credit(account, round_, stage, reward, at)
-
-    def _credit(self, account: PeerAccount, round_: int, stage: int, reward: float, at: float) -> None:
-        if reward == reward and abs(reward) != float("inf"):
-            account.credit(round_, stage, reward, at)
-            account.thin(min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // len(self.accounts))))
+            account.credit(round_, stage, reward, at, points_of(len(self.accounts)))
 
     def _gather(self, event: RolloutsGathered, at: float) -> None:
         for ref in event.rollouts:
@@ -309,7 +304,7 @@ class PeerLedger:
         for entry in event.logs:
             if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
                 reward = _scaled(entry.reward, scale)
-                self._credit(account, entry.round, entry.stage, reward, block.at)
+                account.credit(entry.round, entry.stage, reward, block.at, points_of(len(self.accounts)))
                 self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
             elif isinstance(entry, VoteLog):
                 self.votes.append((block.number, entry.peer, entry.round, entry.winners))
@@ -331,6 +326,11 @@ class PeerLedger:
             account.rounds -= account.place[0] != round_
         while self.votes and self.votes[-1][0] > fork:
             self._vote(self.votes.pop()[3], -1)
+
+
+def points_of(accounts: int) -> int:
+    """How many points of a curve each of so many peers may have."""
+    return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
 def _name(name: str) -> str:

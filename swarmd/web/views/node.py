@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +72,14 @@ def facts_of(config: Config | None) -> SwarmFacts:
     return SwarmFacts(config.swarm.kind, config.web.explorer, config) if config is not None else SwarmFacts()
 
 
+def _peers_of(node: LogNode, first: int, count: int, find: str) -> PeerPage:
+    """In a thread."""
+    node._settle()
+    shown = node._shown
+    with shown.history.lock:
+        return peer_page(shown.history.state, shown.ledger, first, count, find)
+
+
 class _Counting:
     """Hands the fold to the metrics, which count from a daemon's start on."""
 
@@ -118,7 +127,7 @@ class LogNode:
         self._directory = archive or paths.events
         self._blobs = Blobs(paths.blobs)
         self._whole = LogReading(
-            self._directory, self._blobs, self._on_whole, (_Counting(self.metrics),), grows=self._live
+            self._directory, self._blobs, partial(self._hear, True), (_Counting(self.metrics),), grows=self._live
         )
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
@@ -136,7 +145,8 @@ class LogNode:
         self._loop = asyncio.get_running_loop()
         self.changes = ChangeSignal()
         if is_long(self._directory):
-            self._recent = LogReading(self._directory, self._blobs, self._on_recent, grows=self._live, recent=True)
+            hear = partial(self._hear, False)
+            self._recent = LogReading(self._directory, self._blobs, hear, grows=self._live, recent=True)
             self._recent.tail.start()
             self._whole.tail.after = self._recent.tail.caught_up
         self._whole.tail.start()
@@ -159,13 +169,9 @@ class LogNode:
             else self._whole
         )
 
-    def _on_whole(self, batch: list[Applied]) -> None:
-        """In the thread that reads all."""
-        self._loop.call_soon_threadsafe(self._ring, batch, True)
-
-    def _on_recent(self, batch: list[Applied]) -> None:
-        """In the thread that reads the newest part."""
-        self._loop.call_soon_threadsafe(self._ring, batch, False)
+    def _hear(self, whole: bool, batch: list[Applied]) -> None:
+        """In the thread that reads all, or in that which reads the newest part."""
+        self._loop.call_soon_threadsafe(self._ring, batch, whole)
 
     def _ring(self, batch: list[Applied], whole: bool) -> None:
         """Pass on what a reading has told."""
@@ -204,13 +210,7 @@ class LogNode:
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
-        return await self._answers.do(self._peers, first, count, find)
-
-    def _peers(self, first: int, count: int, find: str) -> PeerPage:
-        self._settle()
-        shown = self._shown
-        with shown.history.lock:
-            return peer_page(shown.history.state, shown.ledger, first, count, find)
+        return await self._answers.do(_peers_of, self, first, count, find)
 
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""
@@ -231,11 +231,7 @@ class LogNode:
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
-        return notes + ((f"The log is being read: {share:.0%} so far{self._why_anew()}.",) if share < 1 else ())
-
-    def _why_anew(self) -> str:
-        keeping = self._whole.keeping
-        return f"; what was kept of it is made anew: {keeping.anew}" if keeping is not None and keeping.anew else ""
+        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.why_anew}.",) if share < 1 else ())
 
     async def curves(self, peers: Sequence[str]) -> Curves:
         return await self._answers.do(self._curves, tuple(peers))

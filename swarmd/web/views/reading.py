@@ -55,6 +55,12 @@ class LogReading:
         self.tail = LogTail(self.history, told, grows, recent, self.keeping)
 
     @property
+    def why_anew(self) -> str:
+        """What is to be said besides where it is read whole though something of it was kept."""
+        anew = self.keeping.anew if self.keeping is not None else ""
+        return f"; what was kept of it is made anew: {anew}" if anew else ""
+
+    @property
     def is_sound(self) -> bool:
         """Whether the log's end was reached, without trouble."""
         return self.tail.caught_up.is_set() and self.tail.trouble is None

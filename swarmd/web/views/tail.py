@@ -103,7 +103,8 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
-                    self._begin()
+                    if self._keeping is None or not self._keeping.resume():
+                        self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
                 self._follow()
                 return
@@ -116,10 +117,6 @@ class LogTail:
                 if not self._grows:
                     return
                 self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
-
-    def _begin(self) -> None:
-        if self._keeping is None or not self._keeping.resume():
-            self._history.begin(base_of(self._history.directory, self._recent))
 
     def _follow(self) -> None:
         """Read until stopped, or to the end of a log that does not grow."""
