@@ -52,6 +52,8 @@ LONG = {  # only by name
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
 CHOSEN = {  # options that a benchmark has
+    "dashboard": ("peers",),
+    "page": ("peers",),
     "fuzz": ("frames", "seed"),
     "newcomer": ("crowd", "times"),
     "longlife": ("events", "logs", "verbs"),
@@ -115,6 +117,8 @@ def parse() -> argparse.Namespace:
     fuzz.add_argument("--seed", type=int, metavar="N", help="of all that is sent")
     fuzz.add_argument("--crowd", type=int, metavar="N", help="free identities, 10,000 by default")
     fuzz.add_argument("--times", type=int, metavar="N", help="newcomers, one after another")
+    pages = parser.add_argument_group("dashboard, page")
+    pages.add_argument("--peers", type=int, metavar="N", help="of the swarm that is shown, 1,000 by default")
     longlife = parser.add_argument_group("longlife")
     longlife.add_argument("--events", type=int, metavar="N", help="of the longest log, a million by default")
     longlife.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")

@@ -51,6 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
 
 
+@pytest.fixture(scope="module")
+def without_sync() -> Iterator[None]:
+    """No waiting for the disk, in modules whose tests are not about durability."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(os, "fdatasync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def light_passphrases() -> None:
     """Files that tests encrypt in this process open in milliseconds; `strong_passphrases` undoes it for one test."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from swarmd.errors import LogWriteFailed, NoSpaceLeft
@@ -59,7 +60,7 @@ def write_all(descriptor: int, content: bytes, offset: int) -> None:
         view = view[written:]
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, *parts: bytes) -> None:
     """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
 
     Raises:
@@ -68,7 +69,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
-        _write_and_sync(temporary, content)
+        _write_and_sync(temporary, parts)
         temporary.replace(path)
         sync_directory(path.parent)
     except OSError as error:
@@ -76,10 +77,13 @@ def write_durably(path: Path, content: bytes) -> None:
         raise write_failure(error, path, "writing") from error
 
 
-def _write_and_sync(path: Path, content: bytes) -> None:
+def _write_and_sync(path: Path, parts: Sequence[bytes]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        write_all(descriptor, content, 0)
+        offset = 0
+        for part in parts:
+            write_all(descriptor, part, offset)
+            offset += len(part)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

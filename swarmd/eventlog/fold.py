@@ -108,12 +108,35 @@ def bases_where(directory: Path, holds: Callable[[State], bool]) -> Iterator[Bas
     Each step back is twice as long as the one before, and the last point is `oldest_base`: whoever folds from each in
     turn, until it finds what it needs, folds the log three times at most.
     """
-    earlier = [base for base in _snapshot_bases(directory) if holds(base.state)]
-    place = 0
-    while place < len(earlier):
-        yield earlier[place]
-        place = 2 * place + 1
+    earlier = (base for base in _snapshot_bases(directory) if holds(base.state))
+    for place, base in enumerate(earlier, 1):
+        if place & (place - 1) == 0:  # 1, 2, 4, 8, ...
+            yield base
     yield oldest_base(directory)
+
+
+def nearer_base(
+    directory: Path, base: Base, holds: Callable[[State], bool], fits: Callable[[State, State], bool]
+) -> Base | None:
+    """The last point behind a base to which a fold in place leads; that is several times as fast as one by events.
+
+    Args:
+        base: where to begin.
+        holds: of the state at the point and of those before; once it is false, it stays so.
+        fits: of the states before and after the commit that leads there.
+
+    Returns:
+        None where there is none such, or where `holds` is true to the log's end.
+    """
+    fold, state, found = StateFold(base.state), base.state, None
+    for commit in commits_from(directory, base):
+        fold_commit(fold, commit)
+        before, state = state, fold.state
+        if not holds(state):
+            return found
+        if fits(before, state):
+            found = Base(state, commit.end_seq)
+    return None
 
 
 def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:

@@ -48,7 +48,7 @@ class Gathered(Protocol):
     def begin(self, base: Base) -> None:
         """Begin anew, after this state."""
 
-    def resume(self, kept: bytes) -> None:
+    def resume(self, kept: bytes | memoryview) -> None:
         """Go on where `keep` was called. Raises msgspec.DecodeError where these are not its bytes."""
 
     def take(self, commit: Commit) -> None:
@@ -66,7 +66,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     first: int
     seq: int
     previous: bytes
-    body: bytes
+    body: memoryview  # of what was read: a long log's is large, and is held once only
 
 
 def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
@@ -138,7 +138,7 @@ def _read(path: Path) -> Summary | None:
     except OSError:
         return None
     head = len(MAGIC) + DIGEST_BYTES
-    payload = content[head:]
+    payload = memoryview(content)[head:]
     if content[: len(MAGIC)] != MAGIC or hashlib.sha256(payload).digest() != content[len(MAGIC) : head]:
         return None
     try:
@@ -148,9 +148,9 @@ def _read(path: Path) -> Summary | None:
 
 
 def _write(directory: Path, kind: SummaryKind, border: SegmentHeader, first: int, body: bytes) -> None:
-    summary = Summary(kind.version, border.node, first, border.first_seq, border.previous, body)
+    summary = Summary(kind.version, border.node, first, border.first_seq, border.previous, memoryview(body))
     payload = msgspec.msgpack.encode(summary)
     path = summary_path(directory, kind)
     with suppress(LogWriteFailed):
         make_directory(path.parent)
-        write_durably(path, MAGIC + hashlib.sha256(payload).digest() + payload)
+        write_durably(path, MAGIC + hashlib.sha256(payload).digest(), payload)

@@ -175,7 +175,7 @@ class HistoryGathering:
         if state.settings is not None:
             self._set(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
 
-    def resume(self, kept: bytes) -> None:
+    def resume(self, kept: bytes | memoryview) -> None:
         self._kept = msgspec.msgpack.decode(kept, type=GatheredHistory)
         self._stages = {(stage.round, stage.stage): stage for stage in self._kept.stages}
         self._kept.stages = []

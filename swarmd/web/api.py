@@ -26,6 +26,7 @@ from swarmd.web.shapes import (
     Moment,
     Overview,
     PageSource,
+    PeerPage,
     RecipeView,
     StagesView,
     SwarmView,
@@ -49,6 +50,8 @@ _SINCE = Parameter("since", "number", "POSIX seconds; by default where the log b
 _UNTIL = Parameter("until", "number", "POSIX seconds; by default where the log ends.", -TIME_MAX, TIME_MAX)
 _BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BUCKETS_MAX, default=256)
 _SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
+_BEHIND = Parameter("first", "integer", "How many of the first by rank are left out.", 0, default=0)
+_FIND = Parameter("find", "string", "Only peers with this in name or id, in any case.", 0, 128, default="")
 _NAME = Parameter("name", "string", "A peer's name, in any case.", 1, 128, required=True)
 
 
@@ -83,6 +86,9 @@ def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
     async def view(given: dict[str, Any]) -> SwarmView:
         return await source.view(given["limit"])
 
+    async def peers(given: dict[str, Any]) -> PeerPage:
+        return await source.peers(given["first"], given["count"], given["find"])
+
     async def curves(given: dict[str, Any]) -> Curves:
         return await source.curves(given["peer"])
 
@@ -91,6 +97,13 @@ def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
 
     return (
         Endpoint("/api/v1/swarm", "Where the swarm is and who takes part.", SwarmView, view, parameters=(_LIMIT,)),
+        Endpoint(
+            "/api/v1/swarm/peers",
+            "Part of the leaderboard, or of those with a text in name or id.",
+            PeerPage,
+            peers,
+            parameters=(_BEHIND, _LIMIT._replace(name="count"), _FIND),
+        ),
         Endpoint("/api/v1/swarm/curves", "Rewards of some peers.", Curves, curves, parameters=(_PEER,)),
         Endpoint("/api/v1/swarm/gossip", "What peers wrote.", Gossip, gossip, parameters=(_SINCE_ROUND,)),
     )

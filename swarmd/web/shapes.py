@@ -50,6 +50,14 @@ class PeerRow(msgspec.Struct, frozen=True):
     barred_until: int | None = None  # it signed two reports of one stage: nothing of it counts before this round
 
 
+class PeerPage(msgspec.Struct, frozen=True):
+    """`GET /api/v1/swarm/peers?first=N&count=N&find=TEXT`: part of the leaderboard, or of those who were looked for."""
+
+    total: int  # peers in all
+    found: int  # that were looked for; without `find` all of them
+    peers: tuple[PeerRow, ...]  # by rank; those who are called exactly so come first
+
+
 class ChainView(msgspec.Struct, frozen=True):
     """The contract behind a swarm, as the node's log or an endpoint knows it."""
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from swarmd.errors import SwarmdError
-from swarmd.web.shapes import Curves, Gossip, SwarmView
+from swarmd.web.shapes import Curves, Gossip, PeerPage, SwarmView
 
-PEERS_ANSWERED_MAX = 2000  # of one view; `total` says how many there are
+PEERS_ANSWERED_MAX = 2000  # of one view or page; `total` says how many there are
 
 
 class Unavailable(SwarmdError):
@@ -47,6 +47,13 @@ class SwarmSource(Protocol):
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
         """Where the swarm is and who takes part, the first `peers_max` by rank.
+
+        Raises:
+            SwarmdError: it cannot be told at present.
+        """
+
+    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
+        """`count` peers behind the `first` by rank, of all or of those with a text in name or id.
 
         Raises:
             SwarmdError: it cannot be told at present.

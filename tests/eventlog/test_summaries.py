@@ -107,7 +107,8 @@ def of_another_log(path: Path) -> None:
 def of_another_version(path: Path) -> None:
     summary = summaries._read(path)
     assert summary is not None
-    payload = msgspec.msgpack.encode(msgspec.structs.replace(summary, version=summary.version + 1, body=b""))
+    other = msgspec.structs.replace(summary, version=summary.version + 1, body=memoryview(b""))
+    payload = msgspec.msgpack.encode(other)
     path.write_bytes(summaries.MAGIC + hashlib.sha256(payload).digest() + payload)
 
 

@@ -130,6 +130,9 @@ def test_a_parameter_out_of_range_is_named(server: Served, query: str) -> None:
         "/api/name-to-id?name=",
         "/api/gossip?since_round=x",
         "/api/v1/swarm?limit=0",
+        "/api/v1/swarm/peers?count=2001",
+        "/api/v1/swarm/peers?first=-1",
+        "/api/v1/swarm/peers?find=" + "a" * 129,
     ],
 )
 def test_other_parameters_likewise(server: Served, path: str) -> None:

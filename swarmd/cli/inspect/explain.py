@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,8 @@ from swarmd.paths import DataPaths
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from swarmd.core.state import State
+    from swarmd.eventlog.fold import Base
     from swarmd.observe.narrative.story import Story
 
 ANSWER_S = 2.0  # longest wait for a daemon
@@ -104,13 +107,12 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
         LogDamaged, LogNewer: it cannot be read.
     """
     from swarmd.cli.inspect.replay import folded
-    from swarmd.eventlog.fold import bases_where
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.narrative.story import StoryTeller, reached
+    from swarmd.observe.narrative.story import StoryTeller
 
     log = find_log(directory)
     teller = StoryTeller(round_)
-    for base in bases_where(log, lambda state: reached(state) < round_ - 1):
+    for base in bases_before(log, round_):
         teller = StoryTeller(round_)
         for applied in folded(log, None, progress=True, base=base):
             teller.apply(applied)
@@ -119,6 +121,25 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
         if teller.knows_before:
             break
     return [teller.story(now)]
+
+
+def bases_before(log: Path, round_: int) -> Iterator[Base]:
+    """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
+    joined a stage, then snapshots.
+    """
+    from swarmd.eventlog.fold import bases_where, nearer_base
+    from swarmd.observe.narrative.story import joins_stage, reached
+
+    def is_before(state: State) -> bool:
+        return reached(state) < round_ - 1
+
+    bases = bases_where(log, is_before)
+    first = next(bases)
+    nearer = nearer_base(log, first, is_before, joins_stage)
+    if nearer is not None:
+        yield nearer
+    yield first
+    yield from bases
 
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:

@@ -71,7 +71,7 @@ class BoardGathering:
         self._check = LeaderboardCheck(state.coordination.standings if state.coordination else ())
         self._boards = VerifiedBoards(_swarm_of(state))
 
-    def resume(self, kept: bytes) -> None:
+    def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=_KeptBoards)
         self._fold = StateFold(decode_state(read.state))
         self._check = LeaderboardCheck(read.counted)
@@ -147,7 +147,7 @@ class ChainGathering:
     def begin(self, base: Base) -> None:
         self.standings, self.found = ChainStandings(), KeptChain()
 
-    def resume(self, kept: bytes) -> None:
+    def resume(self, kept: bytes | memoryview) -> None:
         self.found = msgspec.msgpack.decode(kept, type=KeptChain)
         self.standings = ChainStandings(self.found.standings)
 

@@ -79,6 +79,15 @@ class Metrics:
             self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
         self._outcomes.apply(applied)
 
+    def keep(self) -> bytes:
+        """All that was counted of the log so far."""
+        return self._outcomes.keep()
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
+        bytes."""
+        self._outcomes = Outcomes.resumed(kept)
+
     def count_notification(self, sender: str, sent: bool) -> None:
         """Note what came of a message; `sender` is one of `swarmd.observe.telemetry.labels.SENDERS`."""
         self._notifications.labels(sender, labels.OUTCOMES[not sent]).inc()

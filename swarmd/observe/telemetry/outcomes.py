@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
@@ -104,6 +105,16 @@ COUNTERS: Mapping[str, Count] = {
 }
 
 
+class _KeptOutcomes(msgspec.Struct, array_like=True):
+    """`Outcomes` as they are kept: counters above 0 with their labels' values; by part of a stage how many took so long
+    as each bound of `PART_SECONDS`, or longer than all, and their seconds together."""
+
+    counts: list[tuple[str, tuple[str, ...], float]]
+    parts: list[tuple[str, list[float], float]]
+    reward_confirmed: float
+    progress: NodeProgress
+
+
 class Outcomes:
     """Counts of one life of a daemon.
 
@@ -143,6 +154,31 @@ class Outcomes:
         for family in self._registry.collect():
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
+
+    def keep(self) -> bytes:
+        """All that was counted."""
+        counts: list[tuple[str, tuple[str, ...], float]] = []
+        for name, counter in self._counters.items():
+            for sample in next(iter(counter.collect())).samples:
+                if sample.name.endswith("_total") and sample.value:
+                    values = tuple(sample.labels[label] for label in COUNTERS[name].labels)
+                    counts.append((name, values, sample.value))
+        parts = [(part, *_of_histogram(self.part_seconds.labels(part))) for part in labels.PARTS]
+        reward = next(iter(self.reward_confirmed.collect())).samples[0].value
+        return msgspec.msgpack.encode(_KeptOutcomes(counts, parts, reward, self.progress))
+
+    @classmethod
+    def resumed(cls, kept: bytes | memoryview) -> Outcomes:
+        """What was kept. Raises msgspec.DecodeError, ValueError or LookupError where these are not its bytes."""
+        read = msgspec.msgpack.decode(kept, type=_KeptOutcomes)
+        outcomes = cls(read.progress)
+        for name, values, value in read.counts:
+            counter = outcomes._counters[name]
+            (counter.labels(*values) if values else counter).inc(value)
+        for part, counts, seconds in read.parts:
+            _fill_histogram(outcomes.part_seconds.labels(part), counts, seconds)
+        outcomes.reward_confirmed.set(read.reward_confirmed)
+        return outcomes
 
     def apply(self, applied: Applied) -> None:
         """Count an event."""
@@ -194,6 +230,18 @@ def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:
     for values in product(*count.labels.values()) if count.labels else ():
         counter.labels(*values)
     return counter
+
+
+def _of_histogram(histogram: Histogram) -> tuple[list[float], float]:
+    """How many observations lie in each bucket, and their sum; prometheus_client tells sums up to each bound alone."""
+    return [bucket.get() for bucket in histogram._buckets], histogram._sum.get()
+
+
+def _fill_histogram(histogram: Histogram, counts: list[float], total: float) -> None:
+    """What `_of_histogram` told, in an empty histogram of the same buckets."""
+    for bucket, count in zip(histogram._buckets, counts, strict=True):
+        bucket.set(count)
+    histogram._sum.set(total)
 
 
 # --- what the states show ---

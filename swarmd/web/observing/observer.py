@@ -56,11 +56,11 @@ from swarmd.manifest import Manifest
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
-from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, PageSource, SwarmView
+from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, PageSource, PeerPage, SwarmView
 from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.ledger import PeerLedger
-from swarmd.web.views.swarm import ViewContext, isolated_words, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, isolated_words, peer_page, peer_rows, swarm_view
 
 CURVES_SHOWN = 10  # where none are asked for
 GATHER_S = 20.0  # for the rollouts of a stage
@@ -252,9 +252,13 @@ class DhtSwarm:
         seen = swarm_view(self._state, self._ledger, around, peers_max)
         return msgspec.structs.replace(seen, source="dht", notes=self._notes())
 
+    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
+        """Part of the leaderboard."""
+        return peer_page(self._state, self._ledger, first, count, find)
+
     async def curves(self, peers: Sequence[str]) -> Curves:
         """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
-        wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger)[:CURVES_SHOWN]]
+        wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
         accounts = self._ledger.accounts
         return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
 

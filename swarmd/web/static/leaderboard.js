@@ -7,6 +7,7 @@ import { legend } from "./patches.js";
 import { VirtualRows } from "./virtual.js";
 
 const FEW = 8; // with so few peers the messages get the whole width
+const BY_NAME = new Intl.Collator(); // many times as fast as localeCompare
 const TALL = matchMedia("(max-width: 700px)");
 
 /**
@@ -34,10 +35,14 @@ export class Board {
     this.own = found.peer;
     this.onCurve = onCurve;
     this.peers = /** @type {PeerRow[]} */ ([]);
+    this.top = /** @type {PeerRow[]} */ ([]); // as they came with the view
+    this.rest = /** @type {PeerRow[]} */ ([]); // of a large swarm, those behind; they come apart, and less often
+    this.total = 0;
     this.order = COLUMNS[0];
     this.down = false;
     this.hits = /** @type {PeerRow[]} */ ([]);
     this.hit = 0;
+    this.hitIds = /** @type {Set<string>} */ (new Set());
     this.sought = "";
     this.colours = /** @type {Map<string, string>} */ (new Map());
     this.rows = this.build();
@@ -69,12 +74,26 @@ export class Board {
   /** @param {any} view SwarmView */
   show(view) {
     this.at = view.at;
-    this.peers = [...view.peers];
-    this.top = Math.max(...this.peers.map((peer) => (peer.known && peer.reward) || 0), 0);
-    byId("board").classList.toggle("no-votes", !view.chain && this.peers.every((peer) => peer.votes === null));
+    this.top = view.peers;
+    this.total = view.total;
+    this.highest = Math.max(...view.peers.map((/** @type {PeerRow} */ peer) => (peer.known && peer.reward) || 0), 0);
+    byId("board").classList.toggle("no-votes", !view.chain && this.top.every((peer) => peer.votes === null));
+    if (this.total <= this.top.length) this.rest = [];
+    this.put();
+  }
+
+  /** Those behind the ones that come with the view. @param {PeerRow[]} rest */
+  showRest(rest) {
+    this.rest = rest;
+    this.put();
+  }
+
+  put() {
+    const first = new Set(this.rest.length ? this.top.map((peer) => peer.id) : []);
+    this.peers = [...this.top, ...this.rest.filter((peer) => !first.has(peer.id))];
     byId("board").setAttribute("aria-rowcount", String(this.peers.length + 1));
-    const cut = view.total > this.peers.length ? `first ${count(this.peers.length)} of ` : "";
-    say(byId("board-count"), cut + plural(Math.max(view.total, this.peers.length), "peer"));
+    const cut = this.total > this.peers.length && !this.rest.length ? `first ${count(this.peers.length)} of ` : "";
+    say(byId("board-count"), cut + plural(Math.max(this.total, this.peers.length), "peer"));
     byId("columns").classList.toggle("few", this.peers.length <= FEW);
     this.sort();
     if (this.sought) this.seek(this.sought, false);
@@ -135,7 +154,7 @@ export class Board {
     own.hidden = peer.id !== this.own;
     say(figures, this.figures(peer));
     setCopy(copy, peer.id);
-    sum.children[0].style.transform = `scaleX(${this.top > 0 && peer.known ? Math.max(0, peer.reward / this.top) : 0})`;
+    sum.children[0].style.transform = `scaleX(${this.share(peer)})`;
     say(sum.children[1], peer.known ? reward(peer.reward) : "—");
     say(last, peer.last_reward === null ? "—" : reward(peer.last_reward));
     last.title = peer.last_round < 0 ? "" : `in round ${peer.last_round}, stage ${peer.last_stage}`;
@@ -143,6 +162,11 @@ export class Board {
     say(votes, peer.votes === null ? "—" : count(peer.votes));
     say(seen, peer.barred_until !== null ? "barred" : peer.present ? this.seen(peer) : "left");
     row.title = barred(peer);
+  }
+
+  /** Of the highest reward. @param {PeerRow} peer */
+  share(peer) {
+    return this.highest > 0 && peer.known ? Math.max(0, peer.reward / this.highest) : 0;
   }
 
   /** What a narrow screen has no columns for. @param {PeerRow} peer */
@@ -156,7 +180,7 @@ export class Board {
   /** @param {PeerRow} peer */
   rowClass(peer) {
     const names = [peer.present ? "" : "gone", peer.id === this.own ? "own" : ""];
-    if (this.hits.some((hit) => hit.id === peer.id)) names.push("hit");
+    if (this.hitIds.has(peer.id)) names.push("hit");
     if (this.hits[this.hit]?.id === peer.id) names.push("chosen");
     return names.filter(Boolean).join(" ");
   }
@@ -192,6 +216,7 @@ export class Board {
     const chosen = this.hits[this.hit]?.id;
     const held = this.peers.filter((peer) => wanted && matches(peer, wanted));
     this.hits = held.sort((one, other) => Number(isExact(other, wanted)) - Number(isExact(one, wanted)));
+    this.hitIds = new Set(this.hits.map((peer) => peer.id));
     const again = this.hits.findIndex((peer) => peer.id === chosen);
     this.hit = move || again < 0 ? 0 : again;
     this.tellHits(wanted && text.trim());
@@ -236,6 +261,6 @@ function isExact(peer, wanted) {
 
 /** What is unknown comes first when ascending. @param {any} one @param {any} other */
 function compare(one, other) {
-  if (typeof one === "string") return one.localeCompare(other);
+  if (typeof one === "string") return BY_NAME.compare(one, other);
   return (one ?? -Infinity) === (other ?? -Infinity) ? 0 : (one ?? -Infinity) - (other ?? -Infinity);
 }

@@ -10,6 +10,8 @@ import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
 import { bindTheme, here, notice, report, showCondition, whenRead } from "./top.js";
 
+const PAGE_PEERS = 2000; // as many as the server gives at once
+const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
 const CURVES_EVERY_MS = 5000; // at most so often are the curves asked for again
 
 class SwarmPage {
@@ -22,6 +24,7 @@ class SwarmPage {
     this.place = "";
     this.due = 0;
     this.lost = false;
+    this.restAt = -Infinity; // when the rest of the leaderboard was asked for last
   }
 
   async load() {
@@ -48,6 +51,7 @@ class SwarmPage {
     showChain(view);
     byId("notes").hidden = view.notes.length === 0;
     fill(byId("notes-list"), ...view.notes.map((/** @type {string} */ note) => el("li", {}, note)));
+    if (view.total > view.peers.length) this.loadRest(view.peers.length, view.total);
     const place = `${view.round}/${view.stage}/${view.reports}`;
     if (this.place && this.place !== place) this.curvesSoon();
     this.place = place;
@@ -66,6 +70,17 @@ class SwarmPage {
       this.curves.show(curves);
       this.board.showCurves(this.curves.colours);
     });
+  }
+
+  /** Peers behind those of the view, page by page. @param {number} first @param {number} total */
+  async loadRest(first, total) {
+    if (performance.now() < this.restAt + REST_EVERY_MS) return;
+    this.restAt = performance.now();
+    /** @type {any[]} */
+    const rest = [];
+    for (let behind = first; behind < total; behind += PAGE_PEERS)
+      await this.part(`swarm/peers?first=${behind}&count=${PAGE_PEERS}`, ({ peers }) => rest.push(...peers));
+    this.board.showRest(rest);
   }
 
   /** @param {string} id */

@@ -41,6 +41,14 @@ class Waiting(NamedTuple):
     swarm: str
 
 
+class _KeptFeed(msgspec.Struct, array_like=True):
+    """A `GossipFeed` as it is kept: what it would look at, had nobody asked yet."""
+
+    named: list[Waiting]
+    scores: list[str]
+    seen: list[str]
+
+
 class Kept:
     """A message, and by which key and completion scores find it."""
 
@@ -71,6 +79,8 @@ class GossipFeed:
             self._news: deque[str] = deque(maxlen=GOSSIP_KEPT)  # ids of what came, or was scored, last
             self._count = 0  # of all news ever
             self._scores: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # digests not read yet
+            self._named: deque[Waiting] = deque(maxlen=BODIES_WAITING_MAX)  # those that waited last, looked at or not
+            self._scored: deque[str] = deque(maxlen=BODIES_WAITING_MAX)  # and the scores
             self._seen: deque[str] = deque(maxlen=4 * BODIES_WAITING_MAX)  # digests
 
     def apply(self, applied: Applied) -> None:
@@ -85,9 +95,25 @@ class GossipFeed:
         for ref in refs:
             if ref.digest not in self._seen:
                 self._seen.append(ref.digest)
-                self._waiting.append(Waiting(ref, applied.seq, applied.at, settings.swarm if settings else ""))
+                waiting = Waiting(ref, applied.seq, applied.at, settings.swarm if settings else "")
+                self._waiting.append(waiting)
+                self._named.append(waiting)
         if isinstance(event, StageTrained) and event.scored:
             self._scores.append(event.scored)
+            self._scored.append(event.scored)
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(_KeptFeed(list(self._named), list(self._scored), list(self._seen)))
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptFeed)
+        self.begin(Base())
+        with self._lock:
+            for own in (self._waiting, self._named):
+                own.extend(read.named)
+            for scores in (self._scores, self._scored):
+                scores.extend(read.scores)
+            self._seen.extend(read.seen)
 
     def has_beyond(self, count: int) -> bool:
         """Whether `since` may have more than the first `count`."""
@@ -143,7 +169,7 @@ class GossipFeed:
     def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
         ref = waiting.ref
         try:
-            rollouts = self._body(ref)
+            rollouts = body_of(ref, self._blobs)
             check_origin(rollouts, ref, waiting.swarm)
         except (NotFoundError, BlobError, RecordRejected):
             return  # pruned, or what the node refused as well and counts among its rejections
@@ -154,10 +180,12 @@ class GossipFeed:
             key = (rollouts.peer, rollouts.round, rollouts.stage, group.task, group.seed, group.index)
             yield Kept(_message(rollouts, group, choice, name, waiting), key, choice)
 
-    def _body(self, ref: RolloutsRef) -> Rollouts:
-        if ref.size_bytes > BODY_BYTES_MAX:
-            raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
-        return decode_rollouts(self._blobs.get(ref.digest))
+
+def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
+    """What a reference names. Raises NotFoundError, BlobError, RecordRejected."""
+    if ref.size_bytes > BODY_BYTES_MAX:
+        raise RecordRejected("oversize", f"rollouts of {ref.size_bytes} bytes")
+    return decode_rollouts(blobs.get(ref.digest))
 
 
 def with_scores(message: Message, group: ScoredGroup, choice: int) -> Message:

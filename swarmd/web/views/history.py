@@ -12,16 +12,20 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
+import msgspec
+
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
+from swarmd.eventlog.segment import first_seq_of, segment_name
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
 KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
+KEPT_BYTES_MAX = 16 * 1024 * 1024  # of those that are kept beside the log
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
 
@@ -32,6 +36,13 @@ class Follower(Projection, Protocol):
     def begin(self, base: Base) -> None:
         """Forget everything: the fold begins at this state."""
 
+    def keep(self) -> bytes:
+        """All that was followed so far."""
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
+        bytes."""
+
 
 class Keyframe(NamedTuple):
     """The state before event `seq`, where its commit begins, and where the state lies packed."""
@@ -40,6 +51,37 @@ class Keyframe(NamedTuple):
     place: Cursor | None
     offset: int
     size_bytes: int
+
+
+class KeptHistory(msgspec.Struct, array_like=True):
+    """A `LogHistory` as it is kept, without its keyframes.
+
+    Attributes:
+        state: encoded; that before event `next_seq`.
+        at: time of the event before.
+        distance: between two keyframes.
+    """
+
+    state: bytes
+    next_seq: int
+    at: float
+    distance: int
+
+
+class KeptKeyframe(msgspec.Struct, array_like=True, gc=False):
+    """One keyframe as it is kept.
+
+    Attributes:
+        seq: the event that follows on the state.
+        segment: its first event, where the commit of event `seq` begins in it; -1 where that is not known.
+        offset: in that segment.
+        packed: the state.
+    """
+
+    seq: int
+    segment: int
+    offset: int
+    packed: bytes
 
 
 class Keyframes:
@@ -76,8 +118,26 @@ class Keyframes:
 
     def unpack(self, keyframe: Keyframe) -> State:
         """The state itself."""
-        packed = os.pread(self._file.fileno(), keyframe.size_bytes, keyframe.offset)
-        return decode_state(zlib.decompress(packed))
+        return decode_state(zlib.decompress(self._read(keyframe.offset, keyframe.size_bytes)))
+
+    def packed(self) -> list[KeptKeyframe]:
+        """As they are kept: the first, and of the others each second, fourth, ... where all are too much."""
+        chosen = self.kept
+        while sum(keyframe.size_bytes for keyframe in chosen) > KEPT_BYTES_MAX and len(chosen) > 1:
+            chosen = chosen[::2]
+        return [
+            KeptKeyframe(seq, *((first_seq_of(at.path), at.offset) if at else (-1, 0)), self._read(offset, size))
+            for seq, at, offset, size in chosen
+        ]
+
+    def resume(self, kept: Sequence[KeptKeyframe], directory: Path, distance: int) -> None:
+        """Those that were kept, and their distance."""
+        self.distance = distance
+        for each in kept:
+            known = each.segment >= 0
+            place = Cursor(each.seq, directory / segment_name(each.segment), each.offset) if known else None
+            if self._write(each.packed):
+                self.kept.append(Keyframe(each.seq, place, self._end - len(each.packed), len(each.packed)))
 
     def begin_at(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""
@@ -94,6 +154,9 @@ class Keyframes:
                 packed = os.pread(before.fileno(), keyframe.size_bytes, keyframe.offset)
                 if self._write(packed):
                     self.kept.append(keyframe._replace(offset=self._end - len(packed)))
+
+    def _read(self, offset: int, size_bytes: int) -> bytes:
+        return os.pread(self._file.fileno(), size_bytes, offset)
 
     def _write(self, packed: bytes) -> bool:
         try:
@@ -146,6 +209,33 @@ class LogHistory:
             self._keyframes.keep(base.seq, None, base.state)
             for follower in self._followers:
                 follower.begin(base)
+
+    def keep(self) -> tuple[Cursor, list[bytes]] | None:
+        """The place that was reached and, in parts, all that was made of the log so far; None before the first
+        commit."""
+        with self.lock:
+            if self._place is None:
+                return None
+            own = KeptHistory(encode_state(self.state), self.next_seq, self.at, self._keyframes.distance)
+            keyframes = msgspec.msgpack.encode(self._keyframes.packed())
+            followers = [follower.keep() for follower in self._followers]
+            return self._place, [msgspec.msgpack.encode(own), keyframes, *followers]
+
+    def resume(self, place: Cursor, kept: Sequence[bytes | memoryview]) -> None:
+        """Go on where `keep` was called.
+
+        Raises:
+            msgspec.DecodeError, ValueError, LookupError: it is not what was kept; only `begin` makes sense then.
+        """
+        own, keyframes, *followers = kept
+        read = msgspec.msgpack.decode(own, type=KeptHistory)
+        with self.lock:
+            self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
+            self._keyframes, self._windows = Keyframes(), []
+            packed = msgspec.msgpack.decode(keyframes, type=list[KeptKeyframe])
+            self._keyframes.resume(packed, self.directory, read.distance)
+            for follower, followed in zip(self._followers, followers, strict=True):
+                follower.resume(followed)
 
     def apply(self, commit: Commit, end: Cursor) -> list[Applied]:
         """Fold the commit that follows; `end` is the place behind it."""

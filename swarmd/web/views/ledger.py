@@ -7,6 +7,8 @@ from array import array
 from collections import deque
 from collections.abc import Sequence
 
+import msgspec
+
 from swarmd.animals import animal_name
 from swarmd.core.applied import Applied
 from swarmd.core.events import (
@@ -27,6 +29,7 @@ from swarmd.core.state import MEMBERS_MAX, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base
 from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
+from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones are not counted
@@ -36,6 +39,34 @@ BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisatio
 VOTES_KEPT = 64
 TEXT_CHARACTERS_MAX = 128  # of an id or a name
 _PER_POINT = 4  # numbers: round, stage, reward, time
+
+
+class _KeptAccount(msgspec.Struct, array_like=True, gc=False):
+    """A `PeerAccount` as it is kept; `points` as bytes."""
+
+    peer: str
+    id: str
+    name: str
+    reward: float
+    known: bool
+    rounds: int
+    place: tuple[int, int]
+    last_reward: float | None
+    seen_at: float | None
+    left: bool
+    votes: int
+    points: bytes
+
+
+class _KeptLedger(msgspec.Struct, array_like=True):
+    """A `PeerLedger` as it is kept."""
+
+    accounts: list[_KeptAccount]
+    votes: list[tuple[int, str, int, tuple[str, ...]]]
+    turned_away: int
+    settled_round: int
+    on_chain: list[tuple[int, str, int, int, float]]
+    own: str
 
 
 class PeerAccount:
@@ -68,13 +99,16 @@ class PeerAccount:
         self.votes = 0
         self.points = array("d")
 
-    def credit(self, round_: int, stage: int, reward: float, at: float) -> None:
-        """Add the reward of a stage later than all so far."""
+    def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
+        """Add the reward of a stage later than all so far; one that is no number adds nothing."""
+        if not math.isfinite(reward):
+            return
         self.reward += reward
         self.known = True
         self.appear(round_, stage, at)
         self.last_reward = reward
         self.points.extend((round_, stage, reward, at))
+        self.thin(points_max)
 
     def appear(self, round_: int, stage: int, at: float) -> None:
         """It took part in a stage."""
@@ -104,6 +138,20 @@ class PeerAccount:
             kept = [*range(0, count // 2, 2), *range(count // 2, count)]
             points = self.points
             self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
+
+    def kept(self, peer: str) -> _KeptAccount:
+        """As it is kept; `peer` is its id in full."""
+        fields = {name: getattr(self, name) for name in _KeptAccount.__struct_fields__[1:-1]}
+        return _KeptAccount(peer=peer, points=doubles_as_bytes(self.points), **fields)
+
+    @classmethod
+    def resumed(cls, kept: _KeptAccount) -> PeerAccount:
+        """The account that was kept. Raises msgspec.DecodeError."""
+        account = cls.__new__(cls)
+        for name in _KeptAccount.__struct_fields__[1:-1]:
+            setattr(account, name, getattr(kept, name))
+        account.points = doubles_of(kept.points)
+        return account
 
     def curve(self) -> Curve:
         """A peer's rewards as the HTTP interface answers them."""
@@ -160,7 +208,8 @@ class PeerLedger:
             for member in members_in(event):
                 self._meet(member.peer, member.name, at)
         elif isinstance(event, MemberLeft):
-            self._leave(event.peer)
+            if account := self._account(event.peer):
+                account.left = True
         elif isinstance(event, ReportSeen | ReportsSeen):
             for report in reports_in(event):
                 self._report(report.peer, report.round, report.stage, report.reward, at, state)
@@ -175,6 +224,21 @@ class PeerLedger:
         else:
             return
         self.version += 1
+
+    def keep(self) -> bytes:
+        accounts = [account.kept(peer) for peer, account in self.accounts.items()]
+        votes, on_chain = list(self.votes), list(self._on_chain)
+        return msgspec.msgpack.encode(
+            _KeptLedger(accounts, votes, self.turned_away, self.settled_round, on_chain, self._own)
+        )
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptLedger)
+        self.begin(Base())
+        self.accounts = {each.peer: PeerAccount.resumed(each) for each in read.accounts}
+        self.votes.extend(read.votes)
+        self._on_chain.extend(read.on_chain)
+        self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
         """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
@@ -214,10 +278,6 @@ class PeerLedger:
             account.name = _name(name) or account.name
             account.seen_at, account.left = at, False
 
-    def _leave(self, peer: str) -> None:
-        if account := self._account(peer):
-            account.left = True
-
     def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
         account = self._account(peer)
         if account is None or (account.known and (round_, stage) <= account.place):
@@ -225,12 +285,7 @@ class PeerLedger:
         if state.chain is not None:
             account.appear(round_, stage, at)
         else:
-            self._credit(account, round_, stage, reward, at)
-
-    def _credit(self, account: PeerAccount, round_: int, stage: int, reward: float, at: float) -> None:
-        if reward == reward and abs(reward) != float("inf"):
-            account.credit(round_, stage, reward, at)
-            account.thin(min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // len(self.accounts))))
+            account.credit(round_, stage, reward, at, points_of(len(self.accounts)))
 
     def _gather(self, event: RolloutsGathered, at: float) -> None:
         for ref in event.rollouts:
@@ -249,7 +304,7 @@ class PeerLedger:
         for entry in event.logs:
             if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
                 reward = _scaled(entry.reward, scale)
-                self._credit(account, entry.round, entry.stage, reward, block.at)
+                account.credit(entry.round, entry.stage, reward, block.at, points_of(len(self.accounts)))
                 self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
             elif isinstance(entry, VoteLog):
                 self.votes.append((block.number, entry.peer, entry.round, entry.winners))
@@ -271,6 +326,11 @@ class PeerLedger:
             account.rounds -= account.place[0] != round_
         while self.votes and self.votes[-1][0] > fork:
             self._vote(self.votes.pop()[3], -1)
+
+
+def points_of(accounts: int) -> int:
+    """How many points of a curve each of so many peers may have."""
+    return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
 
 
 def _name(name: str) -> str:

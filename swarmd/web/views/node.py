@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ from swarmd.web.shapes import (
     Moment,
     Overview,
     PageSource,
+    PeerPage,
     RecipeView,
     StagesView,
     SwarmView,
@@ -48,7 +50,7 @@ from swarmd.web.views.charts import charts_view
 from swarmd.web.views.moments import event_row, moment_of, plain
 from swarmd.web.views.reading import LogReading, is_long
 from swarmd.web.views.recipe import recipe_view
-from swarmd.web.views.swarm import ViewContext, peer_rows, swarm_view
+from swarmd.web.views.swarm import ViewContext, peer_page, peer_rows, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past
 THREADS = 2  # for all others that take time
@@ -70,6 +72,14 @@ def facts_of(config: Config | None) -> SwarmFacts:
     return SwarmFacts(config.swarm.kind, config.web.explorer, config) if config is not None else SwarmFacts()
 
 
+def _peers_of(node: LogNode, first: int, count: int, find: str) -> PeerPage:
+    """In a thread."""
+    node._settle()
+    shown = node._shown
+    with shown.history.lock:
+        return peer_page(shown.history.state, shown.ledger, first, count, find)
+
+
 class _Counting:
     """Hands the fold to the metrics, which count from a daemon's start on."""
 
@@ -81,6 +91,12 @@ class _Counting:
 
     def apply(self, applied: Applied) -> None:
         self._metrics.apply(applied)
+
+    def keep(self) -> bytes:
+        return self._metrics.keep()
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        self._metrics.resume(kept)
 
 
 class LogNode:
@@ -111,7 +127,7 @@ class LogNode:
         self._directory = archive or paths.events
         self._blobs = Blobs(paths.blobs)
         self._whole = LogReading(
-            self._directory, self._blobs, self._on_whole, (_Counting(self.metrics),), grows=self._live
+            self._directory, self._blobs, partial(self._hear, True), (_Counting(self.metrics),), grows=self._live
         )
         self._recent: LogReading | None = None  # what is shown until the whole of a long log has been read
         self._told_seq: int | None = None  # the event that is told next
@@ -129,7 +145,8 @@ class LogNode:
         self._loop = asyncio.get_running_loop()
         self.changes = ChangeSignal()
         if is_long(self._directory):
-            self._recent = LogReading(self._directory, self._blobs, self._on_recent, grows=self._live, recent=True)
+            hear = partial(self._hear, False)
+            self._recent = LogReading(self._directory, self._blobs, hear, grows=self._live, recent=True)
             self._recent.tail.start()
             self._whole.tail.after = self._recent.tail.caught_up
         self._whole.tail.start()
@@ -152,13 +169,9 @@ class LogNode:
             else self._whole
         )
 
-    def _on_whole(self, batch: list[Applied]) -> None:
-        """In the thread that reads all."""
-        self._loop.call_soon_threadsafe(self._ring, batch, True)
-
-    def _on_recent(self, batch: list[Applied]) -> None:
-        """In the thread that reads the newest part."""
-        self._loop.call_soon_threadsafe(self._ring, batch, False)
+    def _hear(self, whole: bool, batch: list[Applied]) -> None:
+        """In the thread that reads all, or in that which reads the newest part."""
+        self._loop.call_soon_threadsafe(self._ring, batch, whole)
 
     def _ring(self, batch: list[Applied], whole: bool) -> None:
         """Pass on what a reading has told."""
@@ -196,6 +209,9 @@ class LogNode:
             around = ViewContext(self._facts.kind, self._facts.explorer, history.at, history.first, self._notes())
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
+    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
+        return await self._answers.do(_peers_of, self, first, count, find)
+
     def _settle(self) -> None:
         """Take over the coordinator's sums where the network worker has read newer ones."""
         shown = self._shown
@@ -215,7 +231,7 @@ class LogNode:
     def _notes(self) -> tuple[str, ...]:
         trouble, share = self._shown.tail.trouble, self._whole.tail.share_read
         notes = (f"The log cannot be read to its end: {trouble}.",) if trouble else ()
-        return notes + ((f"The log is being read: {share:.0%} so far.",) if share < 1 else ())
+        return notes + ((f"The log is being read: {share:.0%} so far{self._whole.why_anew}.",) if share < 1 else ())
 
     async def curves(self, peers: Sequence[str]) -> Curves:
         return await self._answers.do(self._curves, tuple(peers))
@@ -226,8 +242,8 @@ class LogNode:
         with shown.history.lock:
             accounts = shown.ledger.accounts
             if not peers:
-                rows = peer_rows(shown.history.state, shown.ledger)
-                peers = [row.id for row in rows if row.known][:CURVES_SHOWN]
+                rows = peer_rows(shown.history.state, shown.ledger, count=CURVES_SHOWN)
+                peers = [row.id for row in rows if row.known]
             return Curves(tuple(accounts[peer].curve() for peer in peers[:CURVES_MAX] if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:

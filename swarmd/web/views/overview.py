@@ -7,12 +7,15 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import get_args
 
+import msgspec
+
 from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.events import Event
 from swarmd.eventlog.fold import Base
 from swarmd.observe.narrative.lines import line_of
 from swarmd.web.shapes import OVERVIEW_BUCKETS_MAX, OVERVIEW_ROUNDS_MAX, Overview, RoundMark
+from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each
 ROUNDS_MAX = 65_536
@@ -69,6 +72,15 @@ TYPES = {str(kind.__struct_config__.tag): lane_of(kind) for kind in get_args(Eve
 _CODES = {kind: LANES.index(lane_of(kind)) for kind in get_args(Event)}
 
 
+class _KeptTimeline(msgspec.Struct, array_like=True):
+    """A `Timeline` as it is kept."""
+
+    first: int
+    times: bytes
+    codes: bytes
+    rounds: list[RoundMark]
+
+
 class Timeline:
     """Follows the fold and counts events by kind and time."""
 
@@ -91,6 +103,16 @@ class Timeline:
             if round_ > (self._rounds[-1].round if self._rounds else -1):
                 self._rounds.append(RoundMark(round_, applied.seq, at))
         self._keep_in_bounds()
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(
+            _KeptTimeline(self._first, doubles_as_bytes(self._times), bytes(self._codes), self._rounds)
+        )
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
+        self._first, self._rounds = read.first, read.rounds
+        self._times, self._codes = doubles_of(read.times), bytearray(read.codes)
 
     def _keep_in_bounds(self) -> None:
         if len(self._times) > EVENTS_MAX:

@@ -12,6 +12,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.history import Follower, LogHistory
+from swarmd.web.views.keeping import Keeping, is_kept
 from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.overview import Timeline
 from swarmd.web.views.stages import StageFollower
@@ -50,7 +51,14 @@ class LogReading:
         own: tuple[Follower, ...] = (self.ledger, self.stages, self.timeline, self.feed, self.trained)
         self.history = LogHistory(directory, (*own, *others))
         self.stories = Stories(self.history, self.stages, self.timeline)
-        self.tail = LogTail(self.history, told, grows, recent)
+        self.keeping = Keeping(self.history) if grows and not recent else None
+        self.tail = LogTail(self.history, told, grows, recent, self.keeping)
+
+    @property
+    def why_anew(self) -> str:
+        """What is to be said besides where it is read whole though something of it was kept."""
+        anew = self.keeping.anew if self.keeping is not None else ""
+        return f"; what was kept of it is made anew: {anew}" if anew else ""
 
     @property
     def is_sound(self) -> bool:
@@ -59,9 +67,11 @@ class LogReading:
 
 
 def is_long(directory: Path) -> bool:
-    """Whether so much lies before a log's newest snapshot that reading it takes a while."""
+    """Whether so much lies before a log's newest snapshot, and of that so little is kept, that reading it takes a
+    while."""
     with contextlib.suppress(OSError, NotFoundError):
         segments, snapshots = list_segments(directory), list_snapshots(directory)
         if segments and snapshots:
-            return snapshot_seq(snapshots[-1]) - first_seq_of(segments[0]) >= LONG_EVENTS
+            long = snapshot_seq(snapshots[-1]) - first_seq_of(segments[0]) >= LONG_EVENTS
+            return long and not is_kept(directory)
     return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
 from msgspec.structs import replace
 
 from swarmd.core.applied import Applied
@@ -23,6 +24,14 @@ _ORDER: tuple[RoundState, ...] = (
     "round.submitting",
     "round.settling",
 )
+
+
+class _KeptStages(msgspec.Struct, array_like=True):
+    """A `StageFollower` as it is kept."""
+
+    rows: list[StageRow]
+    skips: list[SkipRow]
+    entered_at: float
 
 
 class StageFollower:
@@ -46,6 +55,15 @@ class StageFollower:
             self._change(before, after, applied)
         elif before.chart != after.chart and self._rows and after.work is not None:
             self._advance(before.chart, after.chart, applied.at)
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(_KeptStages(list(self._rows), list(self._skips), self._entered_at))
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptStages)
+        self._rows = deque(read.rows, maxlen=STAGES_KEPT)
+        self._skips = deque(read.skips, maxlen=SKIPS_KEPT)
+        self._entered_at = read.entered_at
 
     def view(self) -> StagesView:
         """The stages as the HTTP interface answers them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from swarmd.core.contract.clock import submissions_of
@@ -10,7 +11,7 @@ from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
 from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import equivocation_notes
-from swarmd.web.shapes import ChainView, PeerRow, SwarmView
+from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
 from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text
 
@@ -31,7 +32,6 @@ class ViewContext(NamedTuple):
 def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max: int) -> SwarmView:
     """Where the swarm is and who takes part, the first `peers_max` by rank."""
     settings, clock = state.settings, state.clock
-    rows = peer_rows(state, ledger)
     coordination = state.coordination
     return SwarmView(
         swarm=settings.swarm if settings else "",
@@ -47,8 +47,8 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
         expected=waiting_of(coordination).awaited if coordination else None,
-        peers=tuple(rows[:peers_max]),
-        total=len(rows),
+        peers=peer_rows(state, ledger, count=peers_max),
+        total=len(ledger.accounts),
         chain=_chain(state, ledger, around.explorer) if state.chain else None,
         notes=(*around.notes, *_notes(state, ledger, around.begin)),
     )
@@ -71,15 +71,49 @@ def _reports(state: State, ledger: PeerLedger) -> int:
     return sum(account.known and account.place == place for account in ledger.accounts.values())
 
 
-def peer_rows(state: State, ledger: PeerLedger) -> list[PeerRow]:
-    """Everybody, by rank: highest reward first, ties by peer id; those of whom no reward is known come last."""
+class _Ranked(NamedTuple):
+    """One entry of the books, with its rank."""
+
+    rank: int
+    peer: str
+    account: PeerAccount
+    reward: float
+    rounds: int
+
+
+def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | None = None) -> tuple[PeerRow, ...]:
+    """By rank: highest reward first, ties by peer id; those of whom no reward is known come last.
+
+    Args:
+        first: how many of the highest are left out.
+        count: how many at most; None for all.
+    """
+    return _rows(state, _ranking(state, ledger)[first : None if count is None else first + count])
+
+
+def peer_page(state: State, ledger: PeerLedger, first: int, count: int, find: str) -> PeerPage:
+    """Part of the leaderboard; with `find`, part of those who have it in name or id, in any case: exact ones first."""
+    ranked, wanted = _ranking(state, ledger), find.casefold()
+    if wanted:
+        texts = ((each, (each.account.name.casefold(), each.account.id.casefold())) for each in ranked)
+        found = [(wanted not in both, each) for each, both in texts if any(wanted in text for text in both)]
+        ranked = [each for _, each in sorted(found, key=lambda pair: pair[0])]  # stable: by rank
+    return PeerPage(len(ledger.accounts), len(ranked), _rows(state, ranked[first : first + count]))
+
+
+def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
     sums = _sums(state.coordination) if state.coordination else {}
     ranked = sorted(
         ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
         key=lambda row: (not row[1].known, -row[2], row[0]),
     )
+    return [_Ranked(rank, *entry) for rank, entry in enumerate(ranked, 1)]
+
+
+def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
+    """As the HTTP interface answers them."""
     chained, barred = state.chain is not None, barred_until(state)
-    return [
+    return tuple(
         PeerRow(
             id=account.id,
             name=account.name,
@@ -95,8 +129,8 @@ def peer_rows(state: State, ledger: PeerLedger) -> list[PeerRow]:
             known=account.known,
             barred_until=barred.get(peer),
         )
-        for rank, (peer, account, reward, rounds) in enumerate(ranked, 1)
-    ]
+        for rank, peer, account, reward, rounds in ranked
+    )
 
 
 def _entries(ledger: PeerLedger) -> list[tuple[str, PeerAccount]]:

@@ -14,6 +14,7 @@ from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.web.views.history import LogHistory
+from swarmd.web.views.keeping import Keeping
 from swarmd.web.views.log_cursor import Gone, begin_of, commits_at
 
 POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
@@ -42,6 +43,7 @@ class LogTail:
             when trouble came or went.
         grows: False for an archive: it is read once.
         recent: begin at the last `RECENT_EVENTS`, not where the log does.
+        keeping: where to begin instead, and what keeps the history from time to time.
 
     Attributes:
         after: `start` waits for this before it reads; None for nothing.
@@ -50,13 +52,21 @@ class LogTail:
         trouble: why the log cannot be read (further), empty while it can.
     """
 
-    def __init__(self, history: LogHistory, told: JournalListener, grows: bool = True, recent: bool = False) -> None:
+    def __init__(
+        self,
+        history: LogHistory,
+        told: JournalListener,
+        grows: bool = True,
+        recent: bool = False,
+        keeping: Keeping | None = None,
+    ) -> None:
         self.caught_up = threading.Event()
         self.trouble: SwarmdError | None = None
         self._history = history
         self._told = told
         self._grows = grows
         self._recent = recent
+        self._keeping = keeping
         self.after: threading.Event | None = None
         self.stopping = threading.Event()
         self._directory_stamp = -1
@@ -93,7 +103,8 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
-                    self._history.begin(base_of(self._history.directory, self._recent))
+                    if self._keeping is None or not self._keeping.resume():
+                        self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
                 self._follow()
                 return
@@ -116,6 +127,8 @@ class LogTail:
                 self._judge()
             if self.trouble is not None:
                 self._note(None)
+            if self._keeping is not None and not self.caught_up.is_set():
+                self._keeping.keep_at_first_end()
             self.caught_up.set()
             if not self._grows:
                 return
@@ -132,6 +145,8 @@ class LogTail:
             if len(batch) >= BATCH_EVENTS:
                 self._notify(batch)
                 batch = []
+            if self._keeping is not None:
+                self._keeping.keep_if_due(self.caught_up.is_set())
             if self.stopping.is_set():
                 return
         self._notify(batch)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from swarmd.core.applied import Applied
 from swarmd.core.events import StageTrained, TrainerReady
+from swarmd.core.state import Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
 from swarmd.results.skills import curves_of
@@ -11,6 +14,16 @@ from swarmd.web.shapes import TrainedStage, TrainingView
 from swarmd.web.views.moments import number
 
 STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
+
+
+class _KeptTrained(msgspec.Struct, array_like=True):
+    """`TrainedStages` as they are kept."""
+
+    stages: list[TrainedStage]
+    skills: list[tuple[Skill, ...]]
+    total: int
+    trainer: Trainer
+    before: float | None
 
 
 class TrainedStages:
@@ -56,6 +69,17 @@ class TrainedStages:
         self._skills[place] = event.skills
         if len(self._stages) > STAGES_MAX:
             self._thin()
+
+    def keep(self) -> bytes:
+        stages, skills = list(self._stages.values()), list(self._skills.values())
+        return msgspec.msgpack.encode(_KeptTrained(stages, skills, self._total, self.trainer, self._before))
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptTrained)
+        places = [(row.round, row.stage) for row in read.stages]
+        self._stages = dict(zip(places, read.stages, strict=True))
+        self._skills = dict(zip(places, read.skills, strict=True))
+        self._total, self.trainer, self._before = read.total, read.trainer, read.before
 
     def _thin(self) -> None:
         rows = list(self._stages.values())

@@ -31,6 +31,8 @@ SHAPES: dict[str, Any] = {
     "/api/v1/here": shapes.PageSource,
     "/api/v1/swarm": shapes.SwarmView,
     "/api/v1/swarm?limit=1": shapes.SwarmView,
+    "/api/v1/swarm/peers": shapes.PeerPage,
+    "/api/v1/swarm/peers?first=1&count=1&find=n": shapes.PeerPage,
     "/api/v1/swarm/curves": shapes.Curves,
     "/api/v1/swarm/gossip": shapes.Gossip,
     "/api/v1/node/status": Status,
@@ -239,6 +241,37 @@ def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
         view = server.json("/api/v1/swarm?limit=5")
         assert len(view["peers"]) == 5 and view["total"] == 31
         assert view["expected"] == 31
+
+
+def test_pages_of_peers_are_the_whole_leaderboard(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=100))
+    story.join()
+    story.tell(*[MemberSeen(f"peer{number:03d}", "") for number in range(30)])
+    with served(told(tmp_path, story.recorded)) as server:
+        whole = server.json("/api/v1/swarm")["peers"]
+        pages = [server.json(f"/api/v1/swarm/peers?first={first}&count=7") for first in range(0, 36, 7)]
+        assert [row for page in pages for row in page["peers"]] == whole
+        assert {(page["total"], page["found"]) for page in pages} == {(31, 31)}
+
+
+def test_peers_are_found_by_part_of_a_name_or_id_those_called_so_first(tmp_path: Path) -> None:
+    story = Story(coordinator_settings(min_peers=100))
+    story.join()
+    members = {"b-otter-1": "Calm", "c": "Otterly Calm", "d": "Otter", "e": "Newt"}
+    story.tell(*[MemberSeen(peer, name) for peer, name in members.items()])
+    with served(told(tmp_path, story.recorded)) as server:
+
+        def found(query: str) -> tuple[int, list[str]]:
+            page = server.json(f"/api/v1/swarm/peers?{query}")
+            return page["found"], [row["id"] for row in page["peers"]]
+
+        assert found("find=oTTer") == (3, ["d", "b-otter-1", "c"])
+        assert found("find=otter&first=1&count=1") == (3, ["b-otter-1"])
+        assert found("find=calm") == (2, ["b-otter-1", "c"])
+        assert found("find=nobody") == (0, [])
+        ranks = {row["id"]: row["rank"] for row in server.json("/api/v1/swarm")["peers"]}
+        page = server.json("/api/v1/swarm/peers?find=newt")["peers"]
+        assert [(row["id"], row["rank"]) for row in page] == [("e", ranks["e"])]
 
 
 def test_names_and_ids_are_found_among_all_peers(tmp_path: Path) -> None:

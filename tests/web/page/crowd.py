@@ -25,6 +25,7 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.narrative.story import Story
 from swarmd.observe.status import LogStatus, status_of
 from swarmd.web import shapes
+from swarmd.web.sources import PEERS_ANSWERED_MAX
 
 STATIC = Path(shapes.__file__).parent / "static"
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -107,7 +108,23 @@ def overview(since: float, until: float, buckets: int) -> shapes.Overview:
     )
 
 
-def swarm() -> shapes.SwarmView:
+def peer_row(n: int) -> shapes.PeerRow:
+    rounds = EVENTS // EVENTS_A_ROUND
+    return shapes.PeerRow(
+        id=peer_id(n),
+        name=f"quiet lively heron {n}",
+        rank=n + 1,
+        reward=round(4000 / (1 + n / 60), 3),
+        rounds=max(0, rounds - n),
+        last_round=rounds - 1,
+        last_stage=2,
+        last_reward=round(0.9 - n / 2000, 3),
+        seen_at=time_of(EVENTS) - n,
+        barred_until=rounds + 40 if n == BARRED else None,
+    )
+
+
+def swarm(count: int) -> shapes.SwarmView:
     rounds = EVENTS // EVENTS_A_ROUND
     return shapes.SwarmView(
         swarm="crowd",
@@ -123,22 +140,8 @@ def swarm() -> shapes.SwarmView:
         coordinator=peer_id(0),
         reports=640,
         expected=None,
-        total=PEERS,
-        peers=tuple(
-            shapes.PeerRow(
-                id=peer_id(n),
-                name=f"quiet lively heron {n}",
-                rank=n + 1,
-                reward=round(4000 / (1 + n / 60), 3),
-                rounds=rounds - n,
-                last_round=rounds - 1,
-                last_stage=2,
-                last_reward=round(0.9 - n / 2000, 3),
-                seen_at=time_of(EVENTS) - n,
-                barred_until=rounds + 40 if n == BARRED else None,
-            )
-            for n in range(PEERS)
-        ),
+        total=count,
+        peers=tuple(map(peer_row, range(min(count, PEERS_ANSWERED_MAX)))),
         notes=("How many reports the coordinator waits for is known to the coordinator alone.",),
     )
 
@@ -242,13 +245,13 @@ async def stream(_: Request) -> Response:
     return StreamingResponse(quiet(), media_type="text/event-stream")
 
 
-def application(live: bool) -> Starlette:
+def application(live: bool, peers: int) -> Starlette:
     here = shapes.PageSource(
         version="0", node=True, swarm=True, live=live, name="node-1", swarm_id="crowd", data="crowd"
     )
     fixed = {
         "here": here,
-        "swarm": swarm(),
+        "swarm": swarm(peers),
         "swarm/gossip": shapes.Gossip(()),
         "node/charts": charts(),
         "node/status": status(),
@@ -261,6 +264,12 @@ def application(live: bool) -> Starlette:
         body = msgspec.json.encode(value)
         return lambda _: Response(body, media_type="application/json")
 
+    async def page_of_peers(request: Request) -> Response:
+        first, count = int(number(request, "first", 0)), int(number(request, "count", PEERS_ANSWERED_MAX))
+        assert count <= PEERS_ANSWERED_MAX
+        rows = tuple(map(peer_row, range(first, min(peers, first + count))))
+        return answer(shapes.PeerPage(peers, peers, rows))
+
     def page(name: str) -> Any:
         return lambda _: FileResponse(STATIC / name, headers={"Content-Security-Policy": POLICY})
 
@@ -269,6 +278,7 @@ def application(live: bool) -> Starlette:
             Route("/", page("swarm.html")),
             Route("/node", page("node.html")),
             *[Route(f"/api/v1/{path}", give(value)) for path, value in fixed.items()],
+            Route("/api/v1/swarm/peers", page_of_peers),
             Route("/api/v1/swarm/curves", lambda request: answer(curves(request.query_params.getlist("peer")))),
             Route("/api/v1/node/events", events),
             Route("/api/v1/node/overview", overview_of),
@@ -282,13 +292,13 @@ def application(live: bool) -> Starlette:
 
 
 @contextmanager
-def serving(live: bool = False) -> Iterator[str]:
+def serving(live: bool = False, peers: int = PEERS) -> Iterator[str]:
     """The crowd on a free port of loopback; gives its URL."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)
         server = uvicorn.Server(
-            uvicorn.Config(application(live), log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+            uvicorn.Config(application(live, peers), log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()

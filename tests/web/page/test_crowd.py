@@ -8,9 +8,10 @@ from collections.abc import Callable
 from playwright.sync_api import Page, expect
 
 from tests.web.page.conftest import Watched
-from tests.web.page.crowd import BARRED, EVENTS, PEERS, peer_id
+from tests.web.page.crowd import BARRED, EVENTS, PEERS, peer_id, serving
 
 Tab = Callable[[str], Watched]
+MANY = 10_000
 ROWS_MAX = 120  # elements of rows that may exist at once
 BLOCKED_MS_MAX = 1500  # the longest task may take so long on a machine that is busy with much else
 WATCH = """
@@ -61,6 +62,27 @@ def test_a_thousand_peers_scroll_sort_and_are_found(crowded: str, tab: Tab) -> N
     assert page.locator("#board-body tr").count() < ROWS_MAX
     assert longest_ms(page) < BLOCKED_MS_MAX
     assert opened.complaints == []
+
+
+def test_all_of_ten_thousand_peers_scroll_sort_and_are_found(tab: Tab) -> None:
+    with serving(peers=MANY) as url:
+        opened = watched(tab, url)
+        page = opened.open("/")
+        expect(page.locator("#board-count")).to_have_text("10,000 peers")
+        page.evaluate(SCROLL, ["#board-scroller", 40])
+        expect(page.locator("#board .name", has_text=f"heron {MANY - 1}")).to_be_visible()
+        page.locator("#board th.peer button").click()
+        expect(page.locator("#board .name").first).to_have_text("quiet lively heron 0")
+        page.locator("#search").fill("heron 9")
+        expect(page.locator("#found")).to_contain_text("1 of 1111 found")
+        page.locator("#search").fill(peer_id(9777))
+        expect(page.locator("#board tr.chosen .name")).to_have_text("quiet lively heron 9777")
+        expect(page.locator("#board tr.chosen")).to_be_in_viewport()
+        page.locator("#board tr.chosen .swatch").click()
+        expect(page.locator("#plot .curve")).to_have_count(11)
+        assert page.locator("#board-body tr").count() < ROWS_MAX
+        assert longest_ms(page) < BLOCKED_MS_MAX
+        assert opened.complaints == []
 
 
 def test_a_hundred_thousand_events_scroll_scrub_and_are_filtered(crowded: str, tab: Tab) -> None:
