@@ -1,7 +1,7 @@
 """What a node pays for a round as a swarm grows: real network workers, each with its p2pd, and trainers that only wait.
 
-Each swarm is run twice, with its stages in shards and with one key for all, which is RL Swarm's layout; a larger
-one, for which that layout is too slow here, once. `bench.scale_worker` counts in each worker; this process plays the daemons.
+Each swarm is run twice, with its stages in shards and with one key for all, which is RL Swarm's layout; a larger one,
+for which that layout is too slow here, once. `bench.scale_worker` counts in each worker; this process plays daemons.
 """
 
 from __future__ import annotations
