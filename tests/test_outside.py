@@ -183,6 +183,17 @@ OWN = {
         "tuple[str, ...]",
         "tuple[IssuedInvitation, ...]",
     ),
+    *(
+        "Head",
+        "KeptHistory",
+        "list[KeptKeyframe]",
+        "_KeptFeed",
+        "_KeptLedger",
+        "_KeptOutcomes",
+        "_KeptStages",
+        "_KeptTimeline",
+        "_KeptTrained",
+    ),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),
 }
 

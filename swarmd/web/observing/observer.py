@@ -223,7 +223,7 @@ class DhtSwarm:
             command = Gather(
                 command_id("gather", f"{clock.round}/{clock.stage}"), clock.round, clock.stage, *source, until_at
             )
-            self._session.start(self._attempt, self._gather(command))
+            self._session.start(self._attempt, _gather(self._session, self._blobs, command))
         if self._manifest.chain is None and (fresh or clock.final):
             self._standings.reach(clock.round)
 
@@ -233,10 +233,6 @@ class DhtSwarm:
             await reading  # type: ignore[misc]
         except SwarmdError as error:
             log.info("%s", error.message)
-
-    async def _gather(self, command: Gather) -> None:
-        await gather(self._session, command)
-        await asyncio.to_thread(self._blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
     def _settle(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
@@ -283,6 +279,12 @@ class DhtSwarm:
         if self._ledger.turned_away:
             notes.append("There are more peers than this server keeps count of.")
         return tuple(notes)
+
+
+async def _gather(session: Session, blobs: Blobs, command: Gather) -> None:
+    """What peers shared, in bounded room."""
+    await gather(session, command)
+    await asyncio.to_thread(blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
