@@ -95,7 +95,7 @@ def make_rows(outcomes: Sequence[Outcome]) -> Iterable[Row]:
 
 
 def write_report(path: Path, outcomes: Sequence[Outcome], families: Sequence[str], planned: int) -> None:
-    """The page, and the picture `images/gain.svg` beside it.
+    """The page, and the picture `images/gain.svg` beside it where something was measured.
 
     Args:
         path: of the page.
@@ -103,9 +103,10 @@ def write_report(path: Path, outcomes: Sequence[Outcome], families: Sequence[str
         families: in the order of the outcomes'.
         planned: seeds in the recipe.
     """
-    picture = path.parent / "images" / "gain.svg"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.write_text(draw(outcomes), encoding="utf-8")
+    if outcomes:
+        picture = path.parent / "images" / "gain.svg"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_text(draw(outcomes), encoding="utf-8")
     path.write_text(tell(outcomes, families, planned), encoding="utf-8")
 
 
@@ -114,9 +115,8 @@ INTRODUCTION = """# What sharing brings
 Written by `python -m bench gain` from its results file; do not edit. Four nodes with models of .5 million parameters
 are asked {families}, all natural families of reasoning-gym, and learn alone or from each other
 ([recipe](../bench/gain.toml)). *Learnt* is the area under held-out accuracy against generated tokens, the base's
-subtracted, as the mean over all tokens of a run; differences are up to
-the tokens that both arms generated. Intervals are of 95 %, from a bootstrap over pairs of seeds; fewer than three
-seeds have none, and prove nothing.
+subtracted, as the mean over all tokens of a run; differences are up to the tokens that both arms generated. Intervals
+are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing.
 
 """
 
@@ -185,7 +185,7 @@ def draw(outcomes: Sequence[Outcome]) -> str:
     names = sorted({outcome.arm for outcome in outcomes})
     colours = {arm: COLOURS[place % len(COLOURS)] for place, arm in enumerate(names)}
     parts = [_draw_regime(regime, regimes[regime], colours, place) for place, regime in enumerate(regimes)]
-    height = HEIGHT * max(len(parts), 1)
+    height = HEIGHT * len(parts)
     frame = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">'
     ground = f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>'
     return "\n".join([frame, ground, *parts, "</svg>"]) + "\n"
