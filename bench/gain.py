@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,7 +38,7 @@ from swarmd.training.library_logging import quieten
 
 AVERAGED, POOLED, POISONED = "weights averaged", "pooled", "poisoned"
 PAYLOAD = "prefix"  # of `bench.hostile_peer`
-SHARED = {  # settings of the arms that exchange groups, beside those of the first
+SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
     "sharing": {},
     "success-gated": {"peer_loss": "success-gated"},
     "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
@@ -61,7 +61,7 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
         "replay": {**alone, "replay_questions": recipe.questions - 1},
         AVERAGED: alone,
         POOLED: {**alone, "questions": pool, "own_questions": pool},
-        **{name: {**shared, "learning_rate": recipe.swarm_rate, **own} for name, own in SHARED.items()},
+        **{name: {**shared, "learning_rate": recipe.swarm_rate, **its} for name, its in SHARED.items()},
     }
     return {**common_settings(recipe), **arms[arm]}
 
@@ -95,8 +95,8 @@ class Nodes:
         self._swarm = make_swarm(recipe, f"gain-{seed}")
         self._plan = ReasoningGymPlan(self._swarm)
         self._settings = settings_of(recipe, arm)
-        self._engines = []
-        self._stores = []
+        self._engines: list[TrainingEngine] = []
+        self._stores: list[Blobs] = []
         for place, base in enumerate(bases):
             self._open(DataPaths(directory / f"node-{place}"), base, self._swarm)
         groups = self._settings["share_groups"]

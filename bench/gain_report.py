@@ -113,10 +113,12 @@ def write_report(path: Path, outcomes: Sequence[Outcome], families: Sequence[str
 INTRODUCTION = """# What sharing brings
 
 Written by `python -m bench gain` from its results file; do not edit. Four nodes with models of .5 million parameters
-are asked {families}, all natural families of reasoning-gym, and learn alone or from each other
+are asked natural families of reasoning-gym and learn alone or from each other
 ([recipe](../bench/gain.toml)). *Learnt* is the area under held-out accuracy against generated tokens, the base's
 subtracted, as the mean over all tokens of a run; differences are up to the tokens that both arms generated. Intervals
 are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing.
+
+Families: {families}.
 
 """
 

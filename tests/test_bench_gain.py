@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -66,16 +67,16 @@ def test_a_line_that_was_cut_off_is_removed_and_what_follows_stands_alone(tmp_pa
 def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = read_recipe()
+    recipe_digest = read_recipe().digest
     ran: list[str] = []
 
     def pretend(directory: Path, bases: Path, recipe: object, regime: str, arm: str, seed: int) -> Outcome:
         ran.append(arm)
-        return msgspec.structs.replace(outcome(arm, seed, 0.1, 0.2, 0.3), recipe=gain.read_recipe().digest)
+        return msgspec.structs.replace(outcome(arm, seed, 0.1, 0.2, 0.3), recipe=recipe_digest)
 
     monkeypatch.setattr(gain, "run_arm", pretend)
-    there = msgspec.structs.replace(outcome(LONER, 5, 0.1, 0.2, 0.3), recipe=recipe.digest)
-    chosen = {"arms": [LONER, "sharing"], "regimes": [IDENTICAL], "seeds": [5]}
+    there = msgspec.structs.replace(outcome(LONER, 5, 0.1, 0.2, 0.3), recipe=recipe_digest)
+    chosen: dict[str, Any] = {"arms": [LONER, "sharing"], "regimes": [IDENTICAL], "seeds": [5]}
     list(gain.run(tmp_path, known=[there], **chosen))
     assert ran == ["sharing"]
     list(gain.run(tmp_path, known=[msgspec.structs.replace(there, recipe="other")], **chosen))
@@ -101,8 +102,16 @@ def test_averaged_models_have_the_mean_of_their_weights() -> None:
 
 def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) -> None:
     families = {name: read_recipe().families[name] for name in FAMILIES}
-    small = {"nodes": 2, "hidden": 16, "rounds": 2, "steps": 1, "questions": 4, "peer_questions": 1, "generations": 4}
-    brief = {"base_steps": 1, "own_steps": 1, "held_out": 2, "measure_every": 1, "families": families}
+    small: dict[str, Any] = {
+        "nodes": 2,
+        "hidden": 16,
+        "rounds": 2,
+        "steps": 1,
+        "questions": 4,
+        "peer_questions": 1,
+        "generations": 4,
+    }
+    brief: dict[str, Any] = {"base_steps": 1, "own_steps": 1, "held_out": 2, "measure_every": 1, "families": families}
     recipe = msgspec.structs.replace(read_recipe(), **small, **brief)
     told: list[Outcome] = []
     list(gain.run(tmp_path / "gain", ["sharing", gain.AVERAGED], REGIMES[:1], [5], told.append, recipe=recipe))
