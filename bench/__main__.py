@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from bench.machine import describe
-from bench.place import PLACE, Unavailable
+from bench.place import PLACE, Unavailable, read_lines
 from bench.table import Result, print_result, to_markdown
 
 BENCHMARKS = {
@@ -41,6 +41,7 @@ LONG = {  # only by name
     "trainer-kinds": "what a KL term and adapters cost the trainer",
     "learning": "held-out accuracy of the embedded model over eight rounds, one node and three; a quarter of an hour",
     "sharing": "specialists that exchange groups against loners; half an hour of processor time",
+    "gain": "what sharing brings on natural tasks, by arm and regime; writes docs/GAIN.md; days, resumable",
     "skills": "whether drawing more of what falls keeps a skill, over twenty seeds; a quarter of an hour",
     "staleness": "peers' groups that are eight rounds old, with and without correction; half an hour",
     "worked": "sharing, with answers that are worked out before they stand in their tags; as long",
@@ -66,7 +67,11 @@ RESUMED = (
     "hostile",
     "skills",
     "staleness",
+    "gain",
 )  # their outcomes are kept, and they go on where they were cut off
+
+GAIN_REPORT = Path(__file__).resolve().parent.parent / "docs" / "GAIN.md"
+GAIN_RESULTS = GAIN_REPORT.parent.parent / "build" / "gain.jsonl"
 
 
 def main() -> int:
@@ -98,8 +103,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing, worked, poison, hostile, skills, staleness")
+    sharing = parser.add_argument_group("sharing, worked, poison, hostile, skills, staleness, gain")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
+    sharing.add_argument("--regimes", type=lambda text: text.split(","), metavar="A,B", help="of gain")
+    sharing.add_argument("--study", action="store_true", help="of gain: only say what of its families a base learns")
     sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
     sharing.add_argument("--rounds", type=int, metavar="N")
@@ -135,6 +142,9 @@ def parse() -> argparse.Namespace:
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """What a benchmark is told beside its directory."""
+    if name == "gain" and options.outcomes is None:
+        options.outcomes = GAIN_RESULTS
+        GAIN_RESULTS.parent.mkdir(exist_ok=True)
     if name in CHOSEN:
         return {key: value for key in CHOSEN[name] if (value := getattr(options, key)) is not None}
     if name not in RESUMED:
@@ -150,9 +160,12 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
     known = []
     if options.outcomes and options.outcomes.exists():
         kind = import_module(f"bench.{name}").Outcome
-        known = [msgspec.json.decode(line, type=kind) for line in options.outcomes.read_bytes().splitlines()]
+        known = [msgspec.json.decode(line, type=kind) for line in read_lines(options.outcomes)]
     if name == "hostile":
         chosen = {key: getattr(options, key) for key in ("attacks", "seconds", "nodes", "short", "against")}
+    elif name == "gain":
+        chosen = {key: getattr(options, key) for key in ("arms", "regimes", "seeds", "study")}
+        chosen["report"] = GAIN_REPORT
     else:
         chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
     if name == "poison":

@@ -18,3 +18,13 @@ def need_disk(directory: Path) -> None:
     kind = file_system(directory)
     if kind in ("tmpfs", "ramfs"):
         raise Unavailable(f"{directory} lies on {kind}, where a sync costs nothing; use a checkout on a real disk")
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Whole lines of a file to which one is added for each finished run; a last one that was cut off is removed."""
+    body = path.read_bytes()
+    whole = body[: body.rfind(b"\n") + 1]
+    if len(whole) < len(body):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    return whole.splitlines()

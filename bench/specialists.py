@@ -17,6 +17,7 @@ import torch
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
@@ -116,7 +117,7 @@ def pair_of(policy: Policy, question: Question, form: str) -> Pair:
     return Pair(policy.encode_prompt(question.messages), ids, [1] * len(ids))
 
 
-def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: DigitsPlan, goal: Goal) -> None:
+def teach(policy: Policy, lessons: Iterator[list[Pair]], plan: ReasoningGymPlan, goal: Goal) -> None:
     """Supervised steps until the accuracy on the plan's development questions is reached."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=goal.rate, betas=(0.9, 0.98), weight_decay=0.01)
     dev = {task: plan.select(task, "dev", DEV_QUESTIONS) for task in plan.tasks}

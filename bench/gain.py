@@ -1,0 +1,222 @@
+"""What does sharing bring? Nodes that exchange groups, or weights, against nodes that learn alone.
+
+Every node is a real `TrainingEngine` with its own data directory, asked six natural families of reasoning-gym
+(`bench/gain.toml`); between rounds what each published is put into the others' blob stores, which is all that the
+network would do. The figure is the area under held-out accuracy against generated tokens, the base's subtracted, up to
+the tokens that every arm of the regime and seed came to: no arm is better for having generated more.
+
+Outcomes are kept one by one, and `docs/GAIN.md` is written from them (`bench.gain_report`).
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
+from bench.gain_report import LONER, Outcome, make_rows, write_report
+from bench.hostile_peer import Hostile, probe
+from bench.sharing import COMMON, deliver
+from bench.specialists import examine
+from bench.table import Row
+from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
+from swarmd.core.commands import Train
+from swarmd.core.values import RolloutsRef
+from swarmd.eventlog.blobs import Blobs
+from swarmd.paths import DataPaths
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
+from swarmd.training.cancellation import Cancellation
+from swarmd.training.engine import TrainingEngine
+from swarmd.training.library_logging import quieten
+
+AVERAGED, POOLED, POISONED = "weights averaged", "pooled", "poisoned"
+PAYLOAD = "prefix"  # of `bench.hostile_peer`
+SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
+    "sharing": {},
+    "success-gated": {"peer_loss": "success-gated"},
+    "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
+    "distilled": {"peer_loss": "distill", "share_logprobs": True},
+    POISONED: {},
+}
+ARMS = (LONER, "loner, filtered", "loner, faster", "replay", *SHARED, AVERAGED, POOLED)
+
+
+def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
+    """[training] of an arm. Raises KeyError where there is no such arm."""
+    own = recipe.questions - recipe.peer_questions
+    alone = {"peer_questions": 0, "replay_questions": 0, "learning_rate": recipe.loner_rate}
+    shared = {"peer_questions": recipe.peer_questions, "replay_questions": own - 1}
+    pool = recipe.questions * recipe.nodes
+    arms: dict[str, dict[str, Any]] = {
+        LONER: alone,
+        "loner, filtered": {**alone, "own_questions_max": 4 * recipe.questions},
+        "loner, faster": {**alone, "learning_rate": recipe.swarm_rate},
+        "replay": {**alone, "replay_questions": recipe.questions - 1},
+        AVERAGED: alone,
+        POOLED: {**alone, "questions": pool, "own_questions": pool},
+        **{name: {**shared, "learning_rate": recipe.swarm_rate, **its} for name, its in SHARED.items()},
+    }
+    return {**common_settings(recipe), **arms[arm]}
+
+
+def common_settings(recipe: Recipe) -> dict[str, Any]:
+    """[training] of all arms."""
+    return {
+        **COMMON,
+        "steps": recipe.steps,
+        "questions": recipe.questions,
+        "own_questions": recipe.questions,
+        "generations": recipe.generations,
+        "completion_tokens": recipe.completion_tokens,
+        "share_groups": recipe.steps * recipe.questions,
+    }
+
+
+class Nodes:
+    """All nodes of a run in one process, without a network.
+
+    Args:
+        directory: of their data.
+        bases: a model directory for each.
+        recipe: of the run.
+        arm: whose settings they have.
+        seed: names the swarm, and so decides all questions and draws.
+    """
+
+    def __init__(self, directory: Path, bases: Sequence[Path], recipe: Recipe, arm: str, seed: int) -> None:
+        self._recipe, self._arm = recipe, arm
+        self._swarm = make_swarm(recipe, f"gain-{seed}")
+        self._plan = ReasoningGymPlan(self._swarm)
+        self._settings = settings_of(recipe, arm)
+        self._engines: list[TrainingEngine] = []
+        self._stores: list[Blobs] = []
+        for place, base in enumerate(bases):
+            self._open(DataPaths(directory / f"node-{place}"), base, self._swarm)
+        groups = self._settings["share_groups"]
+        self._hostile = Hostile(self._plan, self._swarm.id, PAYLOAD, groups, recipe.generations)
+        self._published: tuple[RolloutsRef, ...] = ()
+        self.tokens = self.peer_groups = 0
+
+    def _open(self, paths: DataPaths, base: Path, swarm: SwarmConfig) -> None:
+        training = TrainingConfig(**{**self._settings, "model": str(base)})
+        config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
+        self._engines.append(TrainingEngine(config, paths, paths.root.name, ReasoningGymPlan(swarm, training)))
+        self._stores.append(Blobs(paths.blobs))
+
+    def train(self, round: int) -> None:
+        """One round of every node, then what they give each other."""
+        order = Train(f"train/{round}/0", round, 0, self._published if self._arm in SHARED else ())
+        events = [engine.train(order, Cancellation()) for engine in self._engines]
+        self.tokens += sum(event.tokens for event in events)
+        self.peer_groups += sum(event.peer_groups for event in events)
+        published = tuple(event.rollouts for event in events)
+        deliver(published, self._stores)
+        hostile = self._publish_hostile(round) if self._arm == POISONED else ()
+        self._published = (*published, *hostile)
+        if self._arm == AVERAGED and (round + 1) % self._recipe.average_every == 0:
+            average([engine.policy.model for engine in self._engines])
+
+    def _publish_hostile(self, round: int) -> tuple[RolloutsRef, ...]:
+        return tuple([self._hostile.publish(round, store) for store in self._stores][:1])
+
+    def measure(self) -> list[float]:
+        """Held-out accuracy by family, mean of the nodes, one sampled completion for each question."""
+        questions = {family: self._plan.hold_out(family, self._recipe.held_out) for family in self._plan.tasks}
+        tokens = self._recipe.completion_tokens
+        found = [examine(engine.policy, self._plan, questions, tokens) for engine in self._engines]
+        return [fmean(each[family].correct for each in found) for family in self._plan.tasks]
+
+    def look_for_payload(self) -> float:
+        """The share of held-out completions of the worst node with the hostile peer's payload."""
+        if self._arm != POISONED:
+            return 0.0
+        return max(probe(self._plan, engine.policy, PAYLOAD)[0] for engine in self._engines)
+
+
+def average(models: Sequence[torch.nn.Module]) -> None:
+    """Give all models the mean of their weights; what their optimisers remember stays."""
+    with torch.no_grad():
+        for each in zip(*(model.parameters() for model in models), strict=True):
+            mean = torch.stack(list(each)).mean(0)
+            for parameter in each:
+                parameter.copy_(mean)
+
+
+def run_arm(directory: Path, bases: Path, recipe: Recipe, regime: str, arm: str, seed: int) -> Outcome:
+    """One run from its bases to the end; its data is removed."""
+    if arm == POOLED:  # one node that has everybody's data, from the base that was taught everything
+        models = build_bases(bases, recipe, IDENTICAL, seed)[:1]
+    else:
+        models = build_bases(bases, recipe, regime, seed)
+    began = time.process_time()
+    nodes = Nodes(directory, models, recipe, arm, seed)
+    gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
+    try:
+        tokens, families = [0], [nodes.measure()]
+        for round in range(recipe.rounds):
+            nodes.train(round)
+            if (round + 1) % recipe.measure_every == 0 or round + 1 == recipe.rounds:
+                tokens.append(nodes.tokens)
+                families.append(nodes.measure())
+        shown = nodes.look_for_payload()
+    finally:
+        gc.unfreeze()
+        shutil.rmtree(directory, ignore_errors=True)
+    cpu_s = time.process_time() - began
+    return Outcome(recipe.digest, regime, arm, seed, tokens, families, nodes.peer_groups, shown, cpu_s)
+
+
+def run(
+    directory: Path,
+    arms: Sequence[str] = ARMS,
+    regimes: Sequence[str] = REGIMES,
+    seeds: Sequence[int] = (),
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+    known: Sequence[Outcome] = (),
+    recipe: Recipe | None = None,
+    report: Path | None = None,
+    study: bool = False,
+) -> Iterable[Row]:
+    """Rows of each arm against the loner; the report is written anew after each run.
+
+    Args:
+        directory: of the nodes' data; the bases are kept beside it.
+        arms: of `ARMS`.
+        regimes: of `REGIMES`.
+        seeds: by default the recipe's.
+        tell: is given every outcome as it comes.
+        known: outcomes of an earlier run, which are not run again; those of another recipe do not count.
+        recipe: by default `bench/gain.toml`.
+        report: the page to write, with its picture beside it; none where it is None.
+        study: only rows of what a base learns of each family, on seeds that are not used otherwise.
+    """
+    quieten()
+    recipe = recipe or read_recipe()
+    if study:
+        yield from study_families(recipe)
+        return
+    found = [outcome for outcome in known if outcome.recipe == recipe.digest]
+    there = {outcome.key for outcome in found}
+    bases = directory.parent / "gain-bases" / recipe.digest
+    for seed in seeds or recipe.seeds:
+        for regime in regimes:
+            for arm in arms:
+                if (regime, arm, seed) not in there:
+                    place = directory / f"{seed}-{regime}-{arm.replace(', ', '-').replace(' ', '-')}"
+                    found.append(run_arm(place, bases, recipe, regime, arm, seed))
+                    tell(found[-1])
+                    _write(report, found, recipe)
+    _write(report, found, recipe)
+    yield from make_rows(found)
+
+
+def _write(report: Path | None, found: Sequence[Outcome], recipe: Recipe) -> None:
+    if report is not None:
+        write_report(report, found, tuple(recipe.families), len(recipe.seeds))

@@ -1,0 +1,121 @@
+"""The benchmark `gain`: that it runs real nodes, goes on where it ended, and reports what its results say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from bench import gain
+from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, read_recipe, weights_of
+from bench.gain_report import LONER, Outcome, area, compare, difference, tell, write_report
+from bench.place import read_lines
+from swarmd.config import TrainingConfig
+
+FAMILIES = ("chain_sum", "gcd")
+
+
+def outcome(arm: str, seed: int, *accuracy: float, tokens: Sequence[int] = (0, 100, 200)) -> Outcome:
+    return Outcome("r", IDENTICAL, arm, seed, list(tokens), [[each, each] for each in accuracy], 3, 0.0, 7.0)
+
+
+def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> None:
+    rising = outcome(LONER, 1, 0.2, 0.4, 0.4)
+    assert area(rising, 200) == pytest.approx((0.1 * 100 + 0.2 * 100) / 200)
+    assert area(rising, 50) == pytest.approx(0.05)
+    busier = outcome("busier", 1, 0.2, 0.4, 0.9, tokens=(0, 200, 800))
+    ours, theirs = compare({1: busier}, {1: rising})
+    assert ours == [pytest.approx(0.1)] and theirs == [pytest.approx(0.15)]
+
+
+def test_an_interval_is_of_pairs_and_too_few_seeds_have_none() -> None:
+    known = difference([0.5, 0.7, 0.9], [0.4, 0.6, 0.8])
+    assert known is not None and known.values == pytest.approx((0.1, 0.1, 0.1))
+    assert difference([0.5, 0.7], [0.4, 0.6]) is None
+    ours, theirs = compare({1: outcome("a", 1, 0, 1, 1), 2: outcome("a", 2, 0, 1, 1)}, {2: outcome(LONER, 2, 0, 0, 0)})
+    assert len(ours) == len(theirs) == 1, "a seed that only one arm has is no pair"
+
+
+def test_a_report_is_the_same_from_the_same_results_in_any_order(tmp_path: Path) -> None:
+    results = [outcome(arm, seed, 0.1, 0.2, 0.3) for arm in (LONER, "sharing") for seed in (1, 2, 3)]
+    pages = []
+    for place in (tmp_path / "a", tmp_path / "b"):
+        place.mkdir()
+        write_report(place / "GAIN.md", results, FAMILIES, 10)
+        pages.append([(place / "GAIN.md").read_bytes(), (place / "images" / "gain.svg").read_bytes()])
+        random.Random(0).shuffle(results)
+    assert pages[0] == pages[1] and b"6 runs of 3 of 10 seeds" in pages[0][0]
+
+
+def test_a_report_prints_what_got_worse_and_that_nothing_was_measured() -> None:
+    worse = [outcome(LONER, 1, 0.1, 0.3, 0.5), outcome("sharing", 1, 0.1, 0.1, 0.1)]
+    assert "- identical: sharing, by 0.2000" in tell(worse, FAMILIES, 10)
+    assert "0 of 10 seeds" in tell([], FAMILIES, 10)
+
+
+def test_a_line_that_was_cut_off_is_removed_and_what_follows_stands_alone(tmp_path: Path) -> None:
+    path = tmp_path / "results"
+    path.write_bytes(b"one\ntwo\nthr")
+    assert read_lines(path) == [b"one", b"two"] == path.read_bytes().splitlines()
+
+
+def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe_digest = read_recipe().digest
+    ran: list[str] = []
+
+    def pretend(directory: Path, bases: Path, recipe: object, regime: str, arm: str, seed: int) -> Outcome:
+        ran.append(arm)
+        return msgspec.structs.replace(outcome(arm, seed, 0.1, 0.2, 0.3), recipe=recipe_digest)
+
+    monkeypatch.setattr(gain, "run_arm", pretend)
+    there = msgspec.structs.replace(outcome(LONER, 5, 0.1, 0.2, 0.3), recipe=recipe_digest)
+    chosen: dict[str, Any] = {"arms": [LONER, "sharing"], "regimes": [IDENTICAL], "seeds": [5]}
+    list(gain.run(tmp_path, known=[there], **chosen))
+    assert ran == ["sharing"]
+    list(gain.run(tmp_path, known=[msgspec.structs.replace(there, recipe="other")], **chosen))
+    assert ran == ["sharing", LONER, "sharing"]
+
+
+def test_the_recipe_gives_every_arm_settings_and_every_family_a_node() -> None:
+    recipe = read_recipe()
+    for arm in gain.ARMS:
+        TrainingConfig(**gain.settings_of(recipe, arm))
+    taught = [set(weights_of(recipe, SPECIALISTS, node)) for node in range(recipe.nodes)]
+    assert set.union(*taught) == set(recipe.families) and all(taught)
+    assert not set(recipe.seeds) & set(recipe.study_seeds) and len(recipe.families) >= 6
+    assert recipe.digest != msgspec.structs.replace(recipe, rounds=recipe.rounds + 1).digest
+
+
+def test_averaged_models_have_the_mean_of_their_weights() -> None:
+    models = [torch.nn.Linear(2, 1) for _ in range(3)]
+    wanted = torch.stack([model.weight.detach().clone() for model in models]).mean(0)
+    gain.average(models)
+    assert all(torch.equal(model.weight, wanted) for model in models)
+
+
+def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) -> None:
+    families = {name: read_recipe().families[name] for name in FAMILIES}
+    small: dict[str, Any] = {
+        "nodes": 2,
+        "hidden": 16,
+        "rounds": 2,
+        "steps": 1,
+        "questions": 4,
+        "peer_questions": 1,
+        "generations": 4,
+    }
+    brief: dict[str, Any] = {"base_steps": 1, "own_steps": 1, "held_out": 2, "measure_every": 1, "families": families}
+    recipe = msgspec.structs.replace(read_recipe(), **small, **brief)
+    told: list[Outcome] = []
+    list(gain.run(tmp_path / "gain", ["sharing", gain.AVERAGED], REGIMES[:1], [5], told.append, recipe=recipe))
+    assert [each.arm for each in told] == ["sharing", gain.AVERAGED]
+    assert all(each.tokens[0] == 0 < each.tokens[1] < each.tokens[2] for each in told)
+    assert all(len(each.families) == 3 and len(each.families[0]) == 2 for each in told)
+    assert list((tmp_path / "gain").iterdir()) == []
