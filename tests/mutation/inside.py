@@ -166,8 +166,8 @@ EVENTLOG = (
     Mutant(
         "a new file has its name before its content is on disk",
         "swarmd/eventlog/files.py",
-        "        write_all(descriptor, content, 0)\n        os.fsync(descriptor)\n",
-        "        write_all(descriptor, content, 0)\n",
+        "            offset += len(part)\n        os.fsync(descriptor)\n",
+        "            offset += len(part)\n",
         ("tests/eventlog/test_durability.py",),
     ),
     Mutant(
