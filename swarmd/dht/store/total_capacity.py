@@ -1,7 +1,8 @@
 """The room for the records of all keys together, whoever writes how many keys.
 
 A key costs nothing: there is one for each round and stage, and for each epoch and number of shards one of memberships.
-So of each owner and kind the latest few are kept, and all records share the room by the rank of their owners, as those of one key do.
+So of each owner and kind the latest few are kept, and all records share the room by the rank of their owners, as those
+of one key do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 
 from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE, KeyCapacity
 from swarmd.dht.store.seniority import Rank
-from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, Membership, ReportRecord, RolloutsRecord, SignedRecord
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    ReportRecord,
+    RolloutsRecord,
+    SignedRecord,
+)
 from swarmd.errors import RecordRejected
 
 STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three

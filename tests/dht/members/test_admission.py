@@ -91,7 +91,9 @@ def test_nothing_else_is_an_invitation(encoded: bytes) -> None:
     assert refused.value.reason == "not-invited"
 
 
-@pytest.mark.parametrize("own", [b"\xc1", b"noise", of_alice(BOB), of_creator(ALICE)], ids=["bad", "noise", "long", "good"])
+@pytest.mark.parametrize(
+    "own", [b"\xc1", b"noise", of_alice(BOB), of_creator(ALICE)], ids=["bad", "noise", "long", "good"]
+)
 def test_what_a_guest_puts_into_its_creators_invitation_is_refused_and_counted(own: bytes) -> None:
     """The creator's signature is not over it, so that one invitation would be any number of them."""
     given = msgspec.msgpack.decode(of_creator(BOB), type=Invitation)
