@@ -6,6 +6,34 @@ from tests.mutation.planting import Mutant
 
 SHARDS = (
     Mutant(
+        "a peer may show whatever it likes",
+        "swarmd/dht/store/partial_find.py",
+        "    check_asked_for(part.records, only)\n",
+        "",
+        ("tests/dht/store/test_shown_records.py",),
+    ),
+    Mutant(
+        "an answer of forged records is read to its end",
+        "swarmd/dht/store/shown_records.py",
+        "if forged == FORGED_MAX:",
+        "if forged < 0:",
+        ("tests/dht/store/test_shown_records.py",),
+    ),
+    Mutant(
+        "one member's memberships lie under all keys there may be",
+        "swarmd/dht/store/total_capacity.py",
+        "return MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX",
+        "return 1024 if kind is Membership else STAGES_MAX",
+        ("tests/dht/store/test_total_capacity.py",),
+    ),
+    Mutant(
+        "a guest fills its creator's invitation",
+        "swarmd/dht/members/admission.py",
+        "        if invitation.own:  # of",
+        "        if not invitation.signature:  # of",
+        ("tests/dht/members/test_admission.py",),
+    ),
+    Mutant(
         "bodies in records are as large however many members read them",
         "swarmd/dht/wire/bodies.py",
         "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)",

@@ -10,7 +10,8 @@ from swarmd.dht.legacy.guard import LegacyGuard
 from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
 from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
-from swarmd.dht.store.validator import YIELD_EVERY, GuardedProtocol, read_nearby
+from swarmd.dht.store.shown_records import YIELD_EVERY
+from swarmd.dht.store.validator import GuardedProtocol, read_nearby
 from swarmd.errors import RecordRejected
 
 STALE = "stale"  # not worth counting: holders hand on what is just running out
@@ -72,7 +73,7 @@ class LegacyProtocol(GuardedProtocol):
             guard.stored(key)
         return stored
 
-    def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
+    async def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
         nearest = read_nearby(result)
         try:
             return self._open_value(sender, key.to_bytes(), result), nearest

@@ -40,7 +40,7 @@ class Invitation(msgspec.Struct, frozen=True, array_like=True):
     host: str  # peer id, of an Ed25519 key
     until: Real  # POSIX seconds; 0: without an end
     signature: bytes
-    own: bytes = b""  # the host's own invitation; empty where the host is the creator
+    own: bytes = b""  # the host's own invitation; empty where the host is the creator, for the signature is not over it
 
 
 def _message(swarm: str, guest: str, host: str, until: float) -> bytes:
@@ -53,7 +53,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
     Args:
         identity: the host's.
         creator: peer id of the swarm's creator.
-        own: the host's own invitation, where it is not the creator.
+        own: the host's own invitation; left out where it is the creator.
 
     Raises:
         ConfigError: the host may not invite, or the guest is nobody.
@@ -63,6 +63,7 @@ def invite(identity: Identity, swarm: str, creator: str, guest: str, until: floa
     signature = identity.sign(_message(swarm, guest, identity.peer_id, until))
     if len(signature) != ED25519_BYTES:
         raise ConfigError(f"{identity.peer_id} has an RSA key", "A node with an Ed25519 key can invite")
+    own = b"" if identity.peer_id == creator else own
     encoded = msgspec.msgpack.encode(Invitation(identity.peer_id, until, signature, own))
     try:
         check_invitation(encoded, swarm, creator, guest, now=0.0)
@@ -88,7 +89,10 @@ def check_invitation(encoded: bytes, swarm: str, creator: str, guest: str, now: 
     until = invitation.until or math.inf
     if not until > now or len(invitation.signature) != ED25519_BYTES or not is_peer_id(invitation.host):
         raise RecordRejected("not-invited", "an invitation that is over, or is not signed")
-    if invitation.host != creator:
+    if invitation.host == creator:
+        if invitation.own:  # of the guest's choice, and read where all of an invitation is looked at
+            raise RecordRejected("not-invited", "the creator needs no invitation of its own, and here is one")
+    else:
         until = min(until, check_invitation(invitation.own, swarm, creator, invitation.host, now, depth - 1))
     if not verify(invitation.host, invitation.signature, _message(swarm, guest, invitation.host, invitation.until)):
         raise RecordRejected("not-invited", f"{invitation.host} has not invited {guest}")

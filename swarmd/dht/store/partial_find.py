@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID, dht_pb2
 from swarmd.dht.store.answer_memory import Progress
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store.shown_records import check_asked_for, keep_genuine
 from swarmd.dht.store.validator import GuardedProtocol, ask, entries_of, nearby
 from swarmd.dht.wire.find_parts import FindFilter, add_filter, is_part, read_part
 from swarmd.dht.wire.records import SignedRecord
@@ -37,19 +38,23 @@ async def find_at(
     request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
     asked = None if only else since or Progress()
     add_filter(request, FindFilter(tuple(only)) if asked is None else FindFilter((), asked.cursor(peer)))
-    answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, asked))
+    answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, only, asked))
     return None if answers is None else answers[0]
 
 
-def _read(protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, asked: Progress | None) -> Answer:
+async def _read(
+    protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, only: Collection[str], asked: Progress | None
+) -> Answer:
     """Raises RecordRejected."""
     sender = peer.to_base58()
     if not is_part(result.value):
-        held, peers = protocol._open_result(sender, key, result)
-        return Answer(protocol.keep_genuine(sender, key, entries_of(held.value) if held is not None else []), peers)
+        held, peers = await protocol._open_result(sender, key, result)
+        entries = entries_of(held.value) if held is not None else []
+        return Answer(await keep_genuine(protocol, sender, key, entries), peers)
     part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
+    check_asked_for(part.records, only)
     entries = [(MSGPackSerializer.dumps(shown.owner), shown.value, shown.expiration) for shown in part.records]
-    records = protocol.keep_genuine(sender, key, entries)
+    records = await keep_genuine(protocol, sender, key, entries)
     if asked is not None:
         protocol.record_validator.remembered.note(key, peer, part, records, asked)
     return Answer(records, nearby(result))

@@ -1,7 +1,8 @@
 """The room for the records of all keys together, whoever writes how many keys.
 
-A key costs nothing: there is one for each round and stage. So of each owner and kind the latest few stages are kept,
-and all records share the room by the rank of their owners, as those of one key do.
+A key costs nothing: there is one for each round and stage, and for each epoch and number of shards one of memberships.
+So of each owner and kind the latest few are kept, and all records share the room by the rank of their owners, as those
+of one key do.
 """
 
 from __future__ import annotations
@@ -10,10 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE, KeyCapacity
 from swarmd.dht.store.seniority import Rank
-from swarmd.dht.wire.records import LeaderboardRecord, Payload, ReportRecord, RolloutsRecord, SignedRecord
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    ReportRecord,
+    RolloutsRecord,
+    SignedRecord,
+)
 from swarmd.errors import RecordRejected
 
 STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
+MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
 RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
 
 Place = tuple[bytes, str]  # (key id, owner)
@@ -30,7 +39,7 @@ class TotalCapacity:
     def __init__(self, bytes_max: int) -> None:
         self._newcomers_bytes_max = int(bytes_max * NEWCOMERS_SHARE)
         self._room = KeyCapacity(bytes_max, self._newcomers_bytes_max)
-        self._stages: dict[tuple[str, type], dict[bytes, tuple[int, int]]] = {}  # owner, kind → key → round, stage
+        self._latest: dict[tuple[str, type], dict[bytes, tuple[float, float]]] = {}  # owner, kind → key → how late
         self._kinds: dict[Place, type] = {}
 
     @property
@@ -56,32 +65,32 @@ class TotalCapacity:
 
     def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
         """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
-        content = signed.content
-        stages = self._stages.get((signed.owner, type(content)), {})
-        if key in stages or len(stages) < STAGES_MAX:
+        kind = type(signed.content)
+        latest, most = self._latest.get((signed.owner, kind), {}), _most_of(kind)
+        if key in latest or len(latest) < most:
             return None
-        oldest = min(stages, key=lambda each: stages[each])
-        if stages[oldest] > _stage_of(content):
-            raise RecordRejected("full", f"{STAGES_MAX} later ones of {signed.owner} are held")
+        oldest = min(latest, key=lambda each: latest[each])
+        if latest[oldest] > _lateness_of(signed):
+            raise RecordRejected("full", f"{most} later ones of {signed.owner} are held")
         return oldest
 
     def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
         """Note a record in the place of what its owner had under the key."""
-        content = signed.content
+        kind = type(signed.content)
         self._room.put(_name(key, signed.owner), _size(signed), rank)
-        if isinstance(content, ReportRecord | RolloutsRecord | LeaderboardRecord):
-            self._kinds[key, signed.owner] = type(content)
-            self._stages.setdefault((signed.owner, type(content)), {})[key] = _stage_of(content)
+        if kind is not ClockRecord:  # of which there is one key
+            self._kinds[key, signed.owner] = kind
+            self._latest.setdefault((signed.owner, kind), {})[key] = _lateness_of(signed)
 
     def drop(self, key: bytes, owner: str) -> None:
         """Forget a record."""
         self._room.drop(_name(key, owner))
         kind = self._kinds.pop((key, owner), None)
         if kind is not None:
-            stages = self._stages[owner, kind]
-            del stages[key]
-            if not stages:
-                del self._stages[owner, kind]
+            latest = self._latest[owner, kind]
+            del latest[key]
+            if not latest:
+                del self._latest[owner, kind]
 
     def keep_only(self, held: Iterable[Place]) -> None:
         """Forget what has expired."""
@@ -110,7 +119,14 @@ def _size(signed: SignedRecord) -> int:
     return len(signed.value) + RECORD_BYTES
 
 
-def _stage_of(content: Payload) -> tuple[int, int]:
+def _most_of(kind: type) -> int:
+    return MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
+
+
+def _lateness_of(signed: SignedRecord) -> tuple[float, float]:
+    """Sort key among an owner's records of a kind: round and stage; of memberships those expire last that are renewed,
+    and any epoch may be claimed."""
+    content = signed.content
     if isinstance(content, ReportRecord | RolloutsRecord):
         return content.round, content.stage
-    return (content.round, 0) if isinstance(content, LeaderboardRecord) else (0, 0)
+    return (content.round, 0) if isinstance(content, LeaderboardRecord) else (signed.expiration, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
@@ -37,6 +37,7 @@ from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.partial_answers import make_result
 from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
 from swarmd.dht.store.total_capacity import RECORD_BYTES
 from swarmd.dht.wire import names
@@ -68,7 +69,6 @@ RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, 
 ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
 T = TypeVar("T")
-YIELD_EVERY = 16  # records checked before the loop may do something else
 
 
 def guard_serializer() -> None:
@@ -336,7 +336,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _note(self, node_id: DHTID | None, peer: PeerID, responded: bool) -> None:
         spawn(self.update_routing_table(node_id, peer, responded=responded))
 
-    def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
+    async def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
         """(what counts of a peer's dictionary, peers nearby). It goes by the records' expirations, not by the one that
         the peer states."""
         kept = DictionaryDHTValue()
@@ -344,24 +344,12 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
             if result.type == dht_pb2.FOUND_REGULAR:
                 raise RecordRejected("unowned", "a plain value")
             entries = entries_of(load_dictionary(result.value)) if result.type == dht_pb2.FOUND_DICTIONARY else []
-            for signed in self.keep_genuine(sender, key, entries):
+            for signed in await keep_genuine(self, sender, key, entries):
                 kept.store(signed.owner, signed.value, signed.expiration)
         except RecordRejected as error:
             self._refuse(sender, error)
         held = ValueWithExpiration(kept, kept.latest_expiration_time) if len(kept) else None
         return held, nearby(result)
-
-    def keep_genuine(
-        self, sender: str, key: DHTID, entries: Iterable[tuple[bytes, bytes, float]]
-    ) -> list[SignedRecord]:
-        """Those of (encoded owner, value, expiration) that count; the others are counted under the sender."""
-        kept = []
-        for subkey, value, expiration in entries:
-            try:
-                kept.append(self.judge_shown(key, subkey, value, expiration))
-            except RecordRejected as error:
-                self._refuse(sender, error)
-        return kept
 
     def judge_shown(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
         """A record that a peer shows, or this node itself. What is held here was checked when it came: a key may have
@@ -398,7 +386,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
 
 
 async def ask(
-    protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], T]
+    protocol: GuardedProtocol, peer: PeerID, request: dht_pb2.FindRequest, read: Callable[[DHTID, Any], Awaitable[T]]
 ) -> list[T] | None:
     """Send a `FindRequest`, and read the answer about each of its keys; None where there is none that counts."""
     try:
@@ -414,7 +402,7 @@ async def ask(
         if len(response.results) != len(request.keys):
             return None
         results = zip(request.keys, response.results, strict=True)
-        return [read(DHTID.from_bytes(key), result) for key, result in results]
+        return [await read(DHTID.from_bytes(key), result) for key, result in results]
     except RecordRejected as error:
         protocol._refuse(peer.to_base58(), error)
     except Exception as error:  # whatever is odd about an answer is its sender's matter alone

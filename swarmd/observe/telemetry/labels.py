@@ -61,9 +61,9 @@ REJECTION_REASONS = (
     "hints", "idle", "index", "leaderboard-full", "logprobs", "malformed", "members-full", "missing", "nested",
     "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol",
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed",
-    "slow", "source", "stale", "streams", "swarm", "unknown-question", "unknown-task", "unowned", "unsafe-scorer",
-    "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys", "wrong-round",
-    "wrong-shard", "wrong-swarm", OTHER,
+    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-question", "unknown-task", "unowned",
+    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys",
+    "wrong-round", "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip
 
 

@@ -257,9 +257,9 @@ def test_expired_records_are_gone() -> None:
         (dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=dictionary_of([]), expiration_time=4e9), None),
     ],
 )
-def test_answers_without_a_record_are_empty(keeper: Keeper, result: Any, expected: Any) -> None:
+async def test_answers_without_a_record_are_empty(keeper: Keeper, result: Any, expected: Any) -> None:
     key = DHTID.from_bytes(names.key_id(REWARDS))
-    assert keeper.protocol._open_result(PEER, key, result) == (expected, {})
+    assert await keeper.protocol._open_result(PEER, key, result) == (expected, {})
 
 
 def test_the_wire_names_are_hiveminds() -> None:

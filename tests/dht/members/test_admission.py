@@ -91,6 +91,22 @@ def test_nothing_else_is_an_invitation(encoded: bytes) -> None:
     assert refused.value.reason == "not-invited"
 
 
+@pytest.mark.parametrize(
+    "own", [b"\xc1", b"noise", of_alice(BOB), of_creator(ALICE)], ids=["bad", "noise", "long", "good"]
+)
+def test_what_a_guest_puts_into_its_creators_invitation_is_refused_and_counted(own: bytes) -> None:
+    """The creator's signature is not over it, so that one invitation would be any number of them."""
+    given = msgspec.msgpack.decode(of_creator(BOB), type=Invitation)
+    filled = msgspec.msgpack.encode(msgspec.structs.replace(given, own=own))
+    signed = signed_by(BOB, msgspec.structs.replace(REPORT, invitation=filled))
+    assert judge(signed, REPORT.key, policy_of("invitation")) == "not-invited"
+
+
+def test_a_creator_who_was_invited_invites_without_that() -> None:
+    own = of_creator(COORDINATOR)
+    assert invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, 0.0, own) == of_creator(BOB)
+
+
 def test_a_guest_of_a_guest_of_a_guest_is_nobody_s() -> None:
     with pytest.raises(ConfigError, match="cannot invite"):
         invite(BOB, SWARM, CREATOR, CARL.peer_id, 0.0, of_alice(BOB))

@@ -14,11 +14,12 @@ from swarmd.dht.store import seniority, storage
 from swarmd.dht.store.key_capacity import NEWCOMERS_SHARE
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.store.total_capacity import RECORD_BYTES, STAGES_MAX
+from swarmd.dht.store.total_capacity import MEMBERSHIPS_MAX, RECORD_BYTES, STAGES_MAX
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Payload
+from swarmd.dht.wire.shards import MembersPlace, member_shard_of
 from swarmd.errors import RecordRejected
-from tests.dht.making import ALICE, BOB, MEMBERSHIP, REPORT, signed_by
+from tests.dht.making import ALICE, BOB, MEMBERSHIP, REPORT, SWARM, signed_by
 
 ROOM = 40 * RECORD_BYTES
 
@@ -57,6 +58,11 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Keeper:
 
 def key_of(content: Payload) -> DHTID:
     return DHTID.from_bytes(names.key_id(content.key))
+
+
+def membership(shards: int, epoch: int) -> Payload:
+    shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(shards, epoch))
+    return msgspec.structs.replace(MEMBERSHIP, shards=shards, epoch=epoch, shard=shard)
 
 
 def report(round: int, stage: int) -> Payload:
@@ -98,6 +104,18 @@ def test_the_latest_stages_of_an_owner_are_kept_in_whatever_order_they_come(keep
     assert keeper.admit(ALICE, report(3, STAGES_MAX), 90.0), "renewed"
     assert keeper.admit(ALICE, report(4, 0))
     assert keeper.count == STAGES_MAX + 1
+
+
+def test_one_member_in_every_number_of_shards_and_every_epoch_takes_few_places(keeper: Keeper) -> None:
+    """There are some thirty keys that its membership may lie under, and before a clock is heard any number."""
+    keeper.seniority.learn([Standing(ALICE.peer_id, "", 0.0, 9, 9), Standing(BOB.peer_id, "", 0.0, 3, 9)])
+    assert keeper.admit(BOB, MEMBERSHIP)
+    places = [membership(2**exponent, epoch) for exponent in range(1, 11) for epoch in range(6)]
+    assert all(keeper.admit(ALICE, each, 60.0 + number) for number, each in enumerate(places))
+    assert keeper.holds(BOB, MEMBERSHIP) and keeper.count == MEMBERSHIPS_MAX + 1
+    assert all(keeper.holds(ALICE, each) for each in places[-MEMBERSHIPS_MAX:]), "the latest written"
+    assert keeper.admit(ALICE, places[-MEMBERSHIPS_MAX], 200.0), "renewed"
+    assert not keeper.admit(ALICE, places[0], 60.0), "an old one, sent again by whomever"
 
 
 def test_what_has_expired_makes_room(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
