@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
-from bench.gain_report import LONER, Outcome, make_rows, write_report
+from bench.gain_report import FILTERED, LONER, Outcome, make_rows, write_report
 from bench.hostile_peer import Hostile, probe
 from bench.sharing import COMMON, deliver
 from bench.specialists import examine
@@ -45,7 +45,7 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "distilled": {"peer_loss": "distill", "share_logprobs": True},
     POISONED: {},
 }
-ARMS = (LONER, "loner, filtered", "loner, faster", "replay", *SHARED, AVERAGED, POOLED)
+ARMS = (LONER, FILTERED, "faster loner", "replay", *SHARED, AVERAGED, POOLED)
 
 
 def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
     pool = recipe.questions * recipe.nodes
     arms: dict[str, dict[str, Any]] = {
         LONER: alone,
-        "loner, filtered": {**alone, "own_questions_max": 4 * recipe.questions},
-        "loner, faster": {**alone, "learning_rate": recipe.swarm_rate},
+        FILTERED: {**alone, "own_questions_max": 4 * recipe.questions},
+        "faster loner": {**alone, "learning_rate": recipe.swarm_rate},
         "replay": {**alone, "replay_questions": recipe.questions - 1},
         AVERAGED: alone,
         POOLED: {**alone, "questions": pool, "own_questions": pool},
@@ -209,7 +209,7 @@ def run(
         for regime in regimes:
             for arm in arms:
                 if (regime, arm, seed) not in there:
-                    place = directory / f"{seed}-{regime}-{arm.replace(', ', '-').replace(' ', '-')}"
+                    place = directory / f"{seed}-{regime}-{arm.replace(' ', '-')}"
                     found.append(run_arm(place, bases, recipe, regime, arm, seed))
                     tell(found[-1])
                     _write(report, found, recipe)

@@ -16,7 +16,7 @@ from bench.measure import Sample, sample
 from bench.paired import interval
 from bench.table import Row
 
-LONER = "loner"
+LONER, FILTERED = "loner", "filtered loner"
 SEEDS_FOR_INTERVAL = 3  # fewer pairs have no interval worth the name
 WIDTH, HEIGHT, EDGE = 720, 320, 44  # of the picture, in pixels
 COLOURS = ("#1b1b1b", "#c0392b", "#2471a3", "#1e8449", "#b7950b", "#7d3c98", "#ca6f1e", "#117a65", "#884ea0", "#5d6d7e")
@@ -148,7 +148,7 @@ def _line(arm: str, found: dict[int, Outcome], arms: dict[str, dict[int, Outcome
         return fmean(map(read, found.values()))
 
     learnt = mean(lambda outcome: area(outcome, outcome.tokens[-1]))
-    against = [_tell_difference(found, arms.get(other, {}), arm == other) for other in (LONER, "loner, filtered")]
+    against = [_tell_difference(found, arms.get(other, {}), arm == other) for other in (LONER, FILTERED)]
     ends = mean(lambda o: o.accuracy[0]), mean(lambda o: o.accuracy[-1])
     return (
         f"| {arm} | {len(found)} | {ends[0]:.3f} | {ends[1]:.3f} | {learnt:+.4f} | {against[0]} | {against[1]} "
