@@ -23,6 +23,7 @@ import torch
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
 from bench.gain_report import FILTERED, LONER, Outcome, make_rows, write_report
 from bench.hostile_peer import Hostile, probe
+from bench.place import Unavailable
 from bench.sharing import COMMON, deliver
 from bench.specialists import examine
 from bench.table import Row
@@ -194,11 +195,18 @@ def run(
         tell: is given every outcome as it comes.
         known: outcomes of an earlier run, which are not run again; those of another recipe do not count.
         recipe: by default `bench/gain.toml`.
-        report: the page to write, with its picture beside it; none where it is None.
+        report: the page to write, with its picture beside it; none where it is None or a seed is not the recipe's.
         study: only rows of what a base learns of each family, on seeds that are not used otherwise.
+
+    Raises:
+        Unavailable: there is no such arm or regime.
     """
+    _check_names("arm", arms, ARMS)
+    _check_names("regime", regimes, REGIMES)
     quieten()
     recipe = recipe or read_recipe()
+    if not set(seeds) <= set(recipe.seeds):
+        report = None  # it is of the recipe's seeds
     if study:
         yield from study_families(recipe)
         return
@@ -215,6 +223,11 @@ def run(
                     _write(report, found, recipe)
     _write(report, found, recipe)
     yield from make_rows(found)
+
+
+def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
+    if unknown := [name for name in names if name not in known]:
+        raise Unavailable(f"there is no {kind} {unknown[0]!r} in `gain`; there are {', '.join(known)}")
 
 
 def _write(report: Path | None, found: Sequence[Outcome], recipe: Recipe) -> None:

@@ -14,7 +14,7 @@ import torch
 from bench import gain
 from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, read_recipe, weights_of
 from bench.gain_report import LONER, Outcome, area, compare, difference, tell, write_report
-from bench.place import read_lines
+from bench.place import Unavailable, read_lines
 from swarmd.config import TrainingConfig
 
 FAMILIES = ("chain_sum", "gcd")
@@ -81,6 +81,26 @@ def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
     assert ran == ["sharing"]
     list(gain.run(tmp_path, known=[msgspec.structs.replace(there, recipe="other")], **chosen))
     assert ran == ["sharing", LONER, "sharing"]
+
+
+def test_a_name_that_is_no_arm_or_regime_is_told_and_nothing_runs(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no arm 'loner, faster' in `gain`; there are loner, filtered loner"):
+        list(gain.run(tmp_path, arms=["loner, faster"]))
+    with pytest.raises(Unavailable, match="no regime 'special'"):
+        list(gain.run(tmp_path, regimes=["special"]))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_is_written_of_the_seeds_of_the_recipe_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gain, "run_arm", lambda *given: outcome(given[4], given[5], 0.1, 0.2, 0.3))
+    report = tmp_path / "GAIN.md"
+    chosen: dict[str, Any] = {"arms": [LONER], "regimes": [IDENTICAL], "report": report}
+    list(gain.run(tmp_path / "gain", seeds=[5], **chosen))
+    assert not report.exists()
+    list(gain.run(tmp_path / "gain", seeds=read_recipe().seeds[:1], **chosen))
+    assert report.exists()
 
 
 def test_the_recipe_gives_every_arm_settings_and_every_family_a_node() -> None:
