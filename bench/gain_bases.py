@@ -1,25 +1,29 @@
 """Where `bench gain` begins: its recipe, and the models that nodes have before they share.
 
-In the regime `identical` all nodes have one base, taught all families. In `mixtures` each was taught all of them, its
-own more often. In `specialists` each was taught its own alone.
+All grow from one base, which was taught all families until it answers some of each. In the regime `identical` it is
+what every node has. In `mixtures` and `specialists` each was then taught its own families, with a share of lessons from
+all of them that is large in the one and small in the other.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from bench.measure import sample
 from bench.specialists import Goal, draw_lessons, examine, teach
 from bench.table import Row
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
-from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
+from swarmd.swarms.plan import Question
+from swarmd.training.embedded.recipe import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_model
 from swarmd.training.models.model import Policy
 
 RECIPE = Path(__file__).with_name("gain.toml")
@@ -36,6 +40,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seeds: tuple[int, ...]
     study_seeds: tuple[int, ...]
     hidden: int
+    vocabulary: int
     rounds: int
     steps: int
     questions: int
@@ -49,9 +54,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     swarm_rate: float
     base_steps: int
     own_steps: int
+    study_steps: int
     base_accuracy: float
     own_accuracy: float
-    mixture_share: float
+    common_share: dict[str, float]
     families: dict[str, dict[str, Any]]
 
     @property
@@ -97,61 +103,70 @@ def build_bases(directory: Path, recipe: Recipe, regime: str, seed: int) -> list
         return [common] * recipe.nodes
     paths = [directory / f"{seed}-{regime}-{node}" for node in range(recipe.nodes)]
     for node, path in enumerate(paths):
-        if not (path / "config.json").exists():
-            weights = weights_of(recipe, regime, node)
-            policy = make_model(recipe, seed)
-            learn(policy, recipe, weights, seed * 10 + node, recipe.own_steps, recipe.own_accuracy)
+        if not path.exists():
+            policy = load(common)
+            teach_own(policy, recipe, regime, node, seed * 10 + node)
             save(policy, path)
     return paths
 
 
-def weights_of(recipe: Recipe, regime: str, node: int) -> dict[str, float]:
-    """How often each family was taught to a node."""
-    own = recipe.own_families(node)
-    if regime == SPECIALISTS:
-        return dict.fromkeys(own, 1.0)
-    return {family: recipe.mixture_share if family in own else 1.0 for family in recipe.families}
-
-
 def build_common(path: Path, recipe: Recipe, seed: int) -> Path:
     """The base that was taught all families evenly."""
-    if not (path / "config.json").exists():
+    if not path.exists():
         policy = make_model(recipe, seed)
-        learn(policy, recipe, None, seed, recipe.base_steps, recipe.base_accuracy)
+        plan = make_plan(recipe)
+        goal = Goal(RATE, recipe.base_steps, recipe.base_accuracy, EVERY, recipe.completion_tokens)
+        teach(policy, draw_lessons(policy, [(plan, 1.0)], seed), plan, goal)
         save(policy, path)
     return path
+
+
+def teach_own(policy: Policy, recipe: Recipe, regime: str, node: int, seed: int) -> None:
+    """What a node of a regime is taught beyond the common base: its own families, and a share of all."""
+    own = make_plan(recipe, dict.fromkeys(recipe.own_families(node), 1.0))
+    share = recipe.common_share[regime]
+    lessons = draw_lessons(policy, [(own, 1 - share), (make_plan(recipe), share)], seed)
+    teach(policy, lessons, own, Goal(RATE, recipe.own_steps, recipe.own_accuracy, EVERY, recipe.completion_tokens))
 
 
 def make_model(recipe: Recipe, seed: int) -> Policy:
     """Random weights and a tokenizer of all families, the same for one seed."""
     torch.manual_seed(seed)
-    return make_policy(build_tokenizer(list_questions(make_plan(recipe))), recipe.hidden)
+    plan = make_plan(recipe)
+    asked = (question for task in plan.tasks for question in plan.select(task, "train", CORPUS_QUESTIONS))
+    texts = [message.content for question in asked for message in question.messages]
+    return make_policy(build_tokenizer(texts, recipe.vocabulary), recipe.hidden)
 
 
-def learn(
-    policy: Policy, recipe: Recipe, weights: Mapping[str, float] | None, seed: int, steps: int, accuracy: float
-) -> None:
-    """Right answers to training questions of the families, until the accuracy or the steps are reached."""
-    plan = make_plan(recipe, weights)
-    lessons = draw_lessons(policy, [(plan, 1.0)], seed)
-    teach(policy, lessons, plan, Goal(RATE, steps, accuracy, EVERY, recipe.completion_tokens))
+def load(path: Path) -> Policy:
+    """A base as it was saved."""
+    model = Qwen3ForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return wrap_model(model, PreTrainedTokenizerFast.from_pretrained(path))
 
 
 def save(policy: Policy, path: Path) -> None:
-    """The weights last: their configuration says that a base is whole."""
-    path.mkdir(parents=True, exist_ok=True)
-    policy.tokenizer.save_pretrained(path)
-    policy.model.save_pretrained(path)
+    """Under another name until it is whole: a base that is there is not made again."""
+    part = path.with_name(f"{path.name}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    policy.tokenizer.save_pretrained(part)
+    policy.model.save_pretrained(part)
+    part.rename(path)
 
 
 def study_families(recipe: Recipe) -> Iterable[Row]:
-    """The pre-study: held-out accuracy of models that were taught one family each, by family."""
+    """The pre-study: held-out accuracy of models that were taught one family each, and how common an answer is."""
     for family in recipe.families:
-        yield Row(f"{family}: held out", "", sample(*(study_family(recipe, family, s) for s in recipe.study_seeds)))
+        plan = make_plan(recipe, {family: 1.0})
+        questions = plan.hold_out(family, STUDIED)
+        found = sample(*(study_family(recipe, plan, questions, seed) for seed in recipe.study_seeds))
+        answers = Counter(str(question.entry["answer"]) for question in questions)
+        common = sample(max(answers.values()) / len(questions))
+        yield Row(f"{family}: held out", "", found, "its commonest answer", common)
 
 
-def study_family(recipe: Recipe, family: str, seed: int) -> float:
+def study_family(recipe: Recipe, plan: ReasoningGymPlan, questions: Sequence[Question], seed: int) -> float:
     policy = make_model(recipe, seed)
-    learn(policy, recipe, {family: 1.0}, seed, recipe.own_steps, recipe.own_accuracy)
-    plan = make_plan(recipe, {family: 1.0})
-    return examine(policy, plan, {family: plan.hold_out(family, STUDIED)}, recipe.completion_tokens)[family].correct
+    goal = Goal(RATE, recipe.study_steps, 1.0, recipe.study_steps, recipe.completion_tokens)
+    teach(policy, draw_lessons(policy, [(plan, 1.0)], seed), plan, goal)
+    [found] = examine(policy, plan, {plan.tasks[0]: questions}, recipe.completion_tokens).values()
+    return found.correct

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from bench import gain
-from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, read_recipe, weights_of
+from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, Recipe, build_bases, read_recipe
 from bench.gain_report import LONER, Outcome, area, compare, difference, tell, write_report
 from bench.place import Unavailable, read_lines
 from swarmd.config import TrainingConfig
 
-FAMILIES = ("chain_sum", "gcd")
+FAMILIES = ("count_primes", "gcd")
 
 
 def outcome(arm: str, seed: int, *accuracy: float, tokens: Sequence[int] = (0, 100, 200)) -> Outcome:
@@ -107,8 +107,9 @@ def test_the_recipe_gives_every_arm_settings_and_every_family_a_node() -> None:
     recipe = read_recipe()
     for arm in gain.ARMS:
         TrainingConfig(**gain.settings_of(recipe, arm))
-    taught = [set(weights_of(recipe, SPECIALISTS, node)) for node in range(recipe.nodes)]
+    taught = [set(recipe.own_families(node)) for node in range(recipe.nodes)]
     assert set.union(*taught) == set(recipe.families) and all(taught)
+    assert set(recipe.common_share) == {*REGIMES} - {IDENTICAL}
     assert not set(recipe.seeds) & set(recipe.study_seeds) and len(recipe.families) >= 6
     assert recipe.digest != msgspec.structs.replace(recipe, rounds=recipe.rounds + 1).digest
 
@@ -120,7 +121,7 @@ def test_averaged_models_have_the_mean_of_their_weights() -> None:
     assert all(torch.equal(model.weight, wanted) for model in models)
 
 
-def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) -> None:
+def small_recipe() -> Recipe:
     families = {name: read_recipe().families[name] for name in FAMILIES}
     small: dict[str, Any] = {
         "nodes": 2,
@@ -132,7 +133,24 @@ def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) 
         "generations": 4,
     }
     brief: dict[str, Any] = {"base_steps": 1, "own_steps": 1, "held_out": 2, "measure_every": 1, "families": families}
-    recipe = msgspec.structs.replace(read_recipe(), **small, **brief)
+    return msgspec.structs.replace(read_recipe(), **small, **brief)
+
+
+def test_bases_grow_from_one_that_is_made_once(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    (tmp_path / "5-common.part").mkdir()  # of a run that was killed before its base was whole
+    common, same = build_bases(tmp_path, recipe, IDENTICAL, 5)
+    made = (common / "model.safetensors").stat().st_mtime_ns
+    first, second = build_bases(tmp_path, recipe, SPECIALISTS, 5)
+    weights = [(path / "model.safetensors").read_bytes() for path in (common, first, second)]
+    assert same == common and len(set(weights)) == 3
+    assert (common / "model.safetensors").stat().st_mtime_ns == made
+    assert build_bases(tmp_path, recipe, SPECIALISTS, 5) == [first, second]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["5-common", "5-specialists-0", "5-specialists-1"]
+
+
+def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) -> None:
+    recipe = small_recipe()
     told: list[Outcome] = []
     list(gain.run(tmp_path / "gain", ["sharing", gain.AVERAGED], REGIMES[:1], [5], told.append, recipe=recipe))
     assert [each.arm for each in told] == ["sharing", gain.AVERAGED]
