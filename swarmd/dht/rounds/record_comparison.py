@@ -126,7 +126,7 @@ class RecordComparison:
 def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -> None:
     if before is None or before.signed == seen.signed:
         return
-    one, other = sorted((before, seen), key=lambda each: each.signed.expiration)
+    one, other = (before, seen) if before.signed.expiration <= seen.signed.expiration else (seen, before)
     if contradiction(one.content, other.content, one.signed.expiration, other.signed.expiration):
         found(pair_of(one.signed, other.signed))
 
