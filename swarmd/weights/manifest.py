@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import RecordRejected
 
 FORMAT = 1
@@ -94,7 +95,7 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
         raise RecordRejected("wrong-digest", "the manifest is not the one that was announced")
     try:
         manifest = msgspec.msgpack.decode(encoded, type=WeightsManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no manifest of weights: {error}") from error
     _check(manifest)
     return manifest
