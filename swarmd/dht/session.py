@@ -163,6 +163,7 @@ class Session(NetworkSession):
             clock,
             lambda record: self.heard_clock(record),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.is_credited,
             self.runtime,
             self.random,
         )
