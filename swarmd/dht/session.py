@@ -147,6 +147,7 @@ class Session(NetworkSession):
         self.invitation = read_invitation(dht.invitation)
         self.must_be_invited()
         self.seniority = Seniority(self.policy.lists)
+        self.door.is_credited = self.is_credited
         kept = read_standings(paths.standings, self.swarm)
         if kept is not None:
             self.seniority.learn(kept.standings)
@@ -214,7 +215,7 @@ class Session(NetworkSession):
 
     def emit(self, event: Event) -> None:
         """Hand a fact to the daemon."""
-        if isinstance(event, MemberSeen):
+        if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
             self.door.meet(event.peer)
         super().emit(event)
 
