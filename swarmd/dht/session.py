@@ -28,6 +28,7 @@ from swarmd.dht.memory_watch import MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.connections import Connections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.p2p.search_peers import choose_guides
@@ -125,7 +126,8 @@ class Session(NetworkSession):
         self.paths = paths
         self.identity = identity
         self.blobs = blobs
-        self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
+        named = (*config.dht.bootstrap, *config.dht.listen, *config.dht.announce)
+        self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id, any(map(is_loopback, named)))
         self.door = RequestLimits(self.rejections.count, self._known())
         self._build()
         self.connections = Connections(self.node, self.door, config.dht.connections_max)
