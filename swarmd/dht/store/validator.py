@@ -238,7 +238,8 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         for each such call, however many come."""
         handed = self.handing_on.due(self, node_id)
         if handed:
-            spawn(self.call_store(peer_id, *zip(*handed, strict=True), in_cache=False))
+            keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
+            spawn(self.call_store(peer_id, keys, values, expirations, in_cache=False))
         doubted = self.routing_table.add_or_update_node(node_id, peer_id)
         if doubted is not None:  # the bucket is full: is the one that was silent for longest still there?
             spawn(self.call_ping(doubted[1]))
