@@ -165,19 +165,14 @@ def _search_for(pattern: str) -> Reward:
 
 
 class SearchPatience:
-    """How long a pattern may be searched for, by what searches that were cut off have used.
+    """How long a pattern may be searched for, by what searches that were cut off have used."""
 
-    Args:
-        now: a monotone clock in seconds.
-    """
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._left_s, self._at = CUT_OFF_BURST_S, now()
+    def __init__(self) -> None:
+        self._left_s, self._at = CUT_OFF_BURST_S, time.monotonic()
 
     def timeout_s(self) -> float:
         """Longest time of the next search."""
-        now = self._now()
+        now = time.monotonic()
         self._left_s = min(CUT_OFF_BURST_S, self._left_s + (now - self._at) * CUT_OFF_PER_S)
         self._at = now
         return REGEX_S if self._left_s >= REGEX_S else REGEX_LEAST_S

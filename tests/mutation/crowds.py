@@ -50,7 +50,7 @@ CROWDS = (
     Mutant(
         "newcomers' bodies fill a stage",
         "swarmd/dht/rounds/gather.py",
-        "not credited and self._bytes[False] + size_bytes > NEWCOMERS_BYTES_MAX",
+        "not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX",
         "False",
         ("tests/dht/rounds/test_gathering.py",),
     ),

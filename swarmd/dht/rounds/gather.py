@@ -41,6 +41,25 @@ FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is 
 log = logging.getLogger(__name__)
 
 
+class BodyBytes:
+    """Bytes of a stage's bodies; newcomers leave most of the room to peers that were credited."""
+
+    def __init__(self) -> None:
+        self._newcomers = self._total = 0
+
+    def reserve(self, credited: bool, size_bytes: int) -> None:
+        """Count a body that is about to be fetched. Raises RecordRejected("oversized") without room."""
+        over = not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
+        if over or self._total + size_bytes > TOTAL_BYTES_MAX:
+            raise RecordRejected("oversized", "the rollouts of this stage are too large together")
+        self.give_back(credited, -size_bytes)
+
+    def give_back(self, credited: bool, size_bytes: int) -> None:
+        """A body did not come."""
+        self._total -= size_bytes
+        self._newcomers -= 0 if credited else size_bytes
+
+
 class Gathering:
     """One `Gather` command being done.
 
@@ -55,7 +74,7 @@ class Gathering:
         self._place = (session.swarm, command.source_round, command.source_stage)
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
-        self._bytes: Counter[bool] = Counter()  # of those that were credited, and of others
+        self._bytes = BodyBytes()
         self._runtime = session.runtime
         self._sample: SampledShards | None = None  # once the stage's shards are known
         self._failures: Counter[str] = Counter()  # fetches that failed, by peer
@@ -289,7 +308,8 @@ class Gathering:
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
         if content.size_bytes > ROLLOUTS_BYTES_MAX:
             raise RecordRejected("oversized", f"rollouts of {content.size_bytes} bytes")
-        credited = self._reserve(peer, content.size_bytes)
+        credited = self._session.seniority.rounds_of(peer) > 0
+        self._bytes.reserve(credited, content.size_bytes)
         bodies = self._session.bodies
         try:
             await self._session.must_be_member(peer)
@@ -298,26 +318,10 @@ class Gathering:
                 await bodies.check(body, content.digest, content.size_bytes)
                 await bodies.put(body)
         except BaseException:
-            self._bytes[credited] -= content.size_bytes
+            self._bytes.give_back(credited, content.size_bytes)
             raise
         place = (content.round, content.stage, content.digest, content.size_bytes, content.groups)
         self._got[peer] = RolloutsRef(peer, *place)
-
-    def _reserve(self, peer: str, size_bytes: int) -> bool:
-        """Count the bytes of a body that is about to be fetched; newcomers leave most of the room to the others.
-
-        Returns:
-            Whether they count among those of peers that were credited.
-
-        Raises:
-            RecordRejected: "oversized" where there is no room for so many.
-        """
-        credited = self._session.seniority.rounds_of(peer) > 0
-        over = not credited and self._bytes[False] + size_bytes > NEWCOMERS_BYTES_MAX
-        if over or self._bytes.total() + size_bytes > TOTAL_BYTES_MAX:
-            raise RecordRejected("oversized", "the rollouts of this stage are too large together")
-        self._bytes[credited] += size_bytes
-        return credited
 
     async def _body(self, peer: str, content: RolloutsRecord) -> bytes:
         bodies = self._session.bodies
