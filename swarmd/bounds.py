@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import DecodeError, Meta, Struct
 
+DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises at bytes from outside
 INTEGER_MAX = 2**53  # exact in a double too, as pages and JSON hold it
 REAL_MAX = 1e12  # of a reward, or a time in seconds
 WORD_MAX = 2**64 - 1  # greatest integer that a log can hold

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config_checks import check_together
 from swarmd.core.values import AlonePolicy, BehindPolicy, Drive, Role, Votes
 from swarmd.errors import ConfigError, NotFoundError
@@ -373,7 +374,7 @@ def parse_config(text: str, origin: str) -> Config:
     """Check configuration text; `origin` names it in errors. Raises ConfigError as `load_config` does."""
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a nesting without an end
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
     try:
         refuse_unknown_keys(tables, Config, "", origin)
@@ -431,5 +432,5 @@ def decode(encoded: bytes) -> Config:
     """What `encode` made. Raises ConfigError when it is not that."""
     try:
         return msgspec.msgpack.decode(encoded, type=Config)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise ConfigError(f"the worker got an unreadable configuration: {error}") from error

@@ -158,3 +158,9 @@ def test_every_key_of_the_coordinator_reaches_the_core() -> None:
     assert {name: getattr(settings, name) for name in config.coordinator.__struct_fields__} == {
         name: getattr(config.coordinator, name) for name in config.coordinator.__struct_fields__
     }
+
+
+@pytest.mark.parametrize("text", ["a = " + 2000 * "[" + 2000 * "]", "a = " + 5000 * "1"])
+def test_text_that_no_parser_can_bear_is_no_valid_toml(text: str) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        parse_config(text, "config.toml")

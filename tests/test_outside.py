@@ -223,6 +223,17 @@ def test_of_everything_that_is_decoded_it_is_known_who_wrote_it() -> None:
     assert named - FROM_OUTSIDE - CHECKED - OWN == set(), "who fills these types, and what bounds their numbers?"
 
 
+def test_whoever_minds_bytes_that_cannot_be_decoded_minds_those_nested_without_an_end() -> None:
+    """msgspec raises RecursionError then, which is no DecodeError, and ends whoever did not expect it."""
+    careless = []
+    for file in Path(swarmd.__file__).parent.rglob("*.py"):
+        for caught in (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.ExceptHandler)):
+            names = ast.unparse(caught.type) if caught.type is not None else ""
+            if "msgspec.DecodeError" in names and "RecursionError" not in names:
+                careless.append(f"{file.name}:{caught.lineno}")
+    assert careless == [], "catch swarmd.bounds.DECODE_ERRORS"
+
+
 @pytest.mark.parametrize("outside", OUTSIDE, ids=lambda outside: getattr(outside.kind, "__name__", "Payload"))
 def test_no_number_from_outside_is_beyond_its_bounds(outside: Outside) -> None:
     assert any(_taken(outside, example) for example in extremes.examples(outside.kind, NAMED)), "its example is none"

@@ -18,6 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from swarmd.backup.tar_headers import BoundedTarHeader, each_member
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.daemon.notes import Restored
 from swarmd.dht.identity.backup import BackupMarks
 from swarmd.errors import BackupError, NotFoundError
@@ -195,5 +196,5 @@ def decode_manifest(raw: bytes, path: Path) -> BackupManifest:
             problem = f"{path} is a backup of format {bytes(version).decode()}, this swarmd reads format {FORMAT}"
             raise BackupError(problem, "Use the newer swarmd that wrote it")
         return msgspec.json.decode(raw, type=BackupManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
+    except (*DECODE_ERRORS, KeyError) as error:
         raise BackupError(f"the manifest of {path} cannot be read: {error}", AGAIN) from error

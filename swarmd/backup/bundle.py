@@ -21,6 +21,7 @@ import msgspec
 
 from swarmd import __version__
 from swarmd.backup.tar_headers import BoundedTarHeader, each_member
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
@@ -220,7 +221,7 @@ def read_manifest(path: Path, file: Path) -> BundleManifest:
     try:
         with path.open("rb") as opened:
             manifest = msgspec.json.decode(opened.read(MANIFEST_BYTES_MAX), type=BundleManifest)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise BundleError(f"{file} is no bundle: {MANIFEST} cannot be read: {error}") from error
     if manifest.format > FORMAT:
         raise BundleError(f"{file} has format {manifest.format}, this swarmd reads {FORMAT}", "Upgrade swarmd")

@@ -31,7 +31,7 @@ def _options(text: Path) -> Iterator[Any]:
     try:
         with text.open("rb") as file:
             tables = tomllib.loads(file.read(TEXT_BYTES_MAX).decode())
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (OSError, ValueError, RecursionError):
         return
     for above in (tables.get("swarm"), tables.get("recipe")):
         if isinstance(above, Mapping):

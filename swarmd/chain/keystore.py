@@ -17,6 +17,7 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.address import to_checksum_address
 
 from swarmd import secret_files
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
 from swarmd.paths import DataPaths
@@ -198,7 +199,7 @@ def _parse(content: bytes, path: Path) -> Keystore:
         raise KeystoreDamaged(
             f"{path} is no keystore that swarmd can read: {str(error)[:REASON_CHARS_MAX]}", KEYSTORE.make
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         raise KeystoreDamaged(f"{path} is no keystore: it is no JSON", KEYSTORE.make) from None
     if keystore.version != 3:
         raise KeystoreDamaged(f"the keystore {path} has version {keystore.version}; swarmd reads version 3")

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 from anyio.abc import SocketListener, SocketStream
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
@@ -105,7 +106,7 @@ class Control:
     async def _reply(self, line: bytes) -> bytes:
         try:
             request = msgspec.json.decode(line, type=ControlRequest)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             return msgspec.json.encode(ControlRefusal(f"not a request: {error}"))
         if request.verb == "status":
             return self._status()

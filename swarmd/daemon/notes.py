@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import IdentityInUse, LogDamaged
 from swarmd.eventlog.files import sync_directory, write_durably
 from swarmd.paths import DataPaths
@@ -75,6 +76,6 @@ def _read(path: Path, kind: type[Note]) -> Note | None:
             return msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         fix = "`swarmd restore`, `backup --for-move` and `service install` write it; bring it back from a copy"
         raise LogDamaged(f"the note {path} cannot be read: {error}", fix) from error

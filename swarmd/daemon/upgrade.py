@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from swarmd import __version__
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError
@@ -180,7 +181,7 @@ def read_layout(data: DataPaths) -> int:
         return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout
     except FileNotFoundError:
         return 1
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise LogDamaged(f"{data.layout} cannot be read: {error}", 'It holds {"layout": 1} in most cases') from error
 
 
@@ -274,7 +275,7 @@ def read_copied(data: DataPaths) -> Copied | None:
     """What `before-upgrade/` holds; None where there is none, or none that is whole."""
     try:
         copied = msgspec.json.decode((data.before_upgrade / NOTE).read_bytes(), type=Copied)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
     return copied if copied.format == COPY_FORMAT else None
 
@@ -343,7 +344,7 @@ def _begin_undoing(data: DataPaths, copied: Copied) -> tuple[str, ...]:
 def _read_mark(mark: Path) -> tuple[str, ...]:
     try:
         return msgspec.json.decode(mark.read_bytes(), type=tuple[str, ...])
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise LogDamaged(f"{mark} cannot be read: {error}", "Restore a backup") from error
 
 

@@ -28,6 +28,7 @@ from swarmd.dht.memory_watch import MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.connections import Connections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.p2p.search_peers import choose_guides
@@ -125,7 +126,8 @@ class Session(NetworkSession):
         self.paths = paths
         self.identity = identity
         self.blobs = blobs
-        self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id)
+        named = (*config.dht.bootstrap, *config.dht.listen, *config.dht.announce)
+        self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id, any(map(is_loopback, named)))
         self.door = RequestLimits(self.rejections.count, self._known())
         self._build()
         self.connections = Connections(self.node, self.door, config.dht.connections_max)
@@ -147,6 +149,7 @@ class Session(NetworkSession):
         self.invitation = read_invitation(dht.invitation)
         self.must_be_invited()
         self.seniority = Seniority(self.policy.lists)
+        self.door.is_credited = self.is_credited
         kept = read_standings(paths.standings, self.swarm)
         if kept is not None:
             self.seniority.learn(kept.standings)
@@ -163,6 +166,7 @@ class Session(NetworkSession):
             clock,
             lambda record: self.heard_clock(record),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.is_credited,
             self.runtime,
             self.random,
         )
@@ -213,7 +217,7 @@ class Session(NetworkSession):
 
     def emit(self, event: Event) -> None:
         """Hand a fact to the daemon."""
-        if isinstance(event, MemberSeen):
+        if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
             self.door.meet(event.peer)
         super().emit(event)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, TrainingConfig, load_config
 from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
@@ -103,7 +104,7 @@ class Subject:
             return DaemonReply()
         except ControlError as error:
             return DaemonReply(mute=error.message)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             return DaemonReply(
                 mute=f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
             )
@@ -128,7 +129,7 @@ class Subject:
             return ""
         try:
             return str(msgspec.json.decode((self.data.root / KEPT_MODEL).read_bytes())["model"])
-        except (OSError, msgspec.DecodeError, KeyError, TypeError):
+        except (OSError, *DECODE_ERRORS, KeyError, TypeError):
             return ""
 
     async def _dial(self) -> list[DialResult]:
@@ -139,7 +140,7 @@ class Subject:
             return []
         try:
             return msgspec.json.decode(await ask_child(DIALLER, msgspec.json.encode(addresses)), type=list[DialResult])
-        except msgspec.DecodeError as error:
+        except DECODE_ERRORS as error:
             raise ChildFailed(f"{DIALLER} answered with something else than asked for: {error}") from error
 
     async def _look_at_endpoints(self) -> list[EndpointReplies]:

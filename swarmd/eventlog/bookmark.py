@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, LogNewer, SwarmdError
 from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
@@ -142,7 +143,7 @@ def _head_of(content: bytes) -> tuple[Head, int]:
         raise Unfit("it is damaged")
     try:
         return msgspec.msgpack.decode(content[begin:end], type=Head), end
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise Unfit("it is of another swarmd") from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import Envelope, Event
 from swarmd.errors import CommitTooLarge, LogNewer
 
@@ -64,7 +65,7 @@ def decode_commit(payload: bytes, rules_max: int, path: Path) -> Commit:
     """
     try:
         commit = _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise LogNewer(
             f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the newer swarmd that wrote it"
         ) from error

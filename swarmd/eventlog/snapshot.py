@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
 from swarmd.eventlog.files import make_directory, write_durably
@@ -125,7 +126,7 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
     payload = _checked_payload(path)
     try:
         snapshot = _snapshots.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise LogNewer(
             f"the snapshot {path} holds a state that this swarmd cannot read: {error}",
             "Use the swarmd that wrote it; while the log is whole, the snapshot may be deleted",

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.errors import LogDamaged, LogWriteFailed
 from swarmd.eventlog.commit import Commit
@@ -106,7 +107,7 @@ def _resume(directory: Path, kind: SummaryKind, gathered: Gathered, oldest: Base
     if summary is not None and summary.version == kind.version and summary.first == oldest.seq:
         border = _header(directory, summary.seq)
         if border is not None and (border.previous, border.node) == (summary.previous, summary.node):
-            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            with suppress(*DECODE_ERRORS):
                 gathered.resume(summary.body)
                 return summary.seq
     gathered.begin(oldest)
@@ -143,7 +144,7 @@ def _read(path: Path) -> Summary | None:
         return None
     try:
         return msgspec.msgpack.decode(payload, type=Summary)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except DECODE_ERRORS:
         return None
 
 

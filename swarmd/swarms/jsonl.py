@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
 
 Row = dict[str, Any]
@@ -139,7 +140,7 @@ def _parse(line: bytes, where: str, columns: Sequence[str]) -> Row:
         raise SwarmError(f"{where}: lists and objects are nested more than {DEPTH_MAX} deep", "Write plain rows")
     try:
         row = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise SwarmError(f"{where}: no JSON in UTF-8: {error}", "Write one JSON object a line") from error
     if not isinstance(row, dict):
         raise SwarmError(f"{where}: {type(row).__name__}, not an object", "Write one JSON object a line")

@@ -1,11 +1,13 @@
 """Rewards by name for swarms that are written without Python: each a number in [0, 1] for one completion.
 
-All of them take time linear in the text, but `regex`, which is cut off after `REGEX_S`.
+All of them take time linear in the text, but `regex`, which is cut off after `REGEX_S`; where many are, after
+`REGEX_LEAST_S`: a stage has thousands of peers' completions, and some of them may be written for it.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -23,6 +25,8 @@ COMPARING: tuple[RewardName, ...] = ("exact", "numeric", "contains", "similarity
 
 PATTERN_CHARACTERS_MAX = 500
 REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
+REGEX_LEAST_S = 0.002  # while cut-off searches have used up what they may
+CUT_OFF_BURST_S, CUT_OFF_PER_S = 2.0, 0.02  # seconds that they may use, and that come back each second
 PLACEHOLDER = "{answer}"
 GRAM = 3  # characters that similarity counts at a time
 
@@ -146,14 +150,36 @@ def _search_for(pattern: str) -> Reward:
     except (regex.error, RecursionError, OverflowError) as error:
         raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is none: {error}") from error
 
+    patience = SearchPatience()
+
     def search(answered: Answered) -> float:
         whole = pattern.replace(PLACEHOLDER, regex.escape(answered.expected))
+        timeout_s = patience.timeout_s()
         try:
-            return float(bool(regex.search(whole, answered.answer or "", timeout=REGEX_S)))
+            return float(bool(regex.search(whole, answered.answer or "", timeout=timeout_s)))
         except TimeoutError:
+            patience.cut_off(timeout_s)
             return 0.0
 
     return search
+
+
+class SearchPatience:
+    """How long a pattern may be searched for, by what searches that were cut off have used."""
+
+    def __init__(self) -> None:
+        self._left_s, self._at = CUT_OFF_BURST_S, time.monotonic()
+
+    def timeout_s(self) -> float:
+        """Longest time of the next search."""
+        now = time.monotonic()
+        self._left_s = min(CUT_OFF_BURST_S, self._left_s + (now - self._at) * CUT_OFF_PER_S)
+        self._at = now
+        return REGEX_S if self._left_s >= REGEX_S else REGEX_LEAST_S
+
+    def cut_off(self, after_s: float) -> None:
+        """A search was cut off after so long."""
+        self._left_s -= after_s
 
 
 # --- where the answer stands ---

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from swarmd.bounds import Count, Real
+from swarmd.bounds import DECODE_ERRORS, Count, Real
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
@@ -161,7 +161,7 @@ def decode_rollouts(body: bytes) -> Rollouts:
                 "version", f"a rollouts body has version {version}, this node reads {VERSION} and {LOGPROBS_VERSION}"
             )
         rollouts = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"a rollouts body cannot be read: {error}") from error
     _check_groups(rollouts)
     return rollouts

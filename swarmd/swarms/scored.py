@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.values import Value
 from swarmd.errors import RecordRejected
 from swarmd.swarms.plan import Outcome, Plan, Question, Score
@@ -104,5 +105,5 @@ def decode_scored(body: bytes) -> tuple[ScoredGroup, ...]:
         raise RecordRejected("oversize", f"scored groups of {len(body)} bytes, the limit is {SCORED_BYTES_MAX}")
     try:
         return _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"scored groups cannot be read: {error}") from error

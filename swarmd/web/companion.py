@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import check_listen, load_token, parse_listen
@@ -53,7 +54,7 @@ def main() -> int:
     try:
         order = msgspec.json.decode(sys.stdin.buffer.readline(ORDER_BYTES_MAX), type=CompanionSetup)
         return run(decode(order.config), Path(order.root))
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         print(f"ERROR this process is started by the daemon: {error}; try `swarmd dashboard`", file=sys.stderr)
         return 64
     except SwarmdError as error:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmdError
 from swarmd.web.http.answers import BadRequest, JsonAnswer
 from swarmd.web.http.bodies import read_body
@@ -190,7 +191,7 @@ class Upstream:
         body = await read_body(request, BODY_BYTES_MAX)
         try:
             ids = msgspec.json.decode(body, type=list[str])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except DECODE_ERRORS as error:
             raise BadRequest(f"the body is no JSON list of ids: {error}") from error
         if len(ids) > IDS_MAX:
             raise BadRequest(f"at most {IDS_MAX} ids at once")

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import RecordRejected
 
 FORMAT = 1
@@ -94,7 +95,7 @@ def decode_manifest(encoded: bytes, digest: str = "") -> WeightsManifest:
         raise RecordRejected("wrong-digest", "the manifest is not the one that was announced")
     try:
         manifest = msgspec.msgpack.decode(encoded, type=WeightsManifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no manifest of weights: {error}") from error
     _check(manifest)
     return manifest
@@ -109,6 +110,8 @@ def _check(manifest: WeightsManifest) -> None:
     digests = (manifest.architecture, manifest.tokenizer, *(delta.base for delta in manifest.deltas))
     if not all(map(_DIGEST.fullmatch, digests)) or manifest.dtype not in ("BF16", "F16", "F32"):
         raise RecordRejected("malformed", "a digest is no lower-case sha256, or the dtype is unknown")
+    if any(delta.file.size_bytes > manifest.whole.size_bytes for delta in manifest.deltas):
+        raise RecordRejected("oversized", "a delta is larger than the file that it makes")
     for file in (manifest.whole, *(delta.file for delta in manifest.deltas)):
         if not _DIGEST.fullmatch(file.digest) or len(file) > CHUNKS_MAX or len(file.chunks) != len(file) * DIGEST_BYTES:
             raise RecordRejected("malformed", f"a file of {file.size_bytes} bytes has other chunks than it states")

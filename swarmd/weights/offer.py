@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import DIGEST_BYTES, MANIFEST_BYTES_MAX, Round
 
@@ -35,7 +36,7 @@ def decode_offer(packed: bytes) -> WeightsOffer:
         raise RecordRejected("oversized", f"an offer of {len(packed)} bytes, the limit is {OFFER_BYTES_MAX}")
     try:
         offer = msgspec.msgpack.decode(packed, type=WeightsOffer)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no offer of weights: {error}") from error
     digests = (offer.architecture, offer.tokenizer, offer.manifest)
     if offer.format != FORMAT or any(len(digest) != DIGEST_BYTES for digest in digests):

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import RecordRejected
 
 HEADER_BYTES_MAX = 8 * 1024 * 1024
@@ -62,7 +63,7 @@ def read_tensors(path: Path) -> tuple[Tensor, ...]:
         entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
         entries.pop("__metadata__", None)
         tensors = [_tensor(name, raw, 8 + length) for name, raw in entries.items()]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no safetensors header: {error}") from error
     if not 0 < len(tensors) <= TENSORS_MAX:
         raise RecordRejected("oversized", f"{len(tensors)} tensors, the limit is {TENSORS_MAX}")

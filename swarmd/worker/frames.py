@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import FrameError
 from swarmd.worker.messages import FromWorker, ToWorker
 
@@ -63,7 +64,7 @@ class FrameReader(Generic[M]):
             del self._buffer[:end]
             try:
                 yield self._decoder.decode(body)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec lets the latter through
+            except DECODE_ERRORS as error:  # msgspec lets the latter through
                 raise FrameError(f"a frame of {length} bytes is no message: {error}") from error
 
     @property

@@ -124,6 +124,10 @@ def _newer(name: str, content: bytes):  # type: ignore[no-untyped-def]
     yield name, content.replace(b'"format": 1', b'"format": 2') if name == MANIFEST else content
 
 
+def _nested(name: str, content: bytes):  # type: ignore[no-untyped-def]
+    yield name, b'{"more": ' + 50_000 * b"[" + 50_000 * b"]" + b"," + content[1:] if name == MANIFEST else content
+
+
 def _less(name: str, content: bytes):  # type: ignore[no-untyped-def]
     if not name.endswith(".seg"):
         yield name, content
@@ -136,6 +140,7 @@ def _less(name: str, content: bytes):  # type: ignore[no-untyped-def]
         (_escape, "outside"),
         (_lie, "folds to another state"),
         (_newer, "format 2"),
+        (_nested, "cannot be read"),
         (_less, "disagree"),
     ],
 )

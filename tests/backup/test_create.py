@@ -398,12 +398,20 @@ def test_the_verbs(
     assert (node.root / "identity.key.saved").exists(), "the doctor knows of the backup"
 
 
-def test_a_backup_of_a_later_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b'{"format": 2}', "format 2"),
+        (b'{"format": 1, "more": ' + 50_000 * b"[" + 50_000 * b"]" + b"}", "cannot be read"),
+    ],
+)
+def test_a_backup_of_a_later_format_or_without_a_readable_manifest_is_refused(
+    raw: bytes, said: str, tmp_path: Path
+) -> None:
     with tarfile.open(tmp_path / "later.tar", "w") as tar:
-        raw = b'{"format": 2}'
         info = tarfile.TarInfo(MANIFEST)
         info.size = len(raw)
         tar.addfile(info, io.BytesIO(raw))
-    with pytest.raises(BackupError, match="format 2"):
+    with pytest.raises(BackupError, match=said):
         check_backup(tmp_path / "later.tar")
     assert "format" in BackupManifest.__struct_fields__

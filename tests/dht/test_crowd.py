@@ -69,6 +69,9 @@ class Taker:
     def close(self) -> None:
         """It has all."""
 
+    async def wait_closed(self) -> None:
+        """At once."""
+
 
 async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
     digest = hashlib.sha256(BODY).digest()

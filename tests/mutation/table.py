@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tests.mutation.around import AROUND
+from tests.mutation.crowds import CROWDS
 from tests.mutation.evidence import EVIDENCE
 from tests.mutation.inside import INSIDE
 from tests.mutation.shards import SHARDS
 from tests.mutation.weights import WEIGHTS
 
-MUTANTS = (*INSIDE, *SHARDS, *WEIGHTS, *EVIDENCE, *AROUND)
+MUTANTS = (*INSIDE, *SHARDS, *WEIGHTS, *EVIDENCE, *CROWDS, *AROUND)

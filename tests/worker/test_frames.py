@@ -55,6 +55,12 @@ def test_text_that_is_no_utf8_is_refused() -> None:
         list(reader().feed(struct.pack("<I", len(body)) + body))
 
 
+def test_a_message_with_an_endless_nesting_in_a_field_that_nobody_knows_is_refused() -> None:
+    body = b"\x82\xa4type\xa4pong\xa4more" + 100_000 * b"\x91" + b"\xc0"
+    with pytest.raises(FrameError, match="is no message"):
+        list(reader().feed(struct.pack("<I", len(body)) + body))
+
+
 def test_a_length_beyond_the_limit_is_refused_at_once() -> None:
     with pytest.raises(FrameError, match=str(FRAME_BYTES_MAX)):
         list(reader().feed(struct.pack("<I", FRAME_BYTES_MAX + 1)))

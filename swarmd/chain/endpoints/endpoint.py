@@ -21,12 +21,14 @@ import aiohttp
 import anyio
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.endpoints.urls import check_url, name_of, proxy_for, secrets_of
 from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
+WRAPPINGS_MAX = 4  # around that data
 RETRY_AFTER_MAX_S = 300.0
 PING_S = 20.0
 THROTTLED = re.compile(
@@ -117,7 +119,7 @@ class RpcEndpoint(ABC):
             raise self._refusal(answer.error)
         try:
             return msgspec.json.decode(answer.result, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             raise self.failure(f"answered {method} with something else than asked for ({error})") from None
 
     @abstractmethod
@@ -136,7 +138,7 @@ class RpcEndpoint(ABC):
         """One message. Raises EndpointFailed when it is no JSON-RPC."""
         try:
             answer = _answers.decode(encoded)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except DECODE_ERRORS:
             raise self.failure("answered with something that is no JSON-RPC") from None
         if not (answer.result or answer.error or answer.method):
             raise self.failure("answered with something that is no JSON-RPC")
@@ -151,7 +153,7 @@ class RpcEndpoint(ABC):
 
     def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
-        message = self._scrub(str(error.message))[:REASON_CHARS_MAX]
+        message = self._scrub(_words_of(error))[:REASON_CHARS_MAX]
         if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
             return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
         return RpcRefused(code, message, data_of(error.data))
@@ -260,7 +262,7 @@ class SocketEndpoint(RpcEndpoint):
     def _notify(self, params: msgspec.Raw) -> None:
         try:
             notice = _notices.decode(params)
-        except msgspec.DecodeError:
+        except DECODE_ERRORS:
             raise self.failure("sent a notification that is none") from None
         self.on_notification(notice.subscription, notice.result)
 
@@ -308,15 +310,21 @@ def retry_after_s(header: str) -> float:
 
 def data_of(data: Any) -> str:
     """The revert data of an error as hex, cut to DATA_CHARS_MAX; nodes wrap it in different ways."""
-    if isinstance(data, dict):
-        return data_of(data.get("data") or data.get("result"))
+    for _ in range(WRAPPINGS_MAX):
+        if isinstance(data, dict):
+            data = data.get("data") or data.get("result")
     if not isinstance(data, str):
         return ""
     return data[:DATA_CHARS_MAX].removeprefix("Reverted ").strip()
 
 
+def _words_of(error: ErrorBody) -> str:
+    """What an error says, if it says it in words."""
+    return error.message if isinstance(error.message, str) else ""
+
+
 def _is_revert(error: ErrorBody) -> bool:
-    return error.code == 3 or "revert" in str(error.message).lower()
+    return error.code == 3 or "revert" in _words_of(error).lower()
 
 
 def _looks_like_json(encoded: bytearray) -> bool:

@@ -14,6 +14,7 @@ from time import monotonic
 import anyio
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.endpoints.endpoint import SocketEndpoint
 from swarmd.chain.endpoints.rpc import FOREIGN_S, EndpointHealth, Rpc
 from swarmd.chain.watching.blocks import BlockHeader
@@ -81,7 +82,7 @@ class Heads:
         self._news.set()
 
     def _take(self, subscription: str, result: msgspec.Raw) -> None:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):  # a log, which wakes as well
+        with suppress(*DECODE_ERRORS):  # a log, which wakes as well
             self._header = _headers.decode(result).ref()
         self._unannounced = 0
         self._news.set()

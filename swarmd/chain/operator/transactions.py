@@ -18,6 +18,7 @@ import msgspec
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.contract import refusal_of
 from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ethereum import Ethereum
@@ -101,7 +102,7 @@ class Journal:
         if path is not None and path.exists():
             try:
                 self.record = msgspec.json.decode(path.read_bytes(), type=JournalEntry)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except DECODE_ERRORS as error:
                 fix = "It tells which transactions were sent; restore it, or begin in another directory"
                 raise ManifestError(f"the journal {path} is damaged: {error}", fix) from error
 

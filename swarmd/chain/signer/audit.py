@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import LogDamaged, LogInUse
@@ -130,7 +131,7 @@ class AuditLog:
     def _parse(self, line: bytes, number: int) -> AuditLine:
         try:
             return msgspec.json.decode(line, type=AuditLine)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except DECODE_ERRORS:
             raise LogDamaged(
                 f"line {number} of the audit log {self._path} makes no sense",
                 "Mend the line if you know how; else move the file away once no transaction of the account is pending",

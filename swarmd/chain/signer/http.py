@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 from aiohttp import web
 
-from swarmd.bounds import Integer
+from swarmd.bounds import DECODE_ERRORS, Integer
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.signer.signer import Signer, SignerRequest
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
@@ -219,7 +219,7 @@ class SignerApp:
             return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
         except msgspec.ValidationError as error:
             raise _bad(str(error)[:200]) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError):
+        except (*DECODE_ERRORS, ValueError):
             raise _bad("the body is no JSON") from None
 
 

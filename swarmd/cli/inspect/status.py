@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.cli.locate import RULE, Located, locate, refuse_unmade
 from swarmd.cli.options import ConfigFile
 from swarmd.config import load_config
@@ -123,7 +124,7 @@ def read_status(paths: DataPaths, config: Path | None = None) -> Status:
         return status_from_log(node)
     except ControlError as error:
         return status_from_log(node, error.message)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         mute = f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
         return status_from_log(node, mute)
 

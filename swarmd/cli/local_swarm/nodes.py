@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places, peer_of
 from swarmd.core.events import RoundsSkipped, StageTrained
@@ -138,7 +139,7 @@ class LocalSwarm:
 def _ask(daemon: DaemonProcess) -> Status | None:
     try:
         return msgspec.json.decode(ask(daemon.place.paths.control, "status", ASK_S), type=Status)
-    except (ControlError, msgspec.DecodeError, UnicodeDecodeError):
+    except (ControlError, *DECODE_ERRORS):
         return None
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd import secret_files
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, parse_identity
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
@@ -115,7 +116,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
         raise IdentityError(problem, "Try the passphrase again, or another copy of the backup") from error
     try:
         return msgspec.msgpack.decode(plain, type=Backup)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise IdentityDamaged(f"{origin} opens, but holds no backup that this swarmd knows") from error
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
+
 SUFFIX = ".saved"  # identity.key.saved
 NOTE_BYTES_MAX = 16 * 1024
 
@@ -33,6 +35,6 @@ def last_backup(key: Path, peer: str = "") -> BackupNote | None:
     try:
         with note_of(key).open("rb") as file:
             saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=BackupNote)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
     return saved if peer in ("", saved.peer) else None

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
+
 SUFFIX = ".called"  # identity.key.called
 NOTE_BYTES_MAX = 4096
 NAME_CHARS_MAX = 100
@@ -28,7 +30,7 @@ def known_name(key: Path, peer: str) -> str:
     try:
         with key.with_name(key.name + SUFFIX).open("rb") as file:
             called = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=ForeignName)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *DECODE_ERRORS):
         return ""
     sound = called.peer == peer and len(called.rl_swarm) <= NAME_CHARS_MAX and called.rl_swarm.isprintable()
     return called.rl_swarm if sound else ""

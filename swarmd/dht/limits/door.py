@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
-from swarmd.dht.ports import RefusalCounter
+from swarmd.dht.ports import PeerCheck, RefusalCounter
 from swarmd.errors import RecordRejected
 
 MIB = 1 << 20
@@ -44,11 +44,15 @@ class RequestLimits:
     Args:
         count: told of every refusal: (peer, reason, detail).
         known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
+
+    Attributes:
+        is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
     """
 
     def __init__(self, count: RefusalCounter, known: Iterable[str] = ()) -> None:
         self._count = count
         self._listed = frozenset(known)
+        self.is_credited: PeerCheck = lambda peer: False
         self._met: OrderedDict[str, None] = OrderedDict()
         self._places: OrderedDict[str, str] = OrderedDict()  # peer → address prefix
         self._refusals: Counter[str] = Counter()
@@ -66,7 +70,8 @@ class RequestLimits:
 
     def caller(self, peer: str, prefix: str = "") -> RemotePeer:
         """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
-        return RemotePeer(peer, prefix or self._places.get(peer, ""), peer in self._listed or peer in self._met)
+        known = peer in self._listed or peer in self._met or self.is_credited(peer)
+        return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
 
     def is_served(self, peer: str) -> bool:
         """Does a peer call, and nothing of it was refused lately?"""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from swarmd.bounds import Real
+from swarmd.bounds import DECODE_ERRORS, Real
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.members.withdrawal import ID_BYTES, WITHDRAWN_MAX, id_of, pack
 from swarmd.errors import ConfigError
@@ -54,7 +54,7 @@ class OwnInvitations:
                 return msgspec.json.decode(file.read(MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
         except FileNotFoundError:
             return ()
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             fix = "Restore it, or remove it; what was withdrawn by it is then withdrawn no more"
             raise ConfigError(f"the list of invitations {self._path} cannot be read: {error}", fix) from error
 

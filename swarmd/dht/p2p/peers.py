@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.dht.addresses import split_address
+from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.multiaddrs import tcp_place
 from swarmd.dht.p2p.node import DhtNode, NodeRun
@@ -43,10 +44,12 @@ class AddressBook:
         path: the cache file.
         bootstrap: configured addresses, never forgotten.
         own: this node's peer id, never dialled.
+        local: whether peers may be on this machine, so that also what is of this one alone is dialled.
     """
 
-    def __init__(self, path: Path, bootstrap: Iterable[str], own: str) -> None:
+    def __init__(self, path: Path, bootstrap: Iterable[str], own: str, local: bool = True) -> None:
         self._path = path
+        self._local = local
         self._own = own
         self.bootstrap = [pair for pair in map(split_address, bootstrap) if pair[1] != own]
         self.port = 0  # the TCP port this node had, where any will do
@@ -60,7 +63,8 @@ class AddressBook:
             self.port = int(kept["port"])
             for address in list(kept["peers"])[:PEERS_KEPT]:
                 place, peer = split_address(str(address))
-                self._met.setdefault(peer, []).append(place)
+                if self._local or is_elsewhere(place):
+                    self._met.setdefault(peer, []).append(place)
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
@@ -70,6 +74,7 @@ class AddressBook:
         """Note where a member says that it can be reached. When there are too many, those stay that the swarm knows,
         and of the others the latest met."""
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
+        places = [place for place in places if self._local or is_elsewhere(place)]
         if peer == self._own or not places:
             return
         self._met.pop(peer, None)
@@ -83,6 +88,10 @@ class AddressBook:
     def met(self) -> list[tuple[str, str]]:
         """(multiaddr, peer id) of all peers met."""
         return [(place, peer) for peer, places in self._met.items() for place in places]
+
+    def knows(self, peer: str) -> bool:
+        """Has the swarm credited this peer, or does the configuration name it?"""
+        return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
     def save(self) -> None:
         """Write the cache; without it only the next start is slower."""
@@ -107,6 +116,7 @@ class Rejoin:
         self._node = node
         self._book = book
         self._mute = 0
+        self._dialled = DialledHosts()
         self.rounds = 0  # completed
         node.attendants.append(self.attend)
 
@@ -151,6 +161,7 @@ class Rejoin:
     def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:
         wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
         others = [pair for pair in self._book.met() if pair[1] not in table and pair not in wanted]
+        others = [pair for pair in others if self._book.knows(pair[1]) or self._dialled.may_dial(pair[0])]
         if table and len(others) > STRANGERS:
             others = random.sample(others, STRANGERS)
         return wanted + others
@@ -183,7 +194,16 @@ class Rejoin:
             await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(place)])
             return await _ping(life, peer)
 
-        return dial
+        async def note() -> bool:
+            reached = False
+            try:
+                reached = await dial()
+            finally:
+                if reached or life.peers:  # a node that is alone may itself be the one that cannot be reached
+                    self._dialled.note(place, reached)
+            return reached
+
+        return note
 
     def _pinging(self, life: NodeRun, peer: str) -> Callable[[], Awaitable[bool]]:
         async def ping() -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from random import Random
 
-from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.ports import Record, RecordSink, RejectionSink, Topic
+from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
+from swarmd.dht.ports import PeerCheck, Record, RecordSink, RejectionSink, Topic
 from swarmd.dht.wire.records import decode_signed
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Runtime
 
 MESSAGE_BYTES_MAX = 2048
-MESSAGES_BURST, MESSAGES_PER_S = 20.0, 2.0  # one sender's
-ALL_BURST, ALL_PER_S = 200.0, 50.0  # of all senders: each costs a signature's check
+SENDER = Rate(burst=20.0, per_s=2.0)
+ALL = Rate(burst=200.0, per_s=50.0)  # of all senders: each message costs a signature's check
 HEARD_KEPT = 16  # messages that need not be judged again
 HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
 
@@ -28,6 +28,7 @@ class ClockGossip:
         topic: of its own.
         heard: called with a record that may be the clock's; raises RecordRejected where it does not count.
         refused: called with sender and error.
+        known: has the swarm credited this peer, or does it need no credit? The others leave it room.
         runtime: the clock.
         random: chance.
     """
@@ -37,26 +38,28 @@ class ClockGossip:
         topic: Topic,
         heard: RecordSink,
         refused: RejectionSink,
+        known: PeerCheck,
         runtime: Runtime,
         random: Random,
     ) -> None:
         self._topic = topic
         self._heard = heard
         self._refused = refused
+        self._is_known = known
         self._runtime = runtime
         self._random = random
         self._latest = 0.0  # expiration of the latest record that was on the topic
         self._heard_lately: deque[bytes] = deque(maxlen=HEARD_KEPT)
-        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, runtime.now)
-        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, runtime.now)
+        self._limits = GossipLimits(SENDER, ALL, runtime.now)
         topic.listen(self._on_message)
 
     def _on_message(self, sender: str, message: bytes) -> None:
-        if len(message) > MESSAGE_BYTES_MAX or not self._quota.try_charge(sender) or not self._all.try_charge(""):
-            return
         if message in self._heard_lately:
             return  # it is passed on by many
         try:
+            if len(message) > MESSAGE_BYTES_MAX:
+                raise RecordRejected("oversized", f"{len(message)} bytes of a clock record")
+            self._limits.charge(sender, self._is_known(sender))
             signed = decode_signed(message)
             self._heard(signed)  # an earlier one too: it may be what somebody else was told instead of a later one
         except RecordRejected as error:

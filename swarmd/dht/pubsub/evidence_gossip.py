@@ -17,20 +17,28 @@ from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
 from swarmd.core.values import KnownEvidence
+from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, RecordJudge, Topic, as_signed
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, Round, SignedRecord, check_payload
+from swarmd.dht.wire.records import (
+    ROUNDS_AHEAD,
+    LeaderboardRecord,
+    RecordPolicy,
+    Round,
+    SignedRecord,
+    check_payload,
+)
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Runtime
 
 MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
-MESSAGES_BURST, MESSAGES_PER_S = 16.0, 0.5  # one sender's
-ALL_BURST, ALL_PER_S = 64.0, 4.0  # of all senders: evidence costs two signatures' checks
+SENDER = Rate(burst=16.0, per_s=0.5)
+ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
 SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
 KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
@@ -122,8 +130,7 @@ class EvidenceGossip:
         self._board: SignedRecord | None = None  # the leaderboard that this node read last
         self._board_told: set[tuple[int, str]] = set()  # (round, digest) that somebody has told of
         self._board_shown = -1  # round whose leaderboard somebody with ours has shown
-        self._quota = TokenBuckets(MESSAGES_BURST, MESSAGES_PER_S, runtime.now)
-        self._all = TokenBuckets(ALL_BURST, ALL_PER_S, runtime.now)
+        self._limits = GossipLimits(SENDER, ALL, runtime.now)
         self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now)
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
         topic.listen(self._listen)
@@ -230,8 +237,7 @@ class EvidenceGossip:
         """Judge a message. Raises RecordRejected."""
         if len(message) > MESSAGE_BYTES_MAX:
             raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
-        if not self._quota.try_charge(sender) or not self._all.try_charge(""):
-            raise RecordRejected("quota", "too much evidence a second")
+        self._limits.charge(sender, self._is_known(sender))
         told = decode_message(message)
         if isinstance(told, BoardRead):
             self._hear_board(told)
@@ -245,9 +251,18 @@ class EvidenceGossip:
                 self._pairs[told.pair] = self._runtime.now()
 
     def _counts(self, charge: Charge) -> bool:
-        """Whether evidence is about rounds that still matter: nobody is reminded of what is over."""
+        """Whether evidence is about rounds that still matter: nobody is reminded of what is over.
+
+        Where the swarm is not known yet, nothing is: it is told again.
+
+        Raises:
+            RecordRejected: "wrong-round" where its round is still to come: it would be kept for longer than any other,
+                and in its place.
+        """
         reached = self._policy.round
-        return reached is None or reached < charge.round + BARRED_ROUNDS
+        if reached is not None and charge.round > reached + ROUNDS_AHEAD:
+            raise RecordRejected("wrong-round", f"of round {charge.round} while the swarm is in {reached}")
+        return reached is not None and reached < charge.round + BARRED_ROUNDS
 
     async def run(self) -> None:
         """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""

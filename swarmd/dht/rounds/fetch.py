@@ -123,7 +123,7 @@ class BodyServer:
         node.streams[bounds.protocol] = self.serve
 
     async def serve(self, stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request.
+        """Answer one request. It is over when all of the answer was taken: until then the stream has its place.
 
         Raises:
             RecordRejected: "idle" when nothing is asked for, "slow" when the body is not taken.
@@ -134,7 +134,7 @@ class BodyServer:
         except (OSError, EOFError) as error:
             log.debug("a body was not taken to its end: %r", error)
         finally:
-            writer.close()
+            await _close(writer)
 
     async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
@@ -186,6 +186,17 @@ async def _give(writer: asyncio.StreamWriter, chunk: bytes) -> None:
         await _in_time(writer.drain(), CHUNK_S, "slow", "it does not take the body that it asked for")
     except RecordRejected:
         writer.transport.abort()  # what is left would never be written
+        raise
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a stream. Raises RecordRejected("slow") where the last of what was written is not taken; it is dropped."""
+    writer.close()
+    try:
+        with suppress(OSError):
+            await _in_time(writer.wait_closed(), CHUNK_S, "slow", "it does not take the end of what it asked for")
+    except BaseException:
+        writer.transport.abort()  # else it would wait in this process for as long as the peer likes
         raise
 
 

@@ -27,6 +27,7 @@ SETTLE_S = 2.0  # what they get for that
 LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
 LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
+NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # of all together that the swarm has not credited
 FETCHES_AT_ONCE = 16  # of peers that are waited for
 OTHERS_AT_ONCE = 4  # of those that nobody waits for
 LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
@@ -38,6 +39,25 @@ WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key
 FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
 log = logging.getLogger(__name__)
+
+
+class BodyBytes:
+    """Bytes of a stage's bodies; newcomers leave most of the room to peers that were credited."""
+
+    def __init__(self) -> None:
+        self._newcomers = self._total = 0
+
+    def reserve(self, credited: bool, size_bytes: int) -> None:
+        """Count a body that is about to be fetched. Raises RecordRejected("oversized") without room."""
+        over = not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX
+        if over or self._total + size_bytes > TOTAL_BYTES_MAX:
+            raise RecordRejected("oversized", "the rollouts of this stage are too large together")
+        self.give_back(credited, -size_bytes)
+
+    def give_back(self, credited: bool, size_bytes: int) -> None:
+        """A body did not come."""
+        self._total -= size_bytes
+        self._newcomers -= 0 if credited else size_bytes
 
 
 class Gathering:
@@ -54,7 +74,7 @@ class Gathering:
         self._place = (session.swarm, command.source_round, command.source_stage)
         self._got: dict[str, RolloutsRef] = {}
         self._refused: set[tuple[str, str]] = set()  # (peer, digest) of bodies that were not what was announced
-        self._bytes = 0
+        self._bytes = BodyBytes()
         self._runtime = session.runtime
         self._sample: SampledShards | None = None  # once the stage's shards are known
         self._failures: Counter[str] = Counter()  # fetches that failed, by peer
@@ -288,9 +308,8 @@ class Gathering:
     async def _fetch(self, peer: str, content: RolloutsRecord) -> None:
         if content.size_bytes > ROLLOUTS_BYTES_MAX:
             raise RecordRejected("oversized", f"rollouts of {content.size_bytes} bytes")
-        if self._bytes + content.size_bytes > TOTAL_BYTES_MAX:
-            raise RecordRejected("oversized", "the rollouts of this stage are too large together")
-        self._bytes += content.size_bytes
+        credited = self._session.seniority.rounds_of(peer) > 0
+        self._bytes.reserve(credited, content.size_bytes)
         bodies = self._session.bodies
         try:
             await self._session.must_be_member(peer)
@@ -299,7 +318,7 @@ class Gathering:
                 await bodies.check(body, content.digest, content.size_bytes)
                 await bodies.put(body)
         except BaseException:
-            self._bytes -= content.size_bytes
+            self._bytes.give_back(credited, content.size_bytes)
             raise
         place = (content.round, content.stage, content.digest, content.size_bytes, content.groups)
         self._got[peer] = RolloutsRef(peer, *place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from random import Random
 
 from swarmd.dht.ports import Records, RecordsSink
@@ -13,6 +14,8 @@ WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the pol
 AGAIN_S = 0.05  # before a hint that came ahead of its record is tried again
 HINT_TRIES = 3
 GAP_S = 0.05  # between two reads, however many hints come
+WHOLE_POLLS = 2.0  # times the time between two polls, after which all is asked for: whoever hints without end would
+# have nothing read but what it hints at
 REST = 4.0  # times the processor time of a read, before the next: a crowd that fills a key has a part of a core at most
 
 log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class KeyWatch:
         self.poll_s = poll_s
         self._seen = seen
         self._wanted: dict[str, float] = {}
+        self._whole_at = -math.inf  # when all records were asked for last, whoever was hinted at
         self._woken = runtime.signal()
 
     def want(self, owner: str, expiration: float) -> None:
@@ -83,7 +87,11 @@ class KeyWatch:
     async def _read(self) -> None:
         wanted, self._wanted = self._wanted, {}
         for _ in range(HINT_TRIES):
-            found = await self._records.find(self.name, wanted)
+            now = self._runtime.now()
+            whole = not wanted or now >= self._whole_at + WHOLE_POLLS * self.poll_s
+            found = await self._records.find(self.name, {} if whole else wanted)
+            if whole:
+                self._whole_at = now
             self._seen(found.records)
             if not wanted or found.has(wanted):
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from swarmd.core.state import MEMBERS_MAX
@@ -20,12 +21,15 @@ from swarmd.dht.wire.records import (
     decode_signed,
     verifies,
 )
+from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, SIGNATURE_BYTES_MAX
 from swarmd.errors import RecordRejected
 
 MEMBER_REPORTS_KEPT = MEMBERS_MAX  # the latest reports of peers that the swarm knows: those of a stage, however large
 NEWCOMER_REPORTS_KEPT = 4096  # of others
 BOARDS_KEPT = 4  # leaderboards, which may be large
 CLOCKS_KEPT = 64  # announcements with different content
+OWNER_BYTES_MAX = 256  # a peer id, and the lengths of all parts
+QUOTED_BYTES_MAX = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX  # of one, as it travels
 QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
 
 Place = tuple[str, int, int]  # owner, round, stage
@@ -97,7 +101,7 @@ class RecordComparison:
 
     def read_board(self, reports: Iterable[bytes]) -> None:
         """Compare the reports that a leaderboard quotes, which the coordinator was given, with those seen here."""
-        for encoded in reports:
+        for encoded in islice((each for each in reports if len(each) <= QUOTED_BYTES_MAX), QUOTED_KEPT):
             try:
                 signed = decode_signed(encoded)
                 content = check_payload(signed.payload)

@@ -34,6 +34,7 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.dht.ports import SignedRecordSink
 from swarmd.dht.store.answer_memory import AnswerMemory
+from swarmd.dht.store.handing_on import HandingOn
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.partial_answers import make_result
 from swarmd.dht.store.seniority import Seniority
@@ -205,6 +206,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
         self.storage = self._make_storage()
+        self.handing_on = HandingOn()
         return self
 
     def _make_storage(self) -> Any:
@@ -224,9 +226,23 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if node_id is not None and not self.ids_are_chosen and node_id != id_of(peer_id):
             self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is not its own"))
             return
-        await super().update_routing_table(node_id, peer_id, responded)
+        if node_id is not None and responded and node_id not in self.routing_table:
+            self._meet(node_id, peer_id)
+        else:
+            await super().update_routing_table(node_id, peer_id, responded)
         if node_id is not None and responded:
             bound_waiting(self.routing_table, node_id)
+
+    def _meet(self, node_id: DHTID, peer_id: PeerID) -> None:
+        """Take a peer into the routing table, and hand on what it should keep; hivemind's own looks through all keys
+        for each such call, however many come."""
+        handed = self.handing_on.due(self, node_id)
+        if handed:
+            keys, values, expirations = ([entry[column] for entry in handed] for column in range(3))
+            spawn(self.call_store(peer_id, keys, values, expirations, in_cache=False))
+        doubted = self.routing_table.add_or_update_node(node_id, peer_id)
+        if doubted is not None:  # the bucket is full: is the one that was silent for longest still there?
+            spawn(self.call_ping(doubted[1]))
 
     async def rpc_store(self, request: dht_pb2.StoreRequest, context: P2PContext) -> dht_pb2.StoreResponse:
         """A peer wants records to be kept here."""

@@ -239,6 +239,9 @@ class WeightsTaking:
         _keep_only(path.parent, kept)
         free = shutil.disk_usage(path.parent).free
         least = self._session.config.storage.free_bytes_min
+        delta = manifest.delta_from(whole[0].stem) if whole else None
+        if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
+            whole = []  # the delta lies beside what is made of it
         if free - manifest.whole.size_bytes < least:
             raise NoSpaceLeft(
                 f"no room for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, {least} are kept "

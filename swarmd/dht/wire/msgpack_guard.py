@@ -5,11 +5,8 @@ It walks the encoding without building a single object, so a few hostile bytes c
 
 from __future__ import annotations
 
-import msgspec
-
+from swarmd.bounds import DECODE_ERRORS as DECODE_ERRORS
 from swarmd.errors import RecordRejected
-
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises at foreign bytes
 
 DEPTH_MAX = 8  # arrays and maps inside one another
 ELEMENTS_MAX = 1_000_000  # values in all

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.doctor.waiting import ChildFailed, ask_child
 from swarmd.errors import SwarmdError
@@ -140,7 +141,7 @@ async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
     said = await ask_child("swarmd.doctor.machine.probe", msgspec.msgpack.encode(list(questions)))
     try:
         return msgspec.json.decode(said, type=list[ProbeAnswer])
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise ChildFailed(f"torch was asked, and something else answered: {error}") from error
 
 

@@ -114,6 +114,7 @@ class SimSession(NetworkSession):
             SimTopic(worker, names.clock_topic(SWARM)),
             lambda record: self.heard_clock(record),
             lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.is_credited,
             self.runtime,
             self.random,
         )

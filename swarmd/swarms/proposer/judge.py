@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.http_client import HttpRequest, ask, connect_to
 
 ANSWER_BYTES_MAX = 64 * 1024
@@ -94,7 +95,7 @@ def read_verdict(body: bytes) -> bool:
         table = msgspec.json.decode(body)
         text = table["choices"][0]["message"]["content"]
         found = _VERDICT.findall(text)
-    except (msgspec.DecodeError, KeyError, IndexError, TypeError, RecursionError) as error:
+    except (*DECODE_ERRORS, KeyError, IndexError, TypeError) as error:
         raise ValueError(f"no chat completion: {error}") from error
     if not found:
         raise ValueError("no is_correct in the answer")

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict
 from swarmd.swarms.proposer.cases import FUNCTION, RESULT_CHARACTERS_MAX, Test, passes
 
@@ -142,7 +143,7 @@ def read_marks(job: ProgramJob, verdict: Verdict) -> TestResults:
         return FAILED
     try:
         returned = msgspec.json.decode(line, type=list[str | None])
-    except (msgspec.DecodeError, RecursionError):
+    except DECODE_ERRORS:
         return FAILED
     if len(returned) != len(job.tests):
         return FAILED

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
+
 PARTS = "parts.json"
 
 
@@ -22,7 +24,7 @@ def load_rows(directory: Path, first: int, batch: int) -> int:
     """Completions in a pass: what an earlier process of the same settings came to, or `first`."""
     try:
         parts = msgspec.json.decode((directory / PARTS).read_bytes(), type=MicroBatchSize)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, *DECODE_ERRORS):
         return first  # only a shortcut: without it memory runs out once more
     same = (parts.first, parts.batch) == (first, batch) and 0 < parts.rows <= first and batch % parts.rows == 0
     return parts.rows if same else first

@@ -20,6 +20,7 @@ import structlog
 import torch
 from safetensors.torch import load_file, save_file
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
 from swarmd.training.checkpoints.checkpoint_files import (
@@ -200,7 +201,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     encoded = check_whole(directory)
     try:
         meta = msgspec.json.decode(encoded, type=Meta)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import CheckpointDamaged
 
 FORMAT = 1
@@ -45,7 +46,7 @@ def check_whole(checkpoint: Path) -> bytes:
         with path.open("rb") as file:
             encoded = file.read(META_BYTES_MAX)
         listed = msgspec.json.decode(encoded, type=CheckpointListing)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if listed.format != FORMAT:
         raise CheckpointDamaged(f"{path} has format {listed.format}, this version reads {FORMAT}")

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.paths import DataPaths
@@ -180,7 +181,7 @@ def read_choice(path: Path) -> ModelChoice | None:
         choice = msgspec.json.decode(path.read_bytes(), type=ModelChoice)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *DECODE_ERRORS) as error:
         raise ConfigError(f"{path}, which keeps the chosen model, cannot be read: {error}", _MEND) from error
     if choice.format != _CHOICE_FORMAT or not choice.model:
         raise ConfigError(f"{path} has format {choice.format}, this version reads {_CHOICE_FORMAT}", _MEND)

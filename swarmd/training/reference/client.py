@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import torch
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
 from swarmd.http_client import Connect, HttpRequest, ask, connect_to
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -209,5 +210,5 @@ def _table(body: bytes) -> dict[str, object]:
     """A JSON object; empty where the body is none."""
     try:
         return msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except DECODE_ERRORS:
         return {}

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import FrameError
 from swarmd.training.reference.frame import FrameLimits, Logs, ScoringBatch, pack_items, unpack_items
 
@@ -88,7 +89,7 @@ def _read_head(item: bytes) -> _Head:
         if {"Q", "As"} & set(table):
             raise FrameError(REGROUP)
         return msgspec.convert(table, _Head)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (*DECODE_ERRORS, ValueError) as error:
         raise FrameError(f"the first item is no JSON with plen: {str(error)[:200]}") from None
 
 

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import FrameError
 
 MAGIC = b"SWRF"
@@ -164,7 +165,7 @@ def _split(body: bytes, kind: type[H]) -> tuple[H, memoryview]:
     end = PREFIX.size + length
     try:
         header = msgspec.msgpack.decode(body[PREFIX.size : end], type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (*DECODE_ERRORS, ValueError) as error:
         raise FrameError(f"the header is malformed: {str(error)[:200]}") from None
     return header, memoryview(body)[end:]
 

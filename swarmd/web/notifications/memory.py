@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.web.notifications.health_changes import NodeState
 
 BYTES_MAX = 64 * 1024
@@ -59,7 +60,7 @@ class NotifierState:
                 return msgspec.json.decode(file.read(BYTES_MAX), type=NodeState)
         except FileNotFoundError:
             return NodeState()
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (OSError, *DECODE_ERRORS) as error:
             log.warning("what was told earlier is not known: %s", error)
             return NodeState()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import msgspec
-
 from swarmd import __version__
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.step import RULES
 from swarmd.errors import NotFoundError, SwarmdError
 from swarmd.eventlog.bookmark import Place, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
@@ -52,7 +51,7 @@ class Keeping:
             self._history.resume(Cursor(place.seq, directory / segment_name(place.segment), place.offset), parts)
             if oldest_base(directory).seq < self._history.first:
                 raise Unfit("the log begins earlier than it did")
-        except (Unfit, msgspec.DecodeError, ValueError, LookupError) as error:
+        except (Unfit, *DECODE_ERRORS, ValueError, LookupError) as error:
             self.anew = error.message if isinstance(error, Unfit) else "it cannot be understood"
             log.warning("WARNING the log is read whole, for what was kept of it does not fit: %s", self.anew)
             return False

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from swarmd import __version__
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
@@ -389,7 +390,7 @@ class LogNode:
             return self._status_of_log("")
         except ControlError as error:
             return self._status_of_log(error.message)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             return self._status_of_log(f"the daemon's answer is not understood: {error}")
 
     def _status_of_log(self, mute: str) -> Status:

@@ -77,6 +77,7 @@ FAILURES = {
     "html": body("<html>hello</html>"),
     "json": body('{"hello": 1}'),
     "bytes": body("\x00\ufffd"),
+    "deep": body('{"jsonrpc": "2.0", "id": 1, "result": ' + 50_000 * "[" + 50_000 * "]" + "}"),
     "half": body('{"jsonrpc": "2.0", "id": 1, "resu'),
     "nothing": body(""),
     "another type": another_type,
@@ -212,6 +213,16 @@ async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None
         calls = Rpc([between.url], CHAIN_ID, 1.0)
         with pytest.raises(RpcRefused, match="range too long"):
             await calls.request("eth_getLogs", [{}])
+        await calls.close()
+
+
+@pytest.mark.parametrize("inside", [500 * "[" + 500 * "]", 500 * '{"data":' + "1" + 500 * "}"])
+async def test_a_refusal_with_much_inside_each_other_is_one(ground: Ground, inside: str) -> None:
+    async with middleman(ground.url) as between:
+        between.act = body(f'{{"id": 1, "error": {{"code": 1, "message": {inside}, "data": {inside}}}}}')
+        calls = Rpc([between.url], CHAIN_ID, 1.0)
+        with pytest.raises(EndpointFailed, match="does not say its chain id"):
+            await calls.request("eth_blockNumber", [])
         await calls.close()
 
 

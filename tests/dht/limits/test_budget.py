@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
-from swarmd.dht.limits.door import REFUSALS_MAX, REQUEST_BYTES_MAX, STREAMS, RequestLimits
+from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, STREAMS, RequestLimits
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.address_prefixes import RELAYED, prefix_of
 from swarmd.dht.p2p.p2pd_control import Timed
+from swarmd.dht.session import Session
 from swarmd.errors import RecordRejected
 
 A, B, C = (RemotePeer(name, "10.0.0.1") for name in "abc")
@@ -175,3 +177,21 @@ def test_an_error_and_a_cancellation_reach_the_call() -> None:
 
 async def _run(timed: Timed[Any]) -> None:
     await timed
+
+
+def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
+    door = RequestLimits(lambda *refusal: None)
+    door.is_credited = {"elder"}.__contains__
+    door.meet("elder")
+    for number in range(KNOWN_MAX + 1):
+        door.meet(f"crowd-{number}")
+    assert door.caller("elder").known
+    assert not door.caller("crowd-0").known and door.caller(f"crowd-{KNOWN_MAX}").known
+
+
+@pytest.mark.parametrize("worked", [True, False])
+def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None:
+    session, told = Session.__new__(Session), list[Event]()
+    session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
+    session.emit(MemberSeen("stranger", "", worked))
+    assert session.knows("stranger") == worked and len(told) == 1

@@ -23,9 +23,10 @@ from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.pubsub import evidence_gossip as exchange_module
 from swarmd.dht.pubsub.evidence_gossip import (
+    ALL,
     KEPT,
-    MESSAGES_BURST,
     NEWCOMERS_BURST,
+    SENDER,
     SIGNER_BURST,
     BoardRead,
     BoardShown,
@@ -38,7 +39,7 @@ from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
-from swarmd.dht.wire.records import Payload, RecordPolicy, sign
+from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import until
 from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
@@ -177,7 +178,7 @@ async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> No
     await listener.hear(BoardShown(good.first), "g")
     expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 2, "malformed": 2, "oversized": 1}
     assert dict(listener.refused) == expected and listener.events == []
-    for _ in range(int(MESSAGES_BURST) + 5):
+    for _ in range(int(SENDER.burst) + 5):
         await listener.hear(b"\xc1", "h")
     assert listener.refused["quota"] >= 4
     await listener.hear(EvidenceTold(good), "i")
@@ -204,6 +205,33 @@ async def test_evidence_about_rounds_that_are_over_is_left_alone() -> None:
     listener.policy.round = 3 + BARRED_ROUNDS
     await listener.hear(EvidenceTold(evidence))
     assert listener.events == []
+
+
+async def test_evidence_about_rounds_that_are_far_off_is_refused_and_counted() -> None:
+    """Kept, it would outlast all other evidence and take its place, for ever."""
+    listener = Listener(ALICE)
+    await listener.hear(EvidenceTold(lie(ALICE, 2**31 - 1)))
+    assert listener.events == [] and listener.refused == {"wrong-round": 1}
+    await listener.hear(EvidenceTold(lie(ALICE, 3 + ROUNDS_AHEAD)))
+    assert listener.found == [("report", ALICE.peer_id, 3 + ROUNDS_AHEAD)]
+
+
+async def test_evidence_is_taken_once_it_is_known_where_the_swarm_is() -> None:
+    listener, evidence = Listener(ALICE), lie(ALICE)
+    listener.policy.round = None
+    await listener.hear(EvidenceTold(evidence))
+    assert listener.events == []
+    listener.policy.round = 3
+    await listener.hear(EvidenceTold(evidence))
+    assert len(listener.found) == 1
+
+
+async def test_a_crowd_that_talks_without_end_does_not_drown_a_members_evidence() -> None:
+    listener = Listener(ALICE, BOB)
+    for number in range(2 * int(ALL.burst)):
+        await listener.hear(b"\xc1", f"stranger-{number}")
+    await listener.hear(EvidenceTold(lie(ALICE)), BOB.peer_id)
+    assert listener.found == [("report", ALICE.peer_id, 3)]
 
 
 async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() -> None:

@@ -18,6 +18,7 @@ import pytest
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.commands import Gather
 from swarmd.core.events import Event, RolloutsGathered
+from swarmd.core.values import Standing
 from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
@@ -139,6 +140,23 @@ async def test_rollouts_of_many_that_lie_here_already_are_gathered(swarm: Swarm)
     joined = {swarm.join(worked=True, answering=True) for _ in range(gather.WHOLE_MAX + 1)}
     with anyio.fail_after(60.0):
         assert await swarm.gather() == joined
+
+
+async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
+    swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(body_of(generate_identity().peer_id))
+    monkeypatch.setattr(gather, "TOTAL_BYTES_MAX", 8 * size)
+    monkeypatch.setattr(gather, "NEWCOMERS_BYTES_MAX", 4 * size)
+    newcomers = {swarm.join(worked=True, answering=True) for _ in range(8)}
+    with anyio.fail_after(60.0):
+        first = await swarm.gather()
+    assert len(first) == 4 and first <= newcomers
+    assert swarm.session.rejections.total == {"oversized": 4}
+    known = {swarm.join(worked=True, answering=True) for _ in range(4)}
+    swarm.session.seniority.learn([Standing(peer, "", 1.0, 1, 0) for peer in known])
+    with anyio.fail_after(60.0):
+        assert known < await swarm.gather()
 
 
 async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pytest.MonkeyPatch) -> None:

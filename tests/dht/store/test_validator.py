@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, RoutingTable, dht_pb2
 from swarmd.dht.store import storage
+from swarmd.dht.store.handing_on import HANDED_BYTES_MAX, MEETINGS_BURST, HandingOn
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import (
@@ -73,6 +74,42 @@ async def test_a_full_bucket_has_a_bounded_number_of_peers_that_wait(keeper: Kee
     assert held == len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 2000
 
 
+async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_through_a_few_times(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket has places for 20 and 20 that wait: of more than that, each is met anew with each of its calls."""
+    keeper.hold(keys=50, size_bytes=60_000)
+    handed: list[int] = []
+
+    async def call_store(peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> None:
+        handed.append(sum(map(storage.size_of, values)))
+
+    monkeypatch.setattr(keeper.protocol, "call_store", call_store)
+    looked = keeper.count_looks(monkeypatch)
+    crowd = [PeerID.from_base58(generate_identity().peer_id) for _ in range(200)]
+    for peer in 2 * crowd:
+        await keeper.protocol.update_routing_table(id_of(peer), peer)
+    await asyncio.sleep(0)
+    assert 0 < looked() <= MEETINGS_BURST * 50
+    assert len(handed) <= MEETINGS_BURST and max(handed) <= HANDED_BYTES_MAX
+
+
+async def test_whoever_is_met_is_handed_what_it_should_keep(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper.hold(keys=3, size_bytes=100)
+    handed: list[Any] = []
+
+    async def call_store(peer: PeerID, keys: Any, *rest: Any, **more: Any) -> None:
+        handed.append((peer, sorted(keys)))
+
+    monkeypatch.setattr(keeper.protocol, "call_store", call_store)
+    keeper.count_looks(monkeypatch)
+    bob = PeerID.from_base58(BOB.peer_id)
+    await keeper.protocol.update_routing_table(id_of(bob), bob)
+    await asyncio.sleep(0)
+    assert handed == [(bob, sorted(key for key, _ in keeper.protocol.storage.items()))]
+    assert id_of(bob) in keeper.protocol.routing_table
+
+
 class Keeper:
     """`GuardedProtocol` without a network."""
 
@@ -83,6 +120,7 @@ class Keeper:
         self.protocol.record_validator = self.validator
         self.protocol.storage = BoundedStorage()
         self.protocol.node_info = dht_pb2.NodeInfo()
+        self.protocol.handing_on = HandingOn()
 
     async def store(self, *records: SignedRecord, sender: str = BOB.peer_id, key: bytes = KEY) -> list[bool]:
         request = dht_pb2.StoreRequest(
@@ -93,6 +131,30 @@ class Keeper:
         )
         context = cast(Any, SimpleNamespace(remote_id=PeerID.from_base58(sender)))
         return list((await GuardedProtocol.rpc_store(self.protocol, request, context)).store_ok)
+
+    def hold(self, keys: int, size_bytes: int) -> None:
+        """Have it keep a record of this size under each of so many keys, and know nobody."""
+        self.protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+        self.protocol.node_id, self.protocol.num_replicas = DHTID(0), 5
+        self.protocol.rpc_semaphore = asyncio.Semaphore(0)
+        for _ in range(keys):
+            key = DHTID.generate()
+            self.protocol.storage.store_subkey(key, ALICE.peer_id, b"x" * size_bytes, time.time() + 900)
+
+    def count_looks(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+        """From now on, how often it looks who is nearest to a key."""
+        nearest, keys = RoutingTable.get_nearest_neighbors, list[Any]()
+
+        def look(table: Any, key: Any, *rest: Any, **more: Any) -> Any:
+            keys.append(key)
+            return nearest(table, key, *rest, **more)
+
+        monkeypatch.setattr(RoutingTable, "get_nearest_neighbors", look)
+        monkeypatch.setattr(self.protocol, "call_ping", self._ping)
+        return lambda: len(keys)
+
+    async def _ping(self, peer: PeerID) -> None:
+        """Nobody is asked."""
 
     def held(self, owner: str) -> bytes | None:
         found = self.protocol.storage.records(DHTID.from_bytes(KEY)).get(owner)

@@ -18,6 +18,7 @@ from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
 from swarmd.dht.network_session import take_for_member
 from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.weights import taking
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import HOLDERS_MAX, FetchProgress, WeightsTaking, holders_of
@@ -238,6 +239,19 @@ async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) 
     swarm.gives("boss", moved(VALUES, 0.01), round=8)
     later = await swarm.fetched()
     assert later.weights.round == 8 and later.received_bytes < whole.received_bytes / 5
+
+
+async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm(tmp_path, free_bytes_min=1000)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    free = first.weights.size_bytes + 1000  # for the file, and nothing beside it
+    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    second = await swarm.fetched()
+    assert second.weights.round == 8 and second.received_bytes > second.weights.size_bytes
 
 
 def damage(path: Path) -> None:

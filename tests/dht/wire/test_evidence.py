@@ -147,6 +147,14 @@ def test_a_report_to_the_coordinator_that_differs_from_what_was_read_here_is_fou
         assert len(found) == 1, "a coordinator cannot accuse by what was never signed"
 
 
+def test_what_a_leaderboard_quotes_takes_no_more_memory_than_reports_do() -> None:
+    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, lambda evidence: None)
+    report = sign(ALICE, REPORT, NOW + 100.0)
+    huge = [replace(report, owner=f"peer-{number}", signature=bytes(1_000_000)).encode() for number in range(4)]
+    compared.read_board((*huge, report.encode()))
+    assert [seen.signed for seen in compared._quoted.values()] == [report]
+
+
 def test_a_crowd_does_not_push_out_what_members_said() -> None:
     found: list[Evidence] = []
     compared = RecordComparison(COORDINATOR.peer_id, lambda peer: peer == ALICE.peer_id, found.append)

@@ -1,0 +1,60 @@
+"""What a node hands on to a peer that it meets: the records that this one should keep, within bounds.
+
+To find them takes a look at every key that is held, and whoever is met has them sent: one call of an identity that
+nobody has seen before. Where there is no more of it left, a peer gets its records when their owners renew them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.dht.store.storage import size_of
+from swarmd.worker.runtime import TimeSource
+
+MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
+HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
+
+Entry = tuple[Any, Any, float]  # key, value, expiration
+
+
+class HandingOn:
+    """Says what is to be handed on.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
+        self._meetings = TokenBuckets(MEETINGS_BURST, MEETINGS_PER_S, now)
+
+    def due(self, protocol: Any, node_id: Any) -> list[Entry]:
+        """The records that a peer should keep which is not in the routing table yet.
+
+        They are those of keys to which this node is the nearest that it knows, where the peer would be among those who
+        keep them, as in hivemind.
+
+        Args:
+            protocol: has storage, routing table, own id and number of replicas.
+            node_id: of the peer, in the DHT.
+        """
+        if not len(protocol.storage) or not self._meetings.try_charge(""):
+            return []
+        found: list[Entry] = []
+        left_bytes = HANDED_BYTES_MAX
+        for key, item in list(protocol.storage.items()):
+            if _is_wanted(protocol, key, node_id):
+                left_bytes -= size_of(item.value)
+                if left_bytes < 0:
+                    break
+                found.append((key, item.value, item.expiration_time))
+        return found
+
+
+def _is_wanted(protocol: Any, key: Any, node_id: Any) -> bool:
+    """Whether a key is this node's to hand on, and the peer's to keep."""
+    near = protocol.routing_table.get_nearest_neighbors(key, protocol.num_replicas, exclude=protocol.node_id)
+    distances = [other.xor_distance(key) for other, _ in near]
+    own, peers = protocol.node_id.xor_distance(key), node_id.xor_distance(key)
+    return not distances or (own < distances[0] and peers < distances[-1])
