@@ -7,6 +7,7 @@ of before, hints that are lost or come twice.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -154,7 +155,7 @@ def is_rollouts(body: bytes) -> bool:
 def digest_of(body: bytes) -> str:
     """Drawn for rollouts, a sha256 for all else."""
     if is_rollouts(body):
-        return body[:DIGEST_LENGTH].decode()
+        return sys.intern(body[:DIGEST_LENGTH].decode())  # all who keep the body keep its digest
     return hashlib.sha256(body).hexdigest()
 
 
