@@ -102,7 +102,10 @@ class Shown(NamedTuple):
     last: float  # the latest
 
 
-NOTHING = Shown({}, math.inf, -math.inf)
+def show(held: Mapping[str, Written]) -> Shown:
+    """What lies under a key, as it is shown."""
+    expirations = [record.expiration for record in held.values()]
+    return Shown(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
 
 
 class Store:
@@ -172,20 +175,13 @@ class Store:
         Returns:
             The same mapping as before where nothing has changed and all records live.
         """
-        shown = self._shown.get(name) or self._show(name)
+        shown = self._shown.get(name)
+        if shown is None:
+            shown = self._shown[name] = show(self.keys.get(name, {}))
         since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
         if since <= shown.first and shown.last <= until:
             return shown.records
         return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
-
-    def _show(self, name: str) -> Shown:
-        """What is under a key now, as it is shown until it changes."""
-        held = self.keys.get(name)
-        if not held:
-            return NOTHING
-        expirations = [record.expiration for record in held.values()]
-        shown = self._shown[name] = Shown(dict(held), min(expirations), max(expirations))
-        return shown
 
     def find_all(self, name: str, now: float) -> dict[str, Written]:
         """The same of a key and of all of its shards; of one owner's records the latest."""
@@ -199,6 +195,7 @@ class Store:
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
+        self._shown.clear()
         for name, records in list(self.keys.items()):
             for owner in [owner for owner, record in records.items() if record.expiration < now]:
                 self._drop(name, owner)
@@ -324,11 +321,6 @@ class SimDht:
     def worker_of(self, peer: Hashable) -> NetworkWorker | None:
         """The worker of an honest node, if it takes part."""
         return self._by_peer.get(peer)
-
-    def body_of(self, peer: str, digest: str) -> bytes:
-        """A body that an honest node has on its disk; empty where it has none, or one of the usual form."""
-        worker = self._by_peer.get(peer)
-        return self.blobs.get(worker.node.index, {}).get(digest, b"") if worker is not None else b""
 
     def at_side(self, side: int) -> int:
         """How many workers there are on a side."""

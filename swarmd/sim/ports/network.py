@@ -453,10 +453,11 @@ class NetworkWorker(SimWorker):
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""
-        if not self.reaches(peer):
+        other = self.dht.worker_of(peer)
+        if other is None or not self.reaches(peer):
             raise NetworkDown(f"{peer} is not there")
-        kept = self.dht.body_of(peer, digest)
-        if kept:
+        kept = self.dht.blobs.get(other.node.index, {}).get(digest)
+        if kept:  # else it has the usual form
             return kept
         return body_of(digest) if len(digest) == len(body_of(digest).rstrip()) else None
 
