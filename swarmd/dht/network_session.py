@@ -8,13 +8,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Protocol
 
 from swarmd.config import Config
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
+from swarmd.core.values import Standing
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
@@ -26,7 +27,7 @@ from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, decode_board, rows_by_peer
 from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
 from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
@@ -252,6 +253,14 @@ class NetworkSession(ABC):
         self.seniority.learn(board.standings)
         self.compared.read_board(board.reports)
         self.start(self.keep_standings, board)
+
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        """A leaderboard of its body. Raises RecordRejected("malformed")."""
+        return decode_board(body)
+
+    def rows_by_peer(self, standings: Sequence[Standing]) -> Mapping[str, Standing]:
+        """Standings by peer."""
+        return rows_by_peer(standings)
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         """Begin to watch a key: `seen` is called with owner → record after each read.

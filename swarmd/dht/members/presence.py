@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
@@ -34,15 +35,12 @@ class Presences:
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self.known: dict[str, Presence] = {}
+        self.here = 0  # of them, those that are present
+        self._earliest = math.inf  # none of their records expires before
         self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
         self._idle = TokenBuckets(IDLE_BURST, IDLE_PER_S, now)
         self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now)
-
-    @property
-    def here(self) -> int:
-        """Number of members that are present."""
-        return sum(known.here for known in self.known.values())
 
     def choose(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Of peers that are not known yet, those that may come now: who comes first, and no more than so many."""
@@ -70,10 +68,16 @@ class Presences:
             self._unworked.add(peer)
         returns = here and before is not None and not before.here
         if returns and not (self._returns.try_charge(peer) and self._charge_coming(rank())):
-            self.known[peer] = Presence(False, until)
+            self._set(peer, Presence(False, until))
             return None
-        self.known[peer] = Presence(here, until)
+        self._set(peer, Presence(here, until))
         return None if (before is not None and before.here) == here else here
+
+    def _set(self, peer: str, presence: Presence) -> None:
+        before = self.known.get(peer)
+        self.here += presence.here - (before is not None and before.here)
+        self._earliest = min(self._earliest, presence.until)
+        self.known[peer] = presence
 
     def _make_room(self, rank: Rank) -> bool:
         """Let those who have left make room for one more; those that have not worked have few places.
@@ -92,10 +96,16 @@ class Presences:
         Returns:
             Those who were here, which is to be told.
         """
-        return self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
+        if self._earliest >= now - PAST_S:
+            return []  # asked after each read, of a single member too
+        gone = self.forget([peer for peer, known in self.known.items() if known.until < now - PAST_S])
+        self._earliest = min((known.until for known in self.known.values()), default=math.inf)
+        return gone
 
     def forget(self, peers: Iterable[str]) -> list[str]:
         """Forget members. Returns those who were here, which is to be told."""
         gone = list(peers)
         self._unworked.difference_update(gone)
-        return [peer for peer in gone if self.known.pop(peer).here]
+        told = [peer for peer in gone if self.known.pop(peer).here]
+        self.here -= len(told)
+        return told

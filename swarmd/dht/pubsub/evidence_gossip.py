@@ -144,7 +144,7 @@ class EvidenceGossip:
 
     def bars(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
-        return any(each.peer == peer and bars(each, round) for each in self._noted)
+        return bool(self._noted) and any(each.peer == peer and bars(each, round) for each in self._noted)
 
     # --- what this node finds ---
 

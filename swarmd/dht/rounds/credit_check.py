@@ -6,16 +6,24 @@ were there; the leaderboard, which comes with the signed reports it is made of, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from swarmd.core.events import LeaderboardSeen
 from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import Standing
+from swarmd.dht.wire.leaderboard import rows_by_peer
 
 SEEN_MAX = 16  # peers of a stage whose credit is looked at, this node among them
 STRANGERS_MAX = 16  # reports of peers without credit, above which a coordinator may have no place for one more
 STAGES_KEPT = 256  # of which it is remembered who had reported
+
+
+class StandingsIndex(Protocol):
+    """Finds standings by peer, see `swarmd.dht.wire.leaderboard.rows_by_peer`."""
+
+    def __call__(self, standings: Sequence[Standing], /) -> Mapping[str, Standing]:
+        """The same standings by peer; nobody changes them. Raises nothing."""
 
 
 class _Seen(NamedTuple):
@@ -30,13 +38,22 @@ class CreditCheck:
         own: this node's peer id.
         stages: in a round.
         round, standings: of the newest leaderboard that an earlier life has read; -1 and nothing for none.
+        rows: as `rows_by_peer`.
     """
 
-    def __init__(self, own: str, stages: int, round: int = -1, standings: Iterable[Standing] = ()) -> None:
+    def __init__(
+        self,
+        own: str,
+        stages: int,
+        round: int = -1,
+        standings: Sequence[Standing] = (),
+        rows: StandingsIndex = rows_by_peer,
+    ) -> None:
         self._own = own
         self._stages = stages
         self._round = round
-        self._standings = {row.peer: row for row in standings}
+        self._rows = rows
+        self._standings = rows(standings)
         self._seen: dict[tuple[int, int], _Seen] = {}
 
     def note(self, round: int, stage: int, at: float, peers: Collection[str]) -> None:
@@ -68,7 +85,7 @@ class CreditCheck:
         counted = tuple(self._account(round, stage, reporters) for stage in range(self._stages))
         idle = whole and self._round >= 0 and self._is_idle(standings, reporters)
         event = LeaderboardSeen(round, self._round, idle, whole, counted)
-        self._round, self._standings = round, {row.peer: row for row in standings}
+        self._round, self._standings = round, self._rows(standings)
         self._seen = {place: seen for place, seen in self._seen.items() if place[0] > round}
         return event
 

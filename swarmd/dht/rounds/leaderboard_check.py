@@ -27,7 +27,7 @@ class LeaderboardCheck:
         self._session = session
         kept = session.read_standings()
         before = (-1, ()) if kept is None else (kept.round, kept.standings)
-        self._credit = CreditCheck(session.peer_id, session.config.swarm.stages, *before)
+        self._credit = CreditCheck(session.peer_id, session.config.swarm.stages, *before, rows=session.rows_by_peer)
 
     def published(self, command: PublishReport) -> None:
         """This node's report of a stage is out: look who else has reported."""

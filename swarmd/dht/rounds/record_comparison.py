@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
@@ -10,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
 from swarmd.dht.wire import names
-from swarmd.dht.wire.evidence import Evidence, contradiction, pair_of
+from swarmd.dht.wire.evidence import ClockPlace, Evidence, contradiction, pair_of, place_of
 from swarmd.dht.wire.records import (
     ClockRecord,
     LeaderboardRecord,
@@ -31,6 +32,8 @@ CLOCKS_KEPT = 64  # announcements with different content
 OWNER_BYTES_MAX = 256  # a peer id, and the lengths of all parts
 QUOTED_BYTES_MAX = PAYLOAD_BYTES_MAX["report"] + SIGNATURE_BYTES_MAX + OWNER_BYTES_MAX  # of one, as it travels
 QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they differ
+
+BEFORE_ALL: ClockPlace = (-1, -1, False)
 
 Place = tuple[str, int, int]  # owner, round, stage
 K = TypeVar("K")
@@ -61,12 +64,16 @@ class RecordComparison:
         self._quoted: OrderedDict[Place, SeenRecord] = OrderedDict()
         self._boards: OrderedDict[Place, SeenRecord] = OrderedDict()
         self._clocks: OrderedDict[Payload, SeenRecord] = OrderedDict()
+        self._last = (-math.inf, BEFORE_ALL)  # greatest expiration and place of all clocks so far
 
     def see(self, record: Record) -> None:
         """Compare a record whose signature has been checked."""
         signed = as_signed(record)
-        seen = SeenRecord(signed, signed.content)
-        content = seen.content
+        self.compare(SeenRecord(signed, signed.content))
+
+    def compare(self, seen: SeenRecord) -> None:
+        """The same of a record that has been decoded."""
+        signed, content = seen
         if isinstance(content, ReportRecord):
             self._see_report((signed.owner, content.round, content.stage), seen)
         elif signed.owner != self._coordinator:
@@ -94,10 +101,19 @@ class RecordComparison:
         before = self._clocks.get(seen.content)
         if before is not None and before.signed.expiration <= seen.signed.expiration:
             return
-        for other in self._clocks.values():
-            _compare(other, seen, self._found)
+        if not self._goes_on(seen):
+            for other in self._clocks.values():
+                _compare(other, seen, self._found)
         self._clocks.pop(seen.content, None)
         _keep(self._clocks, seen.content, seen, CLOCKS_KEPT)
+
+    def _goes_on(self, seen: SeenRecord) -> bool:
+        """Whether a clock lies ahead of all before, by its expiration and by its place: it contradicts none of them."""
+        assert isinstance(seen.content, ClockRecord), "it is a clock"
+        expiration, place = seen.signed.expiration, place_of(seen.content)
+        goes_on = expiration > self._last[0] and place > self._last[1]
+        self._last = (max(expiration, self._last[0]), max(place, self._last[1]))
+        return goes_on
 
     def read_board(self, reports: Iterable[bytes]) -> None:
         """Compare the reports that a leaderboard quotes, which the coordinator was given, with those seen here."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import LeaderboardSink, Record
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
+from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
 
@@ -66,7 +66,7 @@ class LeaderboardFollower:
         else:
             body = await session.bodies.fetch(session.coordinator, record.digest, record.size_bytes, FETCH_S)
         await session.bodies.check(body, record.digest, record.size_bytes)
-        board = decode_board(body)
+        board = session.open_board(body)
         if board.round != record.round:
             raise RecordRejected("malformed", f"it says of itself that it is of round {board.round}")
         return board

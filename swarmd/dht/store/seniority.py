@@ -63,17 +63,20 @@ class Seniority:
 
     def __init__(self, always: PeerCheck = lambda peer: False, secret: bytes = b"") -> None:
         self._always = always
-        self._rounds: dict[str, int] = {}
+        self._rounds: Mapping[str, int] = {}
         self._elders: list[str] = []
         self._secret = secret or secrets.token_bytes(16)
         self.version = 0  # grows with what is known
 
     def learn(self, standings: Iterable[Standing]) -> None:
         """Take over the latest standings."""
-        credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
-        self._rounds = {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
+        self._rounds = self.credit(standings)
         self._elders = self._draw_elders()
         self.version += 1
+
+    def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
+        """See `credited_rounds`."""
+        return credited_rounds(standings)
 
     def rounds_of(self, peer: str) -> int:
         """Rounds that a peer was credited for; 0 of a newcomer."""
@@ -116,6 +119,12 @@ class Seniority:
     def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
         """Owners of the records that `take` takes, which is asked in the order of their ranks."""
         return pick(self.ranks_of(records, key), take)
+
+
+def credited_rounds(standings: Iterable[Standing]) -> dict[str, int]:
+    """Rounds of the peers that standings credit, the longest credited first, a bounded number of them."""
+    credited = sorted((row for row in standings if row.rounds > 0), key=lambda row: -row.rounds)
+    return {row.peer: row.rounds for row in credited[:KNOWN_MAX]}
 
 
 def pick(ranks: Mapping[str, Rank], take: Callable[[Rank], bool]) -> list[str]:

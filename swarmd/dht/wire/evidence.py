@@ -41,6 +41,8 @@ from swarmd.errors import RecordRejected
 NO_EVIDENCE = "no-evidence"  # reason for what proves nothing
 CLOCK_SET_S = TTL_MAX_S + PAST_S - 960.0  # announcements so far apart lie on both sides of a clock that was set back
 
+ClockPlace = tuple[int, int, bool]  # round, stage, whether the swarm goes on
+
 
 class Evidence(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Two signed records of one owner, the one that expires first before the other."""
@@ -103,13 +105,14 @@ def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool
     """
     if one == other:
         return False
-    if apart_s == 0.0 or (_place(other) < _place(one) and apart_s < CLOCK_SET_S):
+    if apart_s == 0.0 or (place_of(other) < place_of(one) and apart_s < CLOCK_SET_S):
         return True
     numbered = one.opening == other.opening > 0 and not one.final
-    return numbered and _place(one) == _place(other)
+    return numbered and place_of(one) == place_of(other)
 
 
-def _place(clock: ClockRecord) -> tuple[int, int, bool]:
+def place_of(clock: ClockRecord) -> ClockPlace:
+    """How far an announcement is; the end of a swarm comes before what goes on after it."""
     return (clock.round, clock.stage, not clock.final)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -44,6 +44,11 @@ def decode_board(body: bytes) -> LeaderboardBody:
     if not is_bounded(board):
         raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
     return board
+
+
+def rows_by_peer(standings: Iterable[Standing]) -> Mapping[str, Standing]:
+    """Standings by peer."""
+    return {row.peer: row for row in standings}
 
 
 class KeptStandings(msgspec.Struct, frozen=True):

@@ -6,8 +6,11 @@ hivemind finds a key by its id, the SHA-1 of the name's msgpack encoding; so do 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import msgpack  # type: ignore[import-untyped]
+
+KEY_IDS_KEPT = 1024  # a stage's keys are asked for again and again
 
 
 def members(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
@@ -59,6 +62,7 @@ def evidence_topic(swarm: str) -> str:
     return f"swarmd/{swarm}/evidence"
 
 
+@lru_cache(maxsize=KEY_IDS_KEPT)
 def key_id(name: str) -> bytes:
     """The 20-byte id under which hivemind stores a name."""
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()

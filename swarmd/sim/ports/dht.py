@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Hashable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -26,6 +27,9 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
 )
+from swarmd.sim.ports.boards import Boards
+from swarmd.sim.ports.once import Once
+from swarmd.sim.ports.travelling import seen_of
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
@@ -40,6 +44,7 @@ CLOCK_BYTES = 250
 REPORT_BYTES = 450
 ROLLOUTS_BYTES = 4600  # with their body
 BARE_BYTES = 450  # without
+SIGNED_KEPT = 1 << 16
 CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, where it is not given
 
 Place = tuple[int, int]  # round, stage
@@ -89,6 +94,20 @@ def size_of(content: Payload) -> int:
             return BARE_BYTES + len(content.body)
 
 
+class Shown(NamedTuple):
+    """All that lies under a key, shown to every reader until it changes; nobody changes it."""
+
+    records: Mapping[str, Written]
+    first: float  # the earliest expiration
+    last: float  # the latest
+
+
+def show(held: Mapping[str, Written]) -> Shown:
+    """What lies under a key, as it is shown."""
+    expirations = [record.expiration for record in held.values()]
+    return Shown(dict(held), min(expirations, default=math.inf), max(expirations, default=-math.inf))
+
+
 class Store:
     """What the nodes of one side of a partition hold together.
 
@@ -101,6 +120,7 @@ class Store:
         self.dht = dht
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
+        self._shown: dict[str, Shown] = {}
         self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
         self._swept_at = dht.world.now
 
@@ -133,6 +153,7 @@ class Store:
         if held is not None and name == CLOCK:
             self.before[record.owner] = held
         self.keys[name][record.owner] = record
+        self._shown.pop(name, None)
         if isinstance(record.content, ClockRecord):
             self.shards.note(record.content)
         return True
@@ -148,13 +169,19 @@ class Store:
         """Whether a record finds room, which it always does among friends."""
         return True
 
-    def find(self, name: str, now: float) -> dict[str, Written]:
-        """owner → record that lives, also for a reader whose clock shows `now`."""
-        held = self.keys.get(name)
-        if held is None:
-            return {}
+    def find(self, name: str, now: float) -> Mapping[str, Written]:
+        """owner → record that lives, also for a reader whose clock shows `now`.
+
+        Returns:
+            The same mapping as before where nothing has changed and all records live.
+        """
+        shown = self._shown.get(name)
+        if shown is None:
+            shown = self._shown[name] = show(self.keys.get(name, {}))
         since, until = max(self.dht.world.now, now - PAST_S), now + TTL_MAX_S + PAST_S
-        return {owner: record for owner, record in held.items() if since <= record.expiration <= until}
+        if since <= shown.first and shown.last <= until:
+            return shown.records
+        return {owner: record for owner, record in shown.records.items() if since <= record.expiration <= until}
 
     def find_all(self, name: str, now: float) -> dict[str, Written]:
         """The same of a key and of all of its shards; of one owner's records the latest."""
@@ -168,6 +195,7 @@ class Store:
 
     def _sweep(self, now: float) -> None:
         self._swept_at = now
+        self._shown.clear()
         for name, records in list(self.keys.items()):
             for owner in [owner for owner, record in records.items() if record.expiration < now]:
                 self._drop(name, owner)
@@ -176,6 +204,7 @@ class Store:
 
     def _drop(self, name: str, owner: str) -> None:
         del self.keys[name][owner]
+        self._shown.pop(name, None)
 
     def forget(self, kinds: tuple[str, ...]) -> None:
         """Lose all records under keys of these kinds."""
@@ -226,6 +255,8 @@ class SimDht:
         shelves: index of a node → the own records that its disk keeps.
         standings: index of a node → the newest leaderboard that its disk keeps.
         blobs: index of a node → digests of bodies on its disk.
+        signed: records as they travel, the same ones for all who see them.
+        boards: what is made of leaderboards.
         lossy_at: when records that were stored may have been lost last.
     """
 
@@ -240,6 +271,8 @@ class SimDht:
         self.shelves: dict[int, list[Kept]] = {}
         self.standings: dict[int, KeptStandings] = {}
         self.blobs: dict[int, dict[str, bytes]] = {}
+        self.signed = Once(seen_of, SIGNED_KEPT)
+        self.boards = Boards()
         self.lossy_at = 0.0
 
     def make_store(self) -> Store:

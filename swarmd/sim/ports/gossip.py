@@ -5,23 +5,22 @@ Signatures are left out: nobody forges a record here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec.structs import replace
 
 from swarmd.dht.ports import Record
 from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
-from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.rounds.record_comparison import RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
-from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, RecordPolicy, ReportRecord, SignedRecord
+from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, RecordPolicy, ReportRecord
 from swarmd.sim.ports.dht import Written, size_of
+from swarmd.sim.ports.once import Once
+from swarmd.sim.ports.travelling import signed_of
 
 if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
 
-DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
+READ_KEPT = 8  # keys of which a worker knows what it has found there last
 
 
 class SimTopic:
@@ -63,11 +62,27 @@ class RecordsSeen:
 
     Attributes:
         comparison: the shipped one.
+
+    Args:
+        signed: gives records as they travel.
     """
 
-    def __init__(self, comparison: RecordComparison) -> None:
+    def __init__(self, comparison: RecordComparison, signed: Once[Record, SeenRecord]) -> None:
         self.comparison = comparison
+        self._signed = signed
         self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
+        self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
+
+    def see_all(self, name: str, found: Mapping[str, Record]) -> None:
+        """Records that were found under a key; the same mapping as the last time holds nothing new."""
+        if self._read.get(name) is found:
+            return
+        self._read.pop(name, None)
+        self._read[name] = found
+        if len(self._read) > READ_KEPT:
+            del self._read[next(iter(self._read))]
+        for record in found.values():
+            self.see(record)
 
     def see(self, record: Record, /) -> None:
         content = record.content
@@ -80,20 +95,10 @@ class RecordsSeen:
 
     def compare(self, record: Record) -> None:
         """A record is seen for the first time."""
-        self.comparison.see(signed_of(record))
+        self.comparison.compare(self._signed(record))
 
     def read_board(self, reports: Iterable[bytes], /) -> None:
         """What simulated leaderboards quote is no record by itself, see `Written.encode`."""
-
-
-def signed_of(record: Record) -> SignedRecord:
-    """A record as it travels in gossip; its digest is as long as a real one."""
-    if isinstance(record, SignedRecord):
-        return record
-    content = record.content
-    if isinstance(content, ReportRecord) and content.digest:
-        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
-    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
 
 
 def written_of(record: Record) -> Written:

@@ -6,11 +6,10 @@ facts come twice now and then. What is gathered, published, watched and told is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
@@ -27,7 +26,7 @@ from swarmd.core.events import (
     WeightsFetched,
     WeightsRefused,
 )
-from swarmd.core.values import PeerWeights
+from swarmd.core.values import PeerWeights, Standing
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.proof_of_work import WORK_BITS
@@ -45,6 +44,7 @@ from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import RecordPolicy, check_expiration
 from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, VirtualRuntime
+from swarmd.sim.ports.boards import Boards
 from swarmd.sim.ports.dht import CLOCK, SWARM, Store, Written, is_alive, report_of
 from swarmd.sim.ports.gossip import RecordsSeen, SimEvidenceGossip, SimTopic, check_unsigned, written_of
 from swarmd.sim.ports.network_ports import (
@@ -76,11 +76,16 @@ class SimSeniority(Seniority):
 
     Args:
         works: bits of work of those that have not done what every node does.
+        boards: what is made of leaderboards.
     """
 
-    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int]) -> None:
+    def __init__(self, always: PeerCheck, secret: bytes, works: Mapping[str, int], boards: Boards) -> None:
         super().__init__(always, secret)
         self._works = works
+        self._boards = boards
+
+    def credit(self, standings: Iterable[Standing]) -> Mapping[str, int]:
+        return self._boards.rounds(standings)
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
         return self.rank(record.owner, key, self._works.get(record.owner, WORK_BITS), record.size_bytes)
@@ -88,6 +93,8 @@ class SimSeniority(Seniority):
 
 class SimSession(NetworkSession):
     """What a simulated worker decides by."""
+
+    compared: RecordsSeen
 
     def __init__(self, worker: NetworkWorker, random: Random) -> None:
         node = worker.node
@@ -99,7 +106,7 @@ class SimSession(NetworkSession):
         known = (self.coordinator, node.peer)
         secret = f"{node.peer}/{worker.pid}".encode()
         self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
-        self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works)
+        self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works, self._dht.boards)
         self.withdrawals = Withdrawals(self.coordinator)
         kept = self.read_standings()
         if kept is not None:
@@ -109,7 +116,9 @@ class SimSession(NetworkSession):
         told = (self.rejections, self.emit, self.runtime, self.random)
         topic = SimTopic(worker, names.evidence_topic(SWARM))
         self.exchange = SimEvidenceGossip(topic, self.policy, self, self.is_credited, *told, check=check_unsigned)
-        self.compared = RecordsSeen(RecordComparison(self.coordinator, self.is_credited, self.exchange.found))
+        self.compared = RecordsSeen(
+            RecordComparison(self.coordinator, self.is_credited, self.exchange.found), self._dht.signed
+        )
         self.herald = ClockGossip(
             SimTopic(worker, names.clock_topic(SWARM)),
             lambda record: self.heard_clock(record),
@@ -171,11 +180,13 @@ class SimSession(NetworkSession):
         self._dht.standings[self._worker.node.index] = KeptStandings(SWARM, board.round, board.standings)
 
     async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
-        reporters: dict[int, set[str]] = {}
-        for record in board.reports:
-            peer, _, stage, _ = msgspec.msgpack.decode(record)
-            reporters.setdefault(stage, set()).add(peer)
-        return reporters, True
+        return self._dht.boards.reporters(board), True
+
+    def open_board(self, body: bytes) -> LeaderboardBody:
+        return self._dht.boards.open(body)
+
+    def rows_by_peer(self, standings: Sequence[Standing]) -> Mapping[str, Standing]:
+        return self._dht.boards.rows(standings)
 
 
 def config_of(node: SimNode) -> Config:
@@ -410,7 +421,7 @@ class NetworkWorker(SimWorker):
         if epoch != self.epoch or not self.joined:
             raise NetworkDown("p2pd ended")
 
-    def read(self, name: str) -> dict[str, Written]:
+    def read(self, name: str) -> Mapping[str, Written]:
         """What a look-up finds under a key, here and with others; now and then their values of before."""
         found = self.search(name)
         if name == CLOCK and found and self.random.random() < self.world.chance("stale"):
@@ -420,14 +431,13 @@ class NetworkWorker(SimWorker):
         if own is not None and is_alive(own, self.node.clock()):
             held = found.get(own.owner)
             if held is None or held.expiration < own.expiration:
-                found[own.owner] = own
+                return {**found, own.owner: own}
         return found
 
-    def search(self, name: str) -> dict[str, Written]:
+    def search(self, name: str) -> Mapping[str, Written]:
         """What others hold under a key; each record that is seen first is compared with those before."""
         found = self.store.find(name, self.node.clock())
-        for record in found.values():
-            self.session.compared.see(record)
+        self.session.compared.see_all(name, found)
         return found
 
     def keep(self, name: str, record: Written) -> bool:
@@ -443,8 +453,12 @@ class NetworkWorker(SimWorker):
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""
-        if not self.reaches(peer):
+        other = self.dht.worker_of(peer)
+        if other is None or not self.reaches(peer):
             raise NetworkDown(f"{peer} is not there")
+        kept = self.dht.blobs.get(other.node.index, {}).get(digest)
+        if kept:  # else it has the usual form
+            return kept
         return body_of(digest) if len(digest) == len(body_of(digest).rstrip()) else None
 
     # --- gossip ---

@@ -7,6 +7,7 @@ of before, hints that are lost or come twice.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
@@ -95,6 +96,7 @@ class SimBodies:
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker
         self._kept = worker.dht.blobs.setdefault(worker.node.index, {})
+        self._boards = worker.dht.boards
 
     def has(self, digest: str) -> bool:
         return digest in self._kept
@@ -122,9 +124,7 @@ class SimBodies:
         return body
 
     async def inflate(self, packed: bytes, size_bytes: int) -> bytes:
-        body = packed[1:]
-        if len(body) == DIGEST_LENGTH:
-            body = body.ljust(ROLLOUTS_BYTES)
+        body = packed[1:].ljust(ROLLOUTS_BYTES) if len(packed) == DIGEST_LENGTH + 1 else self._boards.unpack(packed)
         if packed[:1] != b"z" or len(body) != size_bytes:
             raise RecordRejected("malformed", f"the body has not the stated {size_bytes} bytes")
         return body
@@ -138,7 +138,7 @@ class SimBodies:
     async def check(self, body: bytes, digest: str, size_bytes: int) -> None:
         if len(body) != size_bytes:
             raise RecordRejected("oversized", f"{len(body)} bytes instead of {size_bytes}")
-        if digest_of(body) != digest:
+        if (digest_of(body) if is_rollouts(body) else self._boards.digest(body)) != digest:
             raise RecordRejected("wrong-digest", "the body is not the one that was announced")
 
 
@@ -147,10 +147,15 @@ def body_of(digest: str) -> bytes:
     return digest.encode().ljust(ROLLOUTS_BYTES)
 
 
+def is_rollouts(body: bytes) -> bool:
+    """Whether a body is what `body_of` makes."""
+    return len(body) == ROLLOUTS_BYTES and body.endswith(b" ")
+
+
 def digest_of(body: bytes) -> str:
     """Drawn for rollouts, a sha256 for all else."""
-    if len(body) == ROLLOUTS_BYTES and body.endswith(b" "):
-        return body[:DIGEST_LENGTH].decode()
+    if is_rollouts(body):
+        return sys.intern(body[:DIGEST_LENGTH].decode())  # all who keep the body keep its digest
     return hashlib.sha256(body).hexdigest()
 
 

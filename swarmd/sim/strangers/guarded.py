@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class GuardedNetworkWorker(NetworkWorker):
     def takes(self, peer: Hashable) -> bool:
         return peer in STRANGERS or super().takes(peer)
 
-    def search(self, name: str) -> dict[str, Written]:
+    def search(self, name: str) -> Mapping[str, Written]:
         return {} if self._is_in_the_dark() else super().search(name)
 
     def keep(self, name: str, record: Written) -> bool:

@@ -61,6 +61,7 @@ class GuardedStore(Store):
         gone = room.admit(record.owner, record.size_bytes, self._rank(name, record))
         for owner in gone or ():
             self.keys[name].pop(owner, None)
+            self._shown.pop(name, None)
         return gone is not None
 
     def _rank(self, name: str, record: Written) -> Rank:

@@ -8,6 +8,7 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.store.seniority import Rank
+from swarmd.dht.wire.records import PAST_S
 
 UNTIL = 900.0
 
@@ -44,3 +45,23 @@ def test_free_identities_that_left_or_are_forgotten_make_room_for_others_and_nob
     assert set(presences.known) == {"known", "free 1", "free 2", "free 3", "free 4"}
     presences.forget(["free 1"])
     assert presences.note("free 5", True, UNTIL, free) is True
+
+
+def test_who_is_here_is_counted_through_comings_leavings_returns_and_expiry() -> None:
+    presences, counts = Presences(lambda: 0.0), []
+    for peer, here, until in (
+        ("one", True, 100.0),
+        ("two", True, 500.0),
+        ("two", False, 600.0),
+        ("two", True, 700.0),
+        ("three", False, 900.0),  # of whom nothing was known
+        ("one", True, 800.0),
+    ):
+        presences.note(peer, here, until, worked)
+        counts.append(presences.here)
+    assert counts == [1, 2, 1, 2, 2, 2]
+    assert presences.forget_gone(700.0 + PAST_S) == [] and presences.here == 2, "one has written another record"
+    assert presences.forget_gone(701.0 + PAST_S) == ["two"] and presences.here == 1
+    presences.note("four", True, 720.0, worked)
+    assert presences.forget_gone(721.0 + PAST_S) == ["four"], "it came with an earlier end than those before"
+    assert presences.forget_gone(801.0 + PAST_S) == ["one"] and presences.here == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison
+from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
 from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, ReportRecord, SignedRecord, sign
 from swarmd.errors import RecordRejected
@@ -226,3 +226,27 @@ def test_whatever_is_found_is_found_in_every_order(said: list[tuple[ReportRecord
         random.shuffle(records)
         places = {(pair.first.content.round, pair.first.content.stage) for pair in found_of(*records)}  # type: ignore[union-attr]
         assert places == guilty
+
+
+clocks = st.builds(
+    ClockRecord, st.just(SWARM), st.integers(0, 2), st.integers(0, 1), st.just(0.0), st.sampled_from([60.0, 90.0]),
+    st.booleans(), st.integers(0, 2),
+)  # fmt: skip
+
+
+class EachWithEach(RecordComparison):
+    """Compares a clock with all before, also where it lies ahead of them."""
+
+    def _goes_on(self, seen: SeenRecord) -> bool:
+        return False
+
+
+@given(st.lists(st.tuples(clocks, st.integers(0, 4)), max_size=12), st.booleans())
+def test_a_clock_ahead_of_all_before_contradicts_none(said: list[tuple[ClockRecord, int]], sorted: bool) -> None:
+    said = [(each, 10 * each.round + at) for each, at in said] if sorted else said
+    found: dict[type[RecordComparison], list[Evidence]] = {}
+    for kind in (RecordComparison, EachWithEach):
+        compared = kind(COORDINATOR.peer_id, lambda peer: True, found.setdefault(kind, []).append)
+        for each, at in said:
+            compared.see(SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(each), NOW + at, b""))
+    assert found[RecordComparison] == found[EachWithEach]

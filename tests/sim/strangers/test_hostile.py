@@ -25,7 +25,8 @@ from swarmd.errors import ConfigError
 from swarmd.sim.invariants import coordinator_model
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.ports.dht import Written
-from swarmd.sim.ports.gossip import RecordsSeen, signed_of
+from swarmd.sim.ports.gossip import RecordsSeen
+from swarmd.sim.ports.travelling import signed_of
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
 from swarmd.sim.strangers import actors, guarded
 from swarmd.sim.strangers.guarded import GuardedNetworkWorker
