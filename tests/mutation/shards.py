@@ -29,14 +29,14 @@ SHARDS = (
     Mutant(
         "shards are read for members whose reports were brought",
         "swarmd/dht/rounds/report_collector.py",
-        "if known.here and peer not in self._reporters.peers]",
+        "if known.here and peer not in self._seen.peers]",
         "if known.here]",
         ("tests/dht/rounds/test_report_collector.py",),
     ),
     Mutant(
         "a report is awaited again and again",
         "swarmd/dht/rounds/report_collector.py",
-        "or owner in self._reporters.peers or owner in self._brought:",
+        "or owner in self._seen.peers or owner in self._brought:",
         "or owner in self._brought:",
         ("tests/dht/rounds/test_report_collector.py",),
     ),

@@ -101,7 +101,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "reports of a stage count as changes of those of the stage before",
         report_collector,
-        "        self._reporters = Reporters(self._session.runtime.now)\n",
+        "        self._seen = SeenReports(self._session, command.round, command.stage)\n",
         "",
     ),
     Mutant(

@@ -42,6 +42,7 @@ class Coordinator:
             swarm=SWARM,
             peer_id="me",
             members=1,
+            coordinating=True,
             runtime=self.runtime,
             seniority=Seniority(lambda peer: True),
             shards=SimpleNamespace(of=lambda round: self.shards),
@@ -56,7 +57,7 @@ class Coordinator:
         )
         self._watching: dict[str, Any] = {}
         presences = Presences(clock)
-        self.collector = ReportCollector(self.session, presences)
+        self.collector = ReportCollector(cast(Any, self.session), presences)
         rank = self.session.seniority.rank("", b"", 0, 0)
         for member in members:
             presences.note(member, True, 1e9, lambda: rank)
