@@ -24,10 +24,11 @@ from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
+from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
 from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
 from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
-from swarmd.dht.rounds.publisher import INDEPENDENT, RENEWALS
+from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards
 from swarmd.dht.store import answer_memory
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
@@ -71,6 +72,7 @@ class Sizes(NamedTuple):
     answer: int  # with no record in it
     shown: dict[str, int]  # of one record more in it, by kind
     store: dict[str, int]  # request and answer
+    ping: int  # request and answer
 
 
 def sizes_of(nearby: int) -> Sizes:
@@ -100,7 +102,9 @@ def sizes_of(nearby: int) -> Sizes:
         call = dht_pb2.StoreRequest(keys=[bytes(20)], subkeys=[bytes(54)], values=[record.value],
                                     expiration_time=[now], in_cache=[False], peer=request.peer)  # fmt: skip
         store[kind] = int(call.ByteSize()) + 26
-    return Sizes(int(request.ByteSize()), answer(), shown, store)
+    peer = request.peer
+    ping = dht_pb2.PingRequest(peer=peer).ByteSize() + dht_pb2.PingResponse(peer=peer, dht_time=now).ByteSize()
+    return Sizes(int(request.ByteSize()), answer(), shown, store, int(ping))
 
 
 @cache
@@ -251,7 +255,11 @@ class Model:
         self._find(counts, "members", looked, reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
         inside, apart = self.board
-        self._find(counts, "leaderboard", looked, 2.0, inside * (INDEPENDENT + 1))  # hinted at when so many have it
+        self._find(counts, "leaderboard", looked, 2.0, inside * REPLICAS)  # all of whom are asked, and have it by then
+        pings = CHECKED * round_s / REJOIN_S
+        counts["out ping places"] += pings
+        for way in ("out", "in"):
+            counts[f"bytes {way} ping places"] += pings * self.sizes.ping
         own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
         readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
         kept = {"reports": (read + 0.5) * in_shard, "rollouts": read * in_shard}

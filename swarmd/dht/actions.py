@@ -22,6 +22,7 @@ from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
 from swarmd.dht.rounds.leaderboard_check import LeaderboardCheck
+from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import Stages
 from swarmd.dht.rounds.standings import LeaderboardFollower
 from swarmd.dht.weights.taking import WeightsTaking
@@ -46,7 +47,7 @@ class SignedActions:
             Announce: self._clock.announce,
             Gather: lambda command: gather(session, command),
             PublishReport: self._publish_report,
-            CollectReports: stages.collect,
+            CollectReports: ReportCollector(session, self.members.presences).collect,
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self.members.admit,
             NoteEvidence: session.exchange.note,

@@ -21,7 +21,18 @@ from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.patience import Patience
-from swarmd.dht.ports import Bodies, Chunks, EvidenceSink, MemberCheck, Record, Records, RecordSink, RecordsSink
+from swarmd.dht.ports import (
+    Bodies,
+    Chunks,
+    EvidenceSink,
+    MemberCheck,
+    Record,
+    Records,
+    RecordSink,
+    RecordsSink,
+    ReportCheck,
+    ReportSink,
+)
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -132,6 +143,8 @@ class NetworkSession(ABC):
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: RecordSink = lambda record: None
         self.must_be_member: MemberCheck = take_for_member
+        self.awaits: ReportCheck = lambda key, owner: False
+        self.take_report: ReportSink = lambda record: False
 
     # --- what whoever inherits gives ---
 
@@ -230,8 +243,10 @@ class NetworkSession(ABC):
             watch.want(owner, expiration)
 
     def accepted(self, record: Record) -> None:
-        """A peer stored a record with this node: as good as a hint."""
-        self.hinted(record.content.key, record.owner, record.expiration)
+        """A peer stored a record with this node: as good as a hint, and all there is to know of a report that is
+        collected here."""
+        if not self.take_report(record):
+            self.hinted(record.content.key, record.owner, record.expiration)
 
     def told(self, record: Record) -> None:
         """An own record is out: hint at it, and look at it like everybody else."""

@@ -129,6 +129,20 @@ class MemberCheck(Protocol):
         """Return when the peer has shown to be a member. Raises NetworkDown where no membership of it is to be had."""
 
 
+class ReportCheck(Protocol):
+    """Says whose reports are waited for: `swarmd.dht.rounds.report_collector.ReportCollector.awaits`."""
+
+    def __call__(self, key: bytes, owner: str, /) -> bool:
+        """Whether a report of this owner under the key with this id is wanted, be there room to keep it or not."""
+
+
+class ReportSink(Protocol):
+    """Takes reports as they are brought: `swarmd.dht.rounds.report_collector.ReportCollector.take`."""
+
+    def __call__(self, record: Record, /) -> bool:
+        """Take it and return at once. False where the record is no report that is collected. Raises nothing."""
+
+
 class LinkLostListener(Protocol):
     """Is told that p2pd is gone, or does not start."""
 

@@ -155,6 +155,7 @@ class Session(NetworkSession):
             self.seniority.learn(kept.standings)
         self.validator = Validator(self.policy, self.rejections, self.accepted, self.seniority)
         self.validator.guides = self._guides
+        self.validator.awaits = lambda key, owner: self.awaits(key, owner)
         self.node = DhtNode(node_settings(self.config, paths, self.peer_id), self.validator, self._down, self.door)
         self.node.port = self.book.port
         self.records, self.bodies = HiveRecords(self.node), HiveBodies(self.node, self.blobs)

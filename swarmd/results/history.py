@@ -7,6 +7,8 @@ kept beside it (`swarmd.eventlog.summaries`), so that the next reading is of the
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +104,8 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def rounds(self) -> tuple[RoundResult, ...]:
         """The trained rounds in their order."""
-        by_round: dict[int, list[StageResult]] = {}
-        for stage in self.stages:
-            by_round.setdefault(stage.round, []).append(stage)
-        return tuple(_sum_up(round, stages) for round, stages in sorted(by_round.items()))
+        by_round = groupby(self.stages, attrgetter("round"))
+        return tuple(_sum_up(round, list(stages)) for round, stages in by_round)
 
     @cached_property
     def skills(self) -> tuple[SkillCurve, ...]:
@@ -247,7 +247,7 @@ class HistoryGathering:
             raise NotFoundError("the log holds no start of a node", "Its beginning was removed; name a whole log")
         return msgspec.structs.replace(
             kept.fields,
-            stages=tuple(stage for _, stage in sorted(self._stages.items())),
+            stages=tuple(sorted(self._stages.values(), key=attrgetter("round", "stage"))),
             skips=tuple(kept.skips),
             restarts=tuple(kept.restarts),
             pushes=tuple(kept.pushes),

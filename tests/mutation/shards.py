@@ -6,6 +6,41 @@ from tests.mutation.planting import Mutant
 
 SHARDS = (
     Mutant(
+        "a report that is awaited is lost where there is no room for it",
+        "swarmd/dht/store/validator.py",
+        "if (stored or awaited) and validator.accepted is not None:",
+        "if stored and validator.accepted is not None:",
+        ("tests/dht/store/test_validator.py",),
+    ),
+    Mutant(
+        "whoever sends an awaited report needs no room",
+        "swarmd/dht/store/validator.py",
+        "validator.awaits(key, sender) and sender == owner_of(subkey)",
+        "validator.awaits(key, owner_of(subkey))",
+        ("tests/dht/store/test_validator.py",),
+    ),
+    Mutant(
+        "shards are not read for members whose reports are missing",
+        "swarmd/dht/rounds/report_collector.py",
+        "            watches[shard].look()\n",
+        "            pass\n",
+        ("tests/dht/rounds/test_report_collector.py",),
+    ),
+    Mutant(
+        "shards are read for members whose reports were brought",
+        "swarmd/dht/rounds/report_collector.py",
+        "if known.here and peer not in self._seen.peers]",
+        "if known.here]",
+        ("tests/dht/rounds/test_report_collector.py",),
+    ),
+    Mutant(
+        "a report is awaited again and again",
+        "swarmd/dht/rounds/report_collector.py",
+        "or owner in self._seen.peers or owner in self._brought:",
+        "or owner in self._brought:",
+        ("tests/dht/rounds/test_report_collector.py",),
+    ),
+    Mutant(
         "a peer may show whatever it likes",
         "swarmd/dht/store/partial_find.py",
         "    check_asked_for(part.records, only)\n",

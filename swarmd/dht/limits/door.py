@@ -10,6 +10,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.ports import PeerCheck, RefusalCounter
 from swarmd.errors import RecordRejected
@@ -35,7 +36,7 @@ STREAMS_PER_S = PeerBounds(8, 64, 128)
 REFUSALS_S = 10.0
 REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
 PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
-KNOWN_MAX = 4096
+KNOWN_MAX = MEMBERS_MAX
 
 
 class RequestLimits:

@@ -1,30 +1,25 @@
-"""What comes out of a stage: reports and rollouts published, reports collected, the leaderboard published."""
+"""What comes out of a stage: reports and rollouts published, and the leaderboard."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import math
-from collections.abc import Mapping
 
-from swarmd.core.commands import CollectReports, PublishLeaderboard, PublishReport
-from swarmd.core.events import LeaderboardPublished, ReportPublished, ReportSeen
-from swarmd.dht.limits.reporters import Reporters
+from swarmd.core.commands import PublishLeaderboard, PublishReport
+from swarmd.core.events import LeaderboardPublished, ReportPublished
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record
-from swarmd.dht.rounds.shard_counts import Shard, find_own_shard, find_shards
+from swarmd.dht.rounds.shard_counts import Shard, find_own_shard
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected
 
-WALKED_AT_ONCE = 8  # shards of the stage that is collected are read in each `dht.poll_s`, beside those hinted at
-
 log = logging.getLogger(__name__)
 
 
 class Stages:
-    """Publishes a stage's reports and rollouts, and collects those of others.
+    """Publishes a stage's reports and rollouts, and leaderboards.
 
     Args:
         session: where all this happens.
@@ -32,9 +27,6 @@ class Stages:
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
-        self._collecting: CollectReports | None = None
-        self._watched: list[str] = []  # keys of its reports
-        self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)  # of the stage that is collected
         self._remembers = session.publisher.remembers(ReportRecord)
         self._crowded: tuple[int, int] = (-1, -1)  # (round, stage) whose rollouts found no room with their body
 
@@ -123,50 +115,6 @@ class Stages:
         if shard.shards and to_fetch:
             return b""
         return await session.bodies.deflate(body, session.members // max(shard.shards, 1), to_fetch)
-
-    async def collect(self, command: CollectReports) -> None:
-        """Report every member's report of a stage, and those that were seen before once more."""
-        shards = await find_shards(self._session, command.round)
-        if self._collecting is not None:
-            for name in self._watched:
-                self._session.unwatch(name)
-            if (self._collecting.round, self._collecting.stage) != (command.round, command.stage):
-                others = self._reporters.peers - {self._session.peer_id}
-                self._session.hearing.closed(bool(others), self._session.members - 1)
-        self._collecting = command
-        self._reporters = Reporters(self._session.runtime.now)
-        parts = [(shards, shard) for shard in range(max(shards, 1))]
-        self._watched = [names.reports(self._session.swarm, command.round, command.stage, *part) for part in parts]
-        for name in self._watched:  # a report is stored with its coordinator, which is as good as a hint
-            self._session.watch(name, self._see, max(1.0, shards / WALKED_AT_ONCE), later=shards > WALKED_AT_ONCE)
-
-    def _name_of(self, command: CollectReports) -> str:
-        return names.reports(self._session.swarm, command.round, command.stage)
-
-    def _see(self, records: Mapping[str, Record]) -> None:
-        for peer in self._chosen(records):
-            record = records[peer]
-            content = record.content
-            if isinstance(content, ReportRecord) and self._admit(peer, content):
-                place = (peer, content.round, content.stage, content.reward, content.digest)
-                worked = self._reporters.is_awaited(peer)
-                self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
-
-    def _admit(self, peer: str, content: ReportRecord) -> bool:
-        try:
-            barred = self._session.bars(peer, content.round)
-            return not barred and self._reporters.admit(peer, content)
-        except RecordRejected as error:
-            self._session.rejections.count(peer, error.reason, error.message)
-            return False
-
-    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
-        """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
-        assert self._collecting is not None
-        reporters, key = self._reporters, names.key_id(self._name_of(self._collecting))
-        fresh = {peer: record for peer, record in records.items() if peer not in reporters.peers}
-        reporters.choose(self._session.seniority.ranks_of(fresh, key))
-        return [peer for peer in records if peer in reporters.peers]
 
     async def publish_leaderboard(self, command: PublishLeaderboard) -> None:
         """Publish standings and reports. Raises NetworkDown."""

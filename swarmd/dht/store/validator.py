@@ -32,7 +32,7 @@ from swarmd.dht.p2p.hivemind_api import (
     node_module,
     protocol_module,
 )
-from swarmd.dht.ports import SignedRecordSink
+from swarmd.dht.ports import ReportCheck, SignedRecordSink
 from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.handing_on import HandingOn
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
@@ -68,7 +68,7 @@ REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one ke
 REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can be held
 RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
 ABUSED_CALL = 16  # refusals that such a call counts for
-STALE = "stale"
+STALE, FULL = "stale", "full"
 T = TypeVar("T")
 
 
@@ -135,6 +135,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.accepted = accepted
         self.seniority = seniority
         self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
+        self.awaits: ReportCheck = lambda key, owner: False  # reports that are wanted, be there room for them or not
         self.verified: SignedRecordSink = lambda signed: None  # called with every record that is seen first
         self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
         self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
@@ -293,9 +294,11 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _store_one(
         self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
     ) -> bool:
-        key_id = DHTID.from_bytes(key)
-        self._check_room(key_id, subkey, value, expiration)
-        signed = self.record_validator.judge(key, subkey, value, expiration)
+        key_id, validator = DHTID.from_bytes(key), self.record_validator
+        awaited = validator.awaits(key, sender) and sender == owner_of(subkey)
+        if not awaited:
+            self._check_room(key_id, subkey, value, expiration)
+        signed = validator.judge(key, subkey, value, expiration)
         if self.storage.has_exactly(key_id, signed):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
@@ -303,10 +306,19 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if sender == signed.owner and self.storage.has_later(key_id, signed):
             return False  # the owner's own messages may overtake one another
         self._check_rewrite(key_id, signed)
-        stored: bool = self.storage.admit(key_id, signed)
-        if stored and self.record_validator.accepted is not None:
-            self.record_validator.accepted(signed)
+        stored = self._keep(key_id, signed, awaited)
+        if (stored or awaited) and validator.accepted is not None:
+            validator.accepted(signed)
         return stored
+
+    def _keep(self, key: DHTID, signed: SignedRecord, awaited: bool) -> bool:
+        """Keep a record for others. Raises RecordRejected, unless what has no room is awaited here."""
+        try:
+            return bool(self.storage.admit(key, signed))
+        except RecordRejected as error:
+            if not awaited or error.reason != FULL:
+                raise
+            return False
 
     def _check_room(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> None:
         """A record for which there would be no room is not worth verifying. Raises RecordRejected."""

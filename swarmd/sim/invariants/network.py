@@ -11,6 +11,7 @@ from swarmd.core.events import (
     LeaderboardPublished,
     Registered,
     ReportPublished,
+    ReportSeen,
     RolloutsGathered,
     RoundPublished,
 )
@@ -21,6 +22,7 @@ from swarmd.dht.store.own_records import KEPT, Kept
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
 from swarmd.dht.wire.shards import member_shard_of, shard_of
+from swarmd.sim.invariants.brought import BroughtReports
 from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S
 
@@ -49,6 +51,7 @@ class NetworkChecks:
         self._latest: list[dict[str, Kept]] = [{} for _ in world.nodes]  # key → own record, by node
         self._announced: tuple[int, int, bool] = (-1, -1, False)
         self._began: dict[tuple[int, str], float] = {}  # (pid, command) → when gathering began
+        self.brought = BroughtReports(world)
 
     def expect(self) -> None:
         """The faults have ceased."""
@@ -88,6 +91,8 @@ class NetworkChecks:
 
     def on_fact(self, worker: NetworkWorker, event: Event) -> None:
         """What counts as published can be found, unless those who held it are gone since."""
+        if isinstance(event, ReportSeen):
+            self.brought.on_seen(worker, event)
         if self.world.now < self.world.dht.lossy_at + PUBLISH_S:
             return
         for key in _keys_of(worker, event):

@@ -445,11 +445,12 @@ class NetworkWorker(SimWorker):
         return self.store.put(name, record)
 
     def tell_keepers(self, peers: Sequence[Hashable], record: Record) -> None:
-        """Those who keep a record have heard of it; who watches its key looks."""
+        """Those who keep a record have it; who waits for it takes it, who watches its key looks."""
         for peer in peers:
             other = self.dht.worker_of(peer)
-            if other is not None:
-                other.take_hint(record.content.key, record.owner, record.expiration)
+            if other is not None and other.joined:
+                other.session.accepted(record)
+                self.world.checks.network.brought.on_stored(other, written_of(record))
 
     def body_from(self, peer: str, digest: str) -> bytes | None:
         """What a peer gives for a digest; None where it never answers. Raises NetworkDown."""

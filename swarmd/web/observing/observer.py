@@ -46,7 +46,7 @@ from swarmd.dht.members.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
-from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.standings import LeaderboardFollower
 from swarmd.dht.session import Session
 from swarmd.dht.wire.leaderboard import LeaderboardBody
@@ -98,7 +98,8 @@ class DhtSwarm:
         self._seq = 0
         self._begun_at = time.time()
         self._session: Session
-        self._stages: Stages
+        self._members: Members
+        self._reports: ReportCollector
         self._standings: LeaderboardFollower
         self._dials = False  # the session runs
         self._contract: ContractFeed | None = None
@@ -132,7 +133,8 @@ class DhtSwarm:
             try:
                 parts = (self._config, self._paths, self._identity, self._blobs)
                 self._session = Session(*parts, self, fills_process=False)
-                self._stages = Stages(self._session)
+                self._members = Members(self._session)
+                self._reports = ReportCollector(self._session, self._members.presences)
                 self._standings = LeaderboardFollower(self._session, self._settle)
                 await self._session.run(self._follow)
             except* SwarmdError as errors:
@@ -144,7 +146,7 @@ class DhtSwarm:
 
     async def _follow(self) -> None:
         SwarmClock(self._session).follow()
-        Members(self._session).follow()
+        self._members.follow()
         self._dials = True
         if self._state.clock is not None:  # the contract was read first
             self._read_stage(self._state.clock, fresh=True)
@@ -216,7 +218,7 @@ class DhtSwarm:
         self._session.policy.round = clock.round
         if not clock.final:
             collect = CollectReports(command_id("collect", f"{clock.round}/{clock.stage}"), clock.round, clock.stage)
-            self._session.start(self._attempt, self._stages.collect(collect))
+            self._session.start(self._attempt, self._reports.collect(collect))
         source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
         if source is not None:
             until_at = time.time() + GATHER_S

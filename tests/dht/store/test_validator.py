@@ -240,3 +240,23 @@ async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keepe
     assert keeper.refused["quota"] >= 1
     assert keeper.refused["quota"] + keeper.refused["duplicate"] == count - 1
     assert await keeper.store(signed_by(ALICE, REPORT), sender=ALICE.peer_id) == [True], "another sender has its own"
+
+
+async def test_a_report_that_is_awaited_counts_though_there_is_no_room_to_keep_it(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "STORED_BYTES_MAX", 1024)
+    keeper.protocol.storage = BoundedStorage()
+    mine = signed_by(ALICE, REPORT)
+    assert await keeper.store(mine, sender=ALICE.peer_id) == [False] and keeper.refused == {"full": 1}
+    keeper.validator.awaits = lambda key, owner: (key, owner) == (KEY, ALICE.peer_id)
+    assert await keeper.store(mine) == [False] and keeper.accepted == [] and keeper.refused == {"full": 2}
+    assert await keeper.store(mine, sender=ALICE.peer_id) == [False], "others are to keep it"
+    assert keeper.accepted == [mine] and keeper.refused == {"full": 2} and keeper.held(ALICE.peer_id) is None
+
+
+async def test_what_is_awaited_is_judged_like_all_else(keeper: Keeper) -> None:
+    keeper.validator.awaits = lambda key, owner: True
+    forged = msgspec.structs.replace(signed_by(ALICE, REPORT), signature=bytes(64))
+    assert await keeper.store(forged, sender=ALICE.peer_id) == [False]
+    assert keeper.refused == {"bad-signature": 1} and keeper.accepted == []

@@ -1,0 +1,192 @@
+"""Collecting the reports of the stage that is open: as their owners bring them, and from the keys they lie under.
+
+No hivemind in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from swarmd.core.commands import CollectReports
+from swarmd.core.events import ReportSeen
+from swarmd.dht.limits.reporters import Reporters
+from swarmd.dht.members.presence import Presences
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.rounds.key_watch import KeyWatch
+from swarmd.dht.rounds.shard_counts import find_shards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import ReportRecord
+from swarmd.dht.wire.shards import shard_of
+from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import Running
+
+READ_AT_ONCE = 8  # shards that are read in each `dht.poll_s`, of those in which a member's report is missing
+EARLY_POLLS = 4  # so many polls lie between two reads while most reports are missing: their owners still train
+TOGETHER_S = 0.05  # what is brought within so long is handed on together
+
+
+class SeenReports:
+    """Tells of the reports of one stage, each once, of those whose reports count.
+
+    Args:
+        session: where all this happens.
+        round: the stage's.
+        stage: which.
+    """
+
+    def __init__(self, session: NetworkSession, round: int, stage: int) -> None:
+        self._session = session
+        self._key = names.key_id(names.reports(session.swarm, round, stage))  # under which newcomers draw their lots
+        self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)
+
+    @property
+    def peers(self) -> set[str]:
+        """Whose reports were seen."""
+        return self._reporters.peers
+
+    def see(self, records: Mapping[str, Record]) -> None:
+        """Take owner → record, new or seen before."""
+        for peer in self._chosen(records):
+            record = records[peer]
+            content = record.content
+            if isinstance(content, ReportRecord) and self._admit(peer, content):
+                place = (peer, content.round, content.stage, content.reward, content.digest)
+                worked = self._reporters.is_awaited(peer)
+                self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
+
+    def _admit(self, peer: str, content: ReportRecord) -> bool:
+        try:
+            barred = self._session.bars(peer, content.round)
+            return not barred and self._reporters.admit(peer, content)
+        except RecordRejected as error:
+            self._session.rejections.count(peer, error.reason, error.message)
+            return False
+
+    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
+        """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
+        reporters = self._reporters
+        fresh = {peer: record for peer, record in records.items() if peer not in reporters.peers}
+        reporters.choose(self._session.seniority.ranks_of(fresh, self._key))
+        return [peer for peer in records if peer in reporters.peers]
+
+
+class ReportCollector:
+    """Reports every member's report of the stage that is collected.
+
+    Where the stage lies in shards, a member's report counts as soon as the member itself has brought it, whether or not
+    this node has room to keep it for others. Shards are read for the reports of known members that were not brought.
+
+    Args:
+        session: where all this happens.
+        presences: the members that this node knows.
+    """
+
+    def __init__(self, session: NetworkSession, presences: Presences) -> None:
+        self._session = session
+        self._presences = presences
+        self._command: CollectReports | None = None
+        self._seen = SeenReports(session, -1, -1)
+        self._keys: dict[str, KeyWatch] = {}  # name → its watch; by shard where there are any
+        self._awaited_keys: frozenset[bytes] = frozenset()  # of the shards
+        self._shards = 0
+        self._unread: set[int] = set()  # shards that are read though nobody known is missing there
+        self._turns: list[int] = []  # shards, the one that was read longest ago first
+        self._walking: Running | None = None
+        self._brought: dict[str, Record] = {}  # by owner, not handed on yet
+        session.awaits, session.take_report = self.awaits, self.take
+
+    async def collect(self, command: CollectReports) -> None:
+        """Report every member's report of a stage, and those that were seen before once more. Raises NetworkDown."""
+        shards = await find_shards(self._session, command.round)
+        self._end(command)
+        begins = self._command is None  # in this life: what was brought to the one before lies in the shards
+        self._command, self._shards = command, shards
+        self._seen = SeenReports(self._session, command.round, command.stage)
+        if shards:
+            self._collect_shards(command, begins)
+        else:
+            name = names.reports(self._session.swarm, command.round, command.stage)
+            self._keys = {name: self._session.watch(name, self._seen.see)}
+
+    def _end(self, next: CollectReports) -> None:
+        """Collect no longer what was collected before this."""
+        session, before = self._session, self._command
+        for name in self._keys:
+            session.unwatch(name)
+        if self._walking is not None:
+            self._walking.stop()
+        self._keys, self._awaited_keys, self._walking = {}, frozenset(), None
+        if before is not None and (before.round, before.stage) != (next.round, next.stage):
+            self._brought = {}
+            session.hearing.closed(bool(self._seen.peers - {session.peer_id}), session.members - 1)
+
+    def _collect_shards(self, command: CollectReports, begins: bool) -> None:
+        session, dht = self._session, self._session.config.dht
+        brought = session.coordinating  # to whom else nobody brings anything
+        polls = dht.record_s / dht.poll_s if brought else max(1.0, self._shards / READ_AT_ONCE)
+        self._turns = list(range(self._shards))
+        self._unread = set(self._turns) if begins else set()
+        for shard in self._turns:
+            name = names.reports(session.swarm, command.round, command.stage, self._shards, shard)
+            seen = partial(self._see_shard, shard)
+            self._keys[name] = session.watch(name, seen, polls, later=brought or self._shards > READ_AT_ONCE)
+        if brought:
+            self._awaited_keys = frozenset(map(names.key_id, self._keys))
+            self._walking = session.runtime.start(self._walk())
+
+    # --- what its owner brings ---
+
+    def awaits(self, key: bytes, owner: str) -> bool:
+        """Whether a report of this owner under this key is waited for: of a member, once."""
+        if key not in self._awaited_keys or owner in self._seen.peers or owner in self._brought:
+            return False
+        member = self._presences.known.get(owner)
+        return (member is not None and member.here) or self._session.is_credited(owner)
+
+    def take(self, record: Record) -> bool:
+        """Take a report that was stored with this node. False where it is none that is collected from shards."""
+        if not self._shards or record.content.key not in self._keys:
+            return False
+        if not self._brought:
+            self._session.start(self._hand_on)
+        self._brought[record.owner] = record
+        return True
+
+    async def _hand_on(self) -> None:
+        await self._session.runtime.sleep(TOGETHER_S)
+        brought, self._brought = self._brought, {}
+        self._seen.see(brought)
+
+    # --- what lies in shards ---
+
+    async def _walk(self) -> None:
+        """Have shards read in which reports are missing, until this is stopped."""
+        poll, poll_s = 0, self._session.config.dht.poll_s
+        while True:
+            missing, late = self._missing()
+            if late <= len(self._seen.peers) or self._unread or poll % EARLY_POLLS == EARLY_POLLS - 1:
+                self._read(missing | self._unread)
+            poll += 1
+            await self._session.runtime.sleep(poll_s)
+
+    def _missing(self) -> tuple[set[int], int]:
+        """(shards in which reports of known members are missing, how many of these members there are)."""
+        command, here = self._command, self._presences.known.items()
+        assert command is not None
+        late = [peer for peer, known in here if known.here and peer not in self._seen.peers]
+        place = (command.round, command.stage, self._shards)
+        return {shard_of(self._session.swarm, peer, *place) for peer in late}, len(late)
+
+    def _read(self, wanted: set[int]) -> None:
+        """Have some of these shards read, those first that were read longest ago."""
+        watches = list(self._keys.values())
+        due = [shard for shard in self._turns if shard in wanted][:READ_AT_ONCE]
+        self._turns = [*(shard for shard in self._turns if shard not in due), *due]
+        for shard in due:
+            watches[shard].look()
+
+    def _see_shard(self, shard: int, records: Mapping[str, Record]) -> None:
+        self._unread.discard(shard)
+        self._seen.see(records)
