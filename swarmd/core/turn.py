@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any, cast
 
 from msgspec.structs import astuple, replace
@@ -25,6 +25,7 @@ from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import (
     REJECTIONS_KEPT,
     REWARDS_KEPT,
+    AnyCoordination,
     AnyState,
     Chain,
     Coordination,
@@ -58,12 +59,14 @@ class Turn:
 
     Rules assign to the fields of `state`; a new copy for every field, or every event, would take most of the time of a
     replay. So a rule that needs a field from before takes its value first. What the fields hold (work, link, ...) is
-    replaced, never changed. Three fields of `state` are out of date meanwhile, and kept here: the deadlines and the
-    pending commands by name, each in the order in which they were made last, and the latest rewards.
+    replaced, never changed, but for the coordinator's side: rules assign to the fields of `coordination`, too. Three
+    fields of `state` are out of date meanwhile, and kept here: the deadlines and the pending commands by name, each in
+    the order in which they were made last, and the latest rewards.
     """
 
     __slots__ = (
-        "_rewards", "_round", "at", "charts", "commands", "deadlines", "pending", "rules", "seq", "settings", "state",
+        "_coordination", "_rewards", "_round", "at", "charts", "commands", "deadlines", "pending", "rules", "seq",
+        "settings", "state",
     )  # fmt: skip
 
     state: AnyState
@@ -75,6 +78,7 @@ class Turn:
     commands: tuple[Command, ...]
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
+    _coordination: Coordination  # that `state` had before the one that is changed in place
     _rewards: list[StageReward]  # that `state` does not have yet
 
     def __init__(self, state: State, charts: Charts, lasting: bool) -> None:
@@ -97,6 +101,8 @@ class Turn:
             state.deadlines = deadlines
         if pending != state.pending:
             state.pending = pending
+        if type(state.coordination) is AnyCoordination:
+            state.coordination = self._close_coordination(state.coordination)
         self._take_rewards()
         return State(*(astuple(state) if isinstance(state, AnyState) else _values(state)))
 
@@ -141,13 +147,14 @@ class Turn:
         self.state.trainer = replace(trainer, chart=after, since=self.at, train=train or trainer.train)
         return True
 
-    def move_coordinator(self, trigger: CoordinatorTrigger, **fields: Any) -> bool:
-        """Follow coordinator.yaml and replace fields of the coordination."""
+    def move_coordinator(self, trigger: CoordinatorTrigger) -> bool:
+        """Follow coordinator.yaml."""
         coordination, chart = self.coordination, self.charts.coordinator
         after = chart.table.get((coordination.chart, trigger))
         if after is None:
             return chart.ignore(coordination.chart, trigger)
-        self.state.coordination = replace(coordination, chart=after, since=self.at, **fields)
+        coordination.chart = after
+        coordination.since = self.at
         return True
 
     def move_chain(self, trigger: LinkTrigger, **fields: Any) -> bool:
@@ -200,11 +207,24 @@ class Turn:
         return self.settings.chain is not None and self.settings.chain.sends
 
     @property
-    def coordination(self) -> Coordination:
-        """The coordinator's side. Only asked for on a coordinator."""
-        coordination = self.state.coordination
-        assert coordination is not None, "this node does not coordinate"
-        return coordination
+    def coordination(self) -> AnyCoordination:
+        """The coordinator's side, to be changed in place. Only asked for on a coordinator."""
+        coordination: Any = self.state.coordination
+        return coordination if type(coordination) is AnyCoordination else self._open_coordination()
+
+    def _open_coordination(self) -> AnyCoordination:
+        kept = self.state.coordination
+        assert kept is not None, "this node does not coordinate"
+        self._coordination, opened = kept, AnyCoordination(*astuple(kept))
+        self.state.coordination = opened  # type: ignore[assignment]  # until `freeze`
+        return opened
+
+    def _close_coordination(self, opened: AnyCoordination) -> Coordination:
+        """What the state gets: the same object as before, where nothing changed."""
+        opened.members.close()
+        opened.reports.close()
+        kept, values = self._coordination, astuple(opened)
+        return Coordination(*values) if any(map(is_not, values, astuple(kept))) else kept
 
     # --- deadlines ---
 
@@ -240,7 +260,7 @@ class Turn:
         elif len(pending) >= PENDING_MAX:
             del pending[next(iter(pending))]
         pending[command_id] = command
-        if isinstance(command, TRAINER_COMMANDS):
+        if type(command) in TRAINER_COMMANDS:
             if self.state.trainer.chart == "idle":
                 self.send(command)
         elif self.state.link.chart == "up":
@@ -253,7 +273,7 @@ class Turn:
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
-        if isinstance(command, TRAINER_COMMANDS):
+        if type(command) in TRAINER_COMMANDS:
             return self.state.trainer.chart == "idle"
         return self.state.link.chart == "up"
 

@@ -177,8 +177,8 @@ MUTANTS = (
     Mutant(
         "two announcements share an id",
         coordination,
-        "deadline_at=deadline_at, openings=coordination.openings + 1",
-        "deadline_at=deadline_at, openings=coordination.openings",
+        "coordination.deadline_at = deadline_at\n        coordination.openings += 1\n",
+        "coordination.deadline_at = deadline_at\n",
     ),
     Mutant(
         "a lost clock is taken for a swarm without rounds",
