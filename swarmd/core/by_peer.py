@@ -191,7 +191,6 @@ class ByPeer(Generic[T]):
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 
-    @property
     def memo(self) -> Any:
         """What was kept with `keep_memo` by this version, or one that it came of or that came of it."""
         return self._entries.memo

@@ -65,8 +65,8 @@ class Turn:
     """
 
     __slots__ = (
-        "_coordination", "_rewards", "_round", "at", "charts", "commands", "deadlines", "pending", "rules", "seq",
-        "settings", "state",
+        "_kept", "_rewards", "_round", "at", "charts", "commands", "coordination", "deadlines", "pending", "rules",
+        "seq", "settings", "state",
     )  # fmt: skip
 
     state: AnyState
@@ -78,7 +78,8 @@ class Turn:
     commands: tuple[Command, ...]
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
-    _coordination: Coordination  # that `state` had before the one that is changed in place
+    coordination: AnyCoordination  # the coordinator's side, to be changed in place: there once `coordinates` said so
+    _kept: Coordination  # that `state` had before it
     _rewards: list[StageReward]  # that `state` does not have yet
 
     def __init__(self, state: State, charts: Charts, lasting: bool) -> None:
@@ -206,24 +207,21 @@ class Turn:
         """Whether this node submits anything."""
         return self.settings.chain is not None and self.settings.chain.sends
 
-    @property
-    def coordination(self) -> AnyCoordination:
-        """The coordinator's side, to be changed in place. Only asked for on a coordinator."""
-        coordination: Any = self.state.coordination
-        return coordination if type(coordination) is AnyCoordination else self._open_coordination()
-
-    def _open_coordination(self) -> AnyCoordination:
-        kept = self.state.coordination
-        assert kept is not None, "this node does not coordinate"
-        self._coordination, opened = kept, AnyCoordination(*astuple(kept))
-        self.state.coordination = opened  # type: ignore[assignment]  # until `freeze`
-        return opened
+    def coordinates(self) -> bool:
+        """Whether this node coordinates; then `coordination` is there from now on."""
+        kept: Any = self.state.coordination
+        if kept is None or type(kept) is AnyCoordination:
+            return kept is not None
+        self._kept, self.coordination = kept, AnyCoordination(*astuple(kept))
+        self.state.coordination = self.coordination  # type: ignore[assignment]  # until `freeze`
+        return True
 
     def _close_coordination(self, opened: AnyCoordination) -> Coordination:
         """What the state gets: the same object as before, where nothing changed."""
         opened.members.close()
         opened.reports.close()
-        kept, values = self._coordination, astuple(opened)
+        del self.coordination
+        kept, values = self._kept, astuple(opened)
         return Coordination(*values) if any(map(is_not, values, astuple(kept))) else kept
 
     # --- deadlines ---
@@ -240,11 +238,11 @@ class Turn:
         standing = self.deadlines.get(name)
         self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
 
-    def disarm(self, *names: Timer | TimerName) -> None:
+    def disarm(self, name: Timer | TimerName, *others: Timer) -> None:
         """Wait no longer."""
-        deadlines = self.deadlines
-        for name in names:
-            deadlines.pop(name, None)
+        self.deadlines.pop(name, None)
+        for other in others:
+            self.deadlines.pop(other, None)
 
     # --- commands ---
 
@@ -255,9 +253,7 @@ class Turn:
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
         pending, command_id = self.pending, command.id
-        if command_id in pending:
-            del pending[command_id]
-        elif len(pending) >= PENDING_MAX:
+        if pending.pop(command_id, None) is None and len(pending) >= PENDING_MAX:
             del pending[next(iter(pending))]
         pending[command_id] = command
         if type(command) in TRAINER_COMMANDS:

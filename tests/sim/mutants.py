@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "a report counts twice",
         coordination,
-        "or event.peer in coordination.reports:",
+        "or coordination.reports.get(event.peer):",
         "or False:",
         (
             ("failure", 0.2),
@@ -171,8 +171,8 @@ MUTANTS = (
     Mutant(
         "the coordinator starts again at round 0",
         workers,
-        "kept = before.coordination or Coordination()",
-        "kept = Coordination()",
+        "    if turn.state.coordination is None:\n        turn.state.coordination = Coordination()\n",
+        "    turn.state.coordination = Coordination()\n",
     ),
     Mutant(
         "two announcements share an id",

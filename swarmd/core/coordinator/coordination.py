@@ -308,7 +308,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     """Count a member's report of the open stage once."""
     coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
-    if not current or coordination.chart not in COLLECTING or event.peer in coordination.reports:
+    if not current or coordination.chart not in COLLECTING or coordination.reports.get(event.peer):
         return
     if event.peer in coordination.barred:
         turn.count_rejections(evidence.REASON, 1)
@@ -345,7 +345,7 @@ def waiting_of(coordination: AnyCoordination) -> Waiting:
     Asked at every report and every member: what was counted last is counted on from, by what has changed since.
     """
     members, reports = coordination.members, coordination.reports
-    known: Waiting | None = members.memo
+    known: Waiting | None = members.memo()
     usable = known is not None and known.round == coordination.round and known.barred == coordination.barred
     if known is None or not usable or known.members_size > members.size or not reports.follows(known.reports):
         waiting = _count_waiting(coordination)
@@ -360,7 +360,7 @@ def waiting_of(coordination: AnyCoordination) -> Waiting:
 
 def _awaited(coordination: AnyCoordination) -> int:
     """How many reports the open stage waits for, whichever have come."""
-    known: Waiting | None = coordination.members.memo
+    known: Waiting | None = coordination.members.memo()
     if known is None or known.members_size != coordination.members.size:
         return waiting_of(coordination).awaited
     usable = known.round == coordination.round and known.barred == coordination.barred
@@ -369,8 +369,8 @@ def _awaited(coordination: AnyCoordination) -> int:
 
 def _count_waiting(coordination: AnyCoordination) -> Waiting:
     members, reports = coordination.members, coordination.reports
-    peers = [member.peer for member in members if is_awaited(coordination, member)]
-    reported = sum([peer in reports for peer in peers])
+    peers = {member.peer for member in members if is_awaited(coordination, member)}
+    reported = sum([report.peer in peers for report in reports])
     return Waiting(coordination.round, coordination.barred, members.size, reports, reports.size, len(peers), reported)
 
 

@@ -20,7 +20,7 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         longest_s = _longest_s(turn, kind_of_timer(deadline.name))
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
             turn.arm(TimerName(deadline.name), turn.at + longest_s)
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination = turn.coordination
         ended = turn.rules >= ENDED_SINCE and coordination.chart == "finished"
         if not ended:

@@ -40,7 +40,7 @@ def on_equivocated(turn: Turn, event: Equivocated) -> None:
     if kept is known:
         return
     turn.state.equivocations = kept
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         _withdraw(turn, turn.coordination)
 
 
