@@ -4,13 +4,16 @@ All versions that came of one another share one list of what was ever put or rem
 its own: what comes later is behind that, and does not count. So the newest version takes one more value in O(1), and
 every older one stays as it was; only where an older one is changed too, or most of the list is out of date, is there a
 copy. Versions may be read in any thread while a further one is made, by one thread at a time.
+
+Whoever makes several changes and shows nobody what lies between uses `grow`: it makes one further version, and goes on
+with that same one until it is closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 STALE_MIN = 64  # entries out of date from whose number on, and from half of all on, they are dropped
 
@@ -40,22 +43,11 @@ class _Entries(Generic[T]):
     __slots__ = ("before", "latest", "memo", "removed", "values")
 
     def __init__(self, values: list[T], latest: dict[str, int]) -> None:
-        self.values = cast("list[T | None]", values)
+        self.values: list[T | None] = values  # type: ignore[assignment]  # nobody else has this list
         self.removed: dict[int, str] = {}
         self.latest = latest
         self.before: dict[int, int] = {}
         self.memo: Any = None
-
-    def add(self, peer: str, value: T | None) -> None:
-        """Add an entry. Whoever reads meanwhile knows of none at its place or later."""
-        values, latest = self.values, self.latest
-        place = len(values)
-        if peer in latest:
-            self.before[place] = latest[peer]
-        if value is None:
-            self.removed[place] = peer
-        values.append(value)
-        latest[peer] = place
 
     def peers(self, start: int, end: int) -> list[str]:
         """Whose the entries are, of some places."""
@@ -66,9 +58,14 @@ class _Entries(Generic[T]):
 
 
 class ByPeer(Generic[T]):
-    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one."""
+    """Values of peers, one each, in the order in which they were put last. `none` and `of` make one.
 
-    __slots__ = ("_count", "_entries", "size")
+    Attributes:
+        count: how many there are, as `len` says.
+        size: entries that are this version's: how many changes it is made of.
+    """
+
+    __slots__ = ("_entries", "_open", "count", "size")
 
     def __init__(self, values: Iterable[T] = ()) -> None:
         listed = [*values]
@@ -80,14 +77,14 @@ class ByPeer(Generic[T]):
 
     def _hold(self, values: list[T], latest: dict[str, int]) -> None:
         self._entries: _Entries[T] = _Entries(values, latest)
-        self._count = len(values)
-        self.size = len(values)  # entries that are this version's: how many changes it is made of
+        self._open = False
+        self.count = self.size = len(values)
 
     @classmethod
     def of(cls, values: Iterable[T]) -> Self:
         """These values, in order; of several of one peer the last."""
         made = cls(values)
-        return made if made._count else cls.none()
+        return made if made.count else cls.none()
 
     @classmethod
     @cache
@@ -107,11 +104,22 @@ class ByPeer(Generic[T]):
             return self
         made = self._next()
         made._add(peer, None)
-        return made if made._count else self.none()
+        return made if made.count else self.none()
+
+    def grow(self, value: T) -> Self:
+        """As `put`, into this version itself where it is open, else into a further one that is."""
+        made = self if self._open and self.size < 2 * self.count + STALE_MIN else self._next()
+        made._open = True
+        made._add(value.peer, value)
+        return made
+
+    def close(self) -> None:
+        """Let this version stay as it is from now on."""
+        self._open = False
 
     def renewed(self, values: list[T]) -> Self:
         """The same peers in the same order, each with a new value."""
-        if self.size != self._count or self.size != len(self._entries.values):
+        if self.size != self.count or self.size != len(self._entries.values):
             return type(self).of(values)
         made = object.__new__(type(self))
         made._hold(values, self._entries.latest.copy())
@@ -119,20 +127,30 @@ class ByPeer(Generic[T]):
         return made
 
     def _add(self, peer: str, value: T | None) -> None:
-        before = self.get(peer)
-        self._count += (value is not None) - (before is not None)
+        """Add an entry. Whoever reads meanwhile knows of none at its place or later."""
+        entries, place = self._entries, self.size
+        earlier = entries.latest.get(peer, -1)
+        before = None
+        if earlier >= 0:
+            before = entries.values[earlier]
+            entries.before[place] = earlier
+        if value is None:
+            entries.removed[place] = peer
+        entries.values.append(value)
+        entries.latest[peer] = place
+        self.size = place + 1
+        self.count += (value is not None) - (before is not None)
         self._note(before, value)
-        self._entries.add(peer, value)
-        self.size += 1
 
     def _next(self) -> Self:
         """This version once more, to be made the next one."""
-        size, count = self.size, self._count
+        self._open = False  # the entries that it would take are the next one's
+        size, count = self.size, self.count
         stale = size - count
         if not size or size != len(self._entries.values) or (stale >= STALE_MIN and stale >= count):
             return type(self)(self)
         made = object.__new__(type(self))
-        made._entries, made._count, made.size = self._entries, count, size
+        made._entries, made._open, made.count, made.size = self._entries, False, count, size
         self._hand_on(made)
         return made
 
@@ -161,12 +179,18 @@ class ByPeer(Generic[T]):
         """The peers of the entries from place `size` on: whoever's value changed since a version had that `size`."""
         return self._entries.peers(size, self.size)
 
+    def changes_since(self, size: int) -> list[tuple[str, T | None, T | None]]:
+        """The same peers, each once, with their values before and after."""
+        if self.size == self.count:  # so each entry is its peer's first
+            new = self._entries.values[size : self.size]
+            return [(value.peer, None, value) for value in new if value is not None]
+        return [(peer, self.get_before(peer, size), self.get(peer)) for peer in dict.fromkeys(self.put_since(size))]
+
     def follows(self, earlier: ByPeer[T]) -> bool:
         """Whether this came of an earlier version by `put_since(earlier.size)` alone; so does all of an empty one."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
 
-    @property
     def memo(self) -> Any:
         """What was kept with `keep_memo` by this version, or one that it came of or that came of it."""
         return self._entries.memo
@@ -175,16 +199,19 @@ class ByPeer(Generic[T]):
         """Keep what was counted, for the versions that follow. It may not refer to any of them: they refer to it."""
         self._entries.memo = memo
 
-    def __contains__(self, peer: object) -> bool:
-        return isinstance(peer, str) and self.get(peer) is not None
+    def __contains__(self, peer: str) -> bool:
+        place = self._entries.latest.get(peer, -1)
+        if place >= self.size:
+            return self.get_before(peer, self.size) is not None
+        return place >= 0 and self._entries.values[place] is not None
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[T]:
         entries = self._entries.values[: self.size]
-        if self.size == self._count:
-            return iter(cast("list[T]", entries))
+        if self.size == self.count:
+            return iter(entries)  # type: ignore[arg-type]  # nothing was removed
         last = {peer: place for place, peer in enumerate(self._entries.peers(0, self.size))}
         return iter([value for place in sorted(last.values()) if (value := entries[place]) is not None])
 

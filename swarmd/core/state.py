@@ -246,8 +246,11 @@ class Equivocation(Value, frozen=True):
     at: float  # when this node learnt of it, POSIX seconds
 
 
-class Coordination(Value, frozen=True):
-    """The coordinator's side; `chart` is a state of coordinator.yaml."""
+class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
+    """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`.
+
+    `chart` is a state of coordinator.yaml.
+    """
 
     chart: CoordinatorState = "idle"
     since: float = 0.0
@@ -265,6 +268,10 @@ class Coordination(Value, frozen=True):
     shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
+
+
+class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`
+    """The coordinator's side between two events; immutable."""
 
 
 class Submission(Value, frozen=True):

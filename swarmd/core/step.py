@@ -157,7 +157,7 @@ class StateFold:
 def _on_node_started(turn: Turn, event: NodeStarted) -> None:
     turn.settings = event.settings
     workers.start_node(turn, event)
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_node_started(turn, event)
 
 
@@ -176,13 +176,13 @@ def _on_link_up(turn: Turn, event: LinkUp) -> None:
     if turn.state.chart in workers.LEAVING:
         return
     if not fresh:
-        if turn.state.coordination is not None:
+        if turn.coordinates():
             coordination.on_peers_counted(turn, peers)
         return
     rounds.on_linked(turn)
     if turn.state.chain is not None:
         clock.on_linked(turn)
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_linked(turn)
 
 
@@ -198,13 +198,13 @@ def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
     first = not coordination.had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
     weights_rules.on_trainer_ready(turn)
-    if first and turn.state.coordination is not None and turn.state.chart not in workers.LEAVING:
+    if first and turn.state.chart not in workers.LEAVING and turn.coordinates():
         coordination.on_first_trainer(turn)
 
 
 def _on_registered(turn: Turn, event: Registered) -> None:
     rounds.on_registered(turn, event)
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_registered(turn, event)
 
 
@@ -214,12 +214,12 @@ def _on_records_rejected(turn: Turn, event: RecordsRejected) -> None:
 
 def _on_equivocated(turn: Turn, event: Equivocated) -> None:
     evidence.on_equivocated(turn, event)
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_equivocated(turn)
 
 
 def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_report_seen(turn, event)
     elif turn.state.chain is not None:
         votes.on_report_seen(turn, event)
@@ -246,7 +246,7 @@ def _on_clock_set(turn: Turn, event: ClockSet) -> None:
 
 
 def _on_round_published(turn: Turn, event: RoundPublished) -> None:
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         coordination.on_round_published(turn, event)
     else:
         turn.settle(event.command)
@@ -287,7 +287,7 @@ def _if_coordinating(rule: Rule) -> Rule:
     """Followers see some of the coordinator's events too, and ignore them."""
 
     def follow(turn: Turn, event: Any) -> None:
-        if turn.state.coordination is not None:
+        if turn.coordinates():
             rule(turn, event)
 
     return follow
@@ -356,8 +356,8 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "weights": lambda turn, _: weights_rules.on_overdue(turn),
     "publish": lambda turn, _: rounds.on_publish_overdue(turn),
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
-    "muster": lambda turn, _: coordination.begin(turn),
-    "stage": lambda turn, _: coordination.on_stage_overdue(turn),
+    "muster": _if_coordinating(lambda turn, _: coordination.begin(turn)),
+    "stage": _if_coordinating(lambda turn, _: coordination.on_stage_overdue(turn)),
     "drive": lambda turn, _: clock.on_drive_due(turn),
     "register": lambda turn, _: submissions.on_register_due(turn),
     "submission": lambda turn, _: submissions.on_overdue(turn),

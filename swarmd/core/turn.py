@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, is_not
 from typing import Any, cast
 
 from msgspec.structs import astuple, replace
@@ -25,6 +25,7 @@ from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import (
     REJECTIONS_KEPT,
     REWARDS_KEPT,
+    AnyCoordination,
     AnyState,
     Chain,
     Coordination,
@@ -58,12 +59,14 @@ class Turn:
 
     Rules assign to the fields of `state`; a new copy for every field, or every event, would take most of the time of a
     replay. So a rule that needs a field from before takes its value first. What the fields hold (work, link, ...) is
-    replaced, never changed. Three fields of `state` are out of date meanwhile, and kept here: the deadlines and the
-    pending commands by name, each in the order in which they were made last, and the latest rewards.
+    replaced, never changed, but for the coordinator's side: rules assign to the fields of `coordination`, too. Three
+    fields of `state` are out of date meanwhile, and kept here: the deadlines and the pending commands by name, each in
+    the order in which they were made last, and the latest rewards.
     """
 
     __slots__ = (
-        "_rewards", "_round", "at", "charts", "commands", "deadlines", "pending", "rules", "seq", "settings", "state",
+        "_kept", "_rewards", "_round", "at", "charts", "commands", "coordination", "deadlines", "pending", "rules",
+        "seq", "settings", "state",
     )  # fmt: skip
 
     state: AnyState
@@ -75,6 +78,8 @@ class Turn:
     commands: tuple[Command, ...]
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
+    coordination: AnyCoordination  # the coordinator's side, to be changed in place: there once `coordinates` said so
+    _kept: Coordination  # that `state` had before it
     _rewards: list[StageReward]  # that `state` does not have yet
 
     def __init__(self, state: State, charts: Charts, lasting: bool) -> None:
@@ -97,6 +102,8 @@ class Turn:
             state.deadlines = deadlines
         if pending != state.pending:
             state.pending = pending
+        if type(state.coordination) is AnyCoordination:
+            state.coordination = self._close_coordination(state.coordination)
         self._take_rewards()
         return State(*(astuple(state) if isinstance(state, AnyState) else _values(state)))
 
@@ -141,13 +148,14 @@ class Turn:
         self.state.trainer = replace(trainer, chart=after, since=self.at, train=train or trainer.train)
         return True
 
-    def move_coordinator(self, trigger: CoordinatorTrigger, **fields: Any) -> bool:
-        """Follow coordinator.yaml and replace fields of the coordination."""
+    def move_coordinator(self, trigger: CoordinatorTrigger) -> bool:
+        """Follow coordinator.yaml."""
         coordination, chart = self.coordination, self.charts.coordinator
         after = chart.table.get((coordination.chart, trigger))
         if after is None:
             return chart.ignore(coordination.chart, trigger)
-        self.state.coordination = replace(coordination, chart=after, since=self.at, **fields)
+        coordination.chart = after
+        coordination.since = self.at
         return True
 
     def move_chain(self, trigger: LinkTrigger, **fields: Any) -> bool:
@@ -199,12 +207,22 @@ class Turn:
         """Whether this node submits anything."""
         return self.settings.chain is not None and self.settings.chain.sends
 
-    @property
-    def coordination(self) -> Coordination:
-        """The coordinator's side. Only asked for on a coordinator."""
-        coordination = self.state.coordination
-        assert coordination is not None, "this node does not coordinate"
-        return coordination
+    def coordinates(self) -> bool:
+        """Whether this node coordinates; then `coordination` is there from now on."""
+        kept: Any = self.state.coordination
+        if kept is None or type(kept) is AnyCoordination:
+            return kept is not None
+        self._kept, self.coordination = kept, AnyCoordination(*astuple(kept))
+        self.state.coordination = self.coordination  # type: ignore[assignment]  # until `freeze`
+        return True
+
+    def _close_coordination(self, opened: AnyCoordination) -> Coordination:
+        """What the state gets: the same object as before, where nothing changed."""
+        opened.members.close()
+        opened.reports.close()
+        del self.coordination
+        kept, values = self._kept, astuple(opened)
+        return Coordination(*values) if any(map(is_not, values, astuple(kept))) else kept
 
     # --- deadlines ---
 
@@ -220,11 +238,11 @@ class Turn:
         standing = self.deadlines.get(name)
         self.arm(name, due_at if standing is None else min(due_at, standing.due_at))
 
-    def disarm(self, *names: Timer | TimerName) -> None:
+    def disarm(self, name: Timer | TimerName, *others: Timer) -> None:
         """Wait no longer."""
-        deadlines = self.deadlines
-        for name in names:
-            deadlines.pop(name, None)
+        self.deadlines.pop(name, None)
+        for other in others:
+            self.deadlines.pop(other, None)
 
     # --- commands ---
 
@@ -235,12 +253,10 @@ class Turn:
     def issue(self, command: Command) -> None:
         """Send a command as soon as its port is up, and again each time the port comes back, until it is answered."""
         pending, command_id = self.pending, command.id
-        if command_id in pending:
-            del pending[command_id]
-        elif len(pending) >= PENDING_MAX:
+        if pending.pop(command_id, None) is None and len(pending) >= PENDING_MAX:
             del pending[next(iter(pending))]
         pending[command_id] = command
-        if isinstance(command, TRAINER_COMMANDS):
+        if type(command) in TRAINER_COMMANDS:
             if self.state.trainer.chart == "idle":
                 self.send(command)
         elif self.state.link.chart == "up":
@@ -253,7 +269,7 @@ class Turn:
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
-        if isinstance(command, TRAINER_COMMANDS):
+        if type(command) in TRAINER_COMMANDS:
             return self.state.trainer.chart == "idle"
         return self.state.link.chart == "up"
 

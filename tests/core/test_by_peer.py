@@ -53,6 +53,37 @@ def test_every_version_is_what_a_list_would_be(seed: int) -> None:
         assert {each.peer for each in members.idle} == {each.peer for each in plain if not each.worked}
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_grows_is_one_version_until_it_is_closed(seed: int) -> None:
+    random = Random(seed)
+    growing, plain = NO_MEMBERS, list[Member]()
+    closed: list[tuple[Members, list[Member]]] = [(growing, plain)]
+    for _ in range(5 * STALE_MIN):
+        before, size = growing, growing.size
+        member = invent(random)
+        growing, plain = growing.grow(member), put_last(plain, member)
+        fresh = before is closed[-1][0] or growing.size <= size  # the first after one that is closed, or a copy
+        assert fresh or growing is before
+        changes = growing.changes_since(closed[-1][0].size) if growing.follows(closed[-1][0]) else []
+        assert all((old, new) == (closed[-1][0].get(peer), growing.get(peer)) for peer, old, new in changes)
+        if random.random() < 0.3:
+            growing.close()
+            closed.append((growing, plain))
+    assert len(closed) > STALE_MIN
+    for members, values in closed:
+        assert list(members) == values and members.count == len(values)
+        assert members.present == sum(not each.left for each in values)
+        assert {each.peer for each in members.idle} == {each.peer for each in values if not each.worked}
+
+
+def test_a_version_made_of_a_growing_one_leaves_it_as_it_is() -> None:
+    growing = NO_MEMBERS.grow(Member("a", "", 0))
+    fewer = growing.without("a")
+    assert list(growing) == [Member("a", "", 0)] and fewer is NO_MEMBERS
+    again = growing.grow(Member("b", "", 0))
+    assert again is not growing and len(growing) == 1 and len(again) == 2
+
+
 def test_a_put_copies_nothing_however_many_there_are() -> None:
     members = Members.of([Member(f"peer {number}", "", 0) for number in range(1000)])
     assert members.put(Member("one more", "", 0)).follows(members)

@@ -537,6 +537,7 @@ def test_a_node_lives_on_with_a_trigger_that_no_chart_lists(monkeypatch: pytest.
 def _move(turn: Turn, name: str, trigger: Any) -> bool:
     if name == "submission":
         return turn.move_submission(turn.state.submissions[0], trigger)
+    assert turn.coordinates() == (name == "coordinator")
     return bool(getattr(turn, MOVES[name])(trigger))
 
 

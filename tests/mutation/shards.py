@@ -176,7 +176,7 @@ SHARDS = (
     Mutant(
         "a coordinator that stops a swarm's shards at once",
         "swarmd/core/coordinator/shards.py",
-        "rests = round < placed.since + ROUNDS_KEPT and wanted < placed.shards",
+        "rests = round < since + ROUNDS_KEPT and wanted < placed",
         "rests = False",
         ("tests/core/coordinator/test_shards.py",),
     ),

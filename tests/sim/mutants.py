@@ -148,7 +148,7 @@ MUTANTS = (
     Mutant(
         "a report counts twice",
         coordination,
-        "or event.peer in coordination.reports:",
+        "or coordination.reports.get(event.peer):",
         "or False:",
         (
             ("failure", 0.2),
@@ -171,14 +171,14 @@ MUTANTS = (
     Mutant(
         "the coordinator starts again at round 0",
         workers,
-        "kept = before.coordination or Coordination()",
-        "kept = Coordination()",
+        "    if turn.state.coordination is None:\n        turn.state.coordination = Coordination()\n",
+        "    turn.state.coordination = Coordination()\n",
     ),
     Mutant(
         "two announcements share an id",
         coordination,
-        "deadline_at=deadline_at, openings=coordination.openings + 1",
-        "deadline_at=deadline_at, openings=coordination.openings",
+        "coordination.deadline_at = deadline_at\n        coordination.openings += 1\n",
+        "coordination.deadline_at = deadline_at\n",
     ),
     Mutant(
         "a lost clock is taken for a swarm without rounds",

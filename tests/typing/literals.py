@@ -44,7 +44,6 @@ CONTAINERS = ("tuple", "list", "set", "frozenset", "dict")
 CHANGES = {
     "swarmd.core.turn.Turn.move_link": "swarmd.core.state.Link",
     "swarmd.core.turn.Turn.move_trainer": "swarmd.core.state.Trainer",
-    "swarmd.core.turn.Turn.move_coordinator": "swarmd.core.state.Coordination",
     "swarmd.core.turn.Turn.move_chain": "swarmd.core.state.Chain",
     "swarmd.core.turn.Turn.move_submission": "swarmd.core.state.Submission",
     "swarmd.core.turn.Turn.note_chain": "swarmd.core.state.Chain",

@@ -39,9 +39,7 @@ TYPOS = (
     Typo("swarmd/core/node/workers.py", 'turn.move_link("exited", reason=', 'turn.move_link("exited", raeson='),
     Typo("swarmd/core/coordinator/coordination.py", '_close(turn, "deadline")', '_close(turn, "dead-line")'),
     Typo(
-        "swarmd/core/coordinator/coordination.py",
-        "replace(coordination, held_since=turn.at)",
-        "replace(coordination, held_sinc=1.0)",
+        "swarmd/core/coordinator/coordination.py", "coordination.held_since = turn.at", "coordination.held_sinc = 1.0"
     ),
     Typo("swarmd/core/coordinator/coordination.py", 'opened.chart == "open.collecting"', 'opened.chart == "open"'),
     Typo(
@@ -65,7 +63,7 @@ TYPOS = (
         'timer_about("retry", command.id), turn.at + RETRY_S',
         '"retry/" + command.id, turn.at + RETRY_S',
     ),
-    Typo("swarmd/core/step.py", '"muster": lambda', '"mustr": lambda'),
+    Typo("swarmd/core/step.py", '"muster": _if', '"mustr": _if'),
     Typo("swarmd/core/node/clock_set.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo(
         "swarmd/core/step.py",

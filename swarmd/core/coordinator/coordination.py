@@ -11,7 +11,7 @@ from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.coordinator import standings
 from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, most_members, with_room, without_gone
-from swarmd.core.coordinator.shards import place_records, placement_of
+from swarmd.core.coordinator.shards import place_records
 from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
@@ -22,7 +22,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, stage_id
 from swarmd.core.peers import evidence
-from swarmd.core.state import NO_REPORTS, AnyState, Coordination, Member, Report, Reports
+from swarmd.core.state import NO_REPORTS, AnyCoordination, AnyState, Member, Report, Reports
 from swarmd.core.turn import BOUNDED_SINCE, Turn
 from swarmd.core.values import CoordinatorSettings, Value
 
@@ -65,7 +65,7 @@ def on_linked(turn: Turn) -> None:
         _resume(turn, coordination)
 
 
-def _resume(turn: Turn, coordination: Coordination) -> None:
+def _resume(turn: Turn, coordination: AnyCoordination) -> None:
     """The network lost the clock or nobody heard it: the same stage, open for a while longer."""
     turn.settle(_announce_id(coordination))
     rules, peers = settings_of(turn), turn.state.link.peers
@@ -74,7 +74,9 @@ def _resume(turn: Turn, coordination: Coordination) -> None:
     deadline_at = max(coordination.deadline_at, turn.at + more_s)
     if turn.rules >= READY_SINCE:  # an earlier life's clock may have been ahead
         deadline_at = min(deadline_at, turn.at + max(rules.stage_s, rules.resume_s))
-    if turn.move_coordinator("resume", deadline_at=deadline_at, openings=coordination.openings + 1):
+    if turn.move_coordinator("resume"):
+        coordination.deadline_at = deadline_at
+        coordination.openings += 1
         turn.disarm("stage")
         _announce(turn)
 
@@ -92,7 +94,8 @@ def _announce_anew(turn: Turn) -> None:
     opened = turn.coordination
     turn.settle(_announce_id(opened))
     deadline_at = max(opened.deadline_at, turn.at + settings_of(turn).stage_s)
-    turn.state.coordination = replace(opened, deadline_at=deadline_at, openings=opened.openings + 1)
+    opened.deadline_at = deadline_at
+    opened.openings += 1
     if opened.chart == "open.collecting":
         turn.arm("stage", deadline_at)
     _announce(turn)
@@ -136,7 +139,7 @@ def is_alone(state: AnyState) -> bool:
     return holds and had_others and not _others_reported(coordination, settings.peer)
 
 
-def _others_reported(coordination: Coordination, peer: str) -> bool:
+def _others_reported(coordination: AnyCoordination, peer: str) -> bool:
     return any(report.peer != peer for report in coordination.reports)
 
 
@@ -144,7 +147,7 @@ def _hold(turn: Turn) -> None:
     """Keep the stage open for as long as this node is alone; look again after another stage's time."""
     coordination = turn.coordination
     if coordination.held_since is None:
-        turn.state.coordination = replace(coordination, held_since=turn.at)
+        coordination.held_since = turn.at
     if "stage" not in turn.deadlines:
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
 
@@ -161,18 +164,18 @@ def on_member_seen(turn: Turn, event: MemberSeen) -> None:
 
 
 def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
-    known = member_of(turn.coordination, event.peer)
+    coordination = turn.coordination
+    known = coordination.members.get(event.peer)
     if known is None and not _make_room(turn, event, reported):
         turn.count_rejections("members-full", 1)
         return
-    coordination = turn.coordination
     member = Member(event.peer, event.name, coordination.round, worked=event.worked)
     if known is not None:
         member = replace(known, left=False, worked=known.worked or event.worked)
     if known is None or known.left:
         member = replace(member, since_round=coordination.round)
     if member != known:
-        _set_member(turn, member)
+        coordination.members = coordination.members.grow(member)
     _muster(turn)
 
 
@@ -184,28 +187,19 @@ def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
     members = with_room(coordination, newcomer, reported, turn.rules)
     if members is None:
         return False
-    turn.state.coordination = replace(coordination, members=members)
+    coordination.members = members
     return True
-
-
-def member_of(coordination: Coordination, peer: str) -> Member | None:
-    """The member with this peer id."""
-    return coordination.members.get(peer)
-
-
-def _set_member(turn: Turn, member: Member) -> None:
-    turn.state.coordination = replace(turn.coordination, members=turn.coordination.members.put(member))
 
 
 def on_member_left(turn: Turn, event: MemberLeft) -> None:
     """Expect nothing more from it; the stage may be complete without it."""
-    member = member_of(turn.coordination, event.peer)
+    coordination = turn.coordination
+    member = coordination.members.get(event.peer)
     if member is not None and not member.left:
-        left = without_gone(turn.coordination, member) if turn.rules >= MAKE_ROOM_SINCE else None
+        left = without_gone(coordination, member) if turn.rules >= MAKE_ROOM_SINCE else None
         if left is None:
-            _set_member(turn, replace(member, left=True))
-        else:
-            turn.state.coordination = replace(turn.coordination, members=left)
+            left = coordination.members.grow(replace(member, left=True))
+        coordination.members = left
         _close_on_quorum(turn)
 
 
@@ -241,61 +235,61 @@ def _first_round(turn: Turn) -> int:
 
 
 def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> None:
-    coordination = turn.coordination
-    placed = placement_of(coordination)
+    if not turn.move_coordinator(trigger):
+        return
+    coordination, rules = turn.coordination, settings_of(turn)
+    coordination.round, coordination.stage = fit(round), stage
     if stage == 0:
-        placed = place_records(coordination, settings_of(turn).shard_members, fit(round))
-    opened = turn.move_coordinator(
-        trigger,
-        round=fit(round),
-        stage=stage,
-        opened_at=turn.at,
-        deadline_at=turn.at + settings_of(turn).stage_s,
-        reports=NO_REPORTS,
-        round_reports=() if stage == 0 else (*coordination.round_reports, *coordination.reports),
-        openings=coordination.openings + 1,
-        held_since=None,
-        barred=evidence.barred_in(turn.state, round),
-        shards=placed.shards,
-        sharded_since=placed.since,
-        shards_before=placed.before,
-    )
-    if opened:
-        _announce(turn)
+        place_records(coordination, rules.shard_members)
+        coordination.round_reports = ()
+    else:
+        coordination.round_reports = (*coordination.round_reports, *coordination.reports)
+    coordination.opened_at, coordination.deadline_at = turn.at, turn.at + rules.stage_s
+    coordination.reports, coordination.barred = NO_REPORTS, evidence.barred_in(turn.state, round)
+    coordination.openings += 1
+    coordination.held_since = None
+    _announce(turn)
 
 
-def _announce_id(coordination: Coordination) -> str:
+def _announce_id(coordination: AnyCoordination) -> str:
     return command_id("announce", f"{coordination.round}/{coordination.stage}/{coordination.openings}")
 
 
 def _announce(turn: Turn) -> None:
+    _announce_as(turn, _announce_id(turn.coordination), final=False)
+
+
+def _announce_as(turn: Turn, name: str, final: bool) -> None:
     clock = turn.coordination
-    times, placed = (clock.opened_at, clock.deadline_at), (clock.shards, clock.sharded_since, clock.shards_before)
-    turn.issue(Announce(_announce_id(clock), clock.round, clock.stage, *times, False, *placed))
+    turn.issue(
+        Announce(
+            name,
+            clock.round,
+            clock.stage,
+            clock.opened_at,
+            clock.deadline_at,
+            final,
+            clock.shards,
+            clock.sharded_since,
+            clock.shards_before,
+        )
+    )
 
 
 def _finish(turn: Turn, rounds: int) -> None:
     """All rounds have been run."""
-    ended = turn.move_coordinator(
-        "finish",
-        round=rounds,
-        stage=0,
-        reports=NO_REPORTS,
-        round_reports=(),
-        opened_at=turn.at,
-        deadline_at=turn.at,
-        held_since=None,
-    )
-    if ended:
-        _announce_end(turn)
+    if not turn.move_coordinator("finish"):
+        return
+    coordination = turn.coordination
+    coordination.round, coordination.stage = rounds, 0
+    coordination.reports, coordination.round_reports = NO_REPORTS, ()
+    coordination.opened_at = coordination.deadline_at = turn.at
+    coordination.held_since = None
+    _announce_end(turn)
 
 
 def _announce_end(turn: Turn) -> None:
-    clock = turn.coordination
-    opened_at, deadline_at = clock.opened_at, clock.deadline_at
-    placed = (clock.shards, clock.sharded_since, clock.shards_before)
-    final = command_id("announce", f"final/{clock.round}")
-    turn.issue(Announce(final, clock.round, 0, opened_at, deadline_at, True, *placed))
+    _announce_as(turn, command_id("announce", f"final/{turn.coordination.round}"), final=True)
 
 
 def on_round_published(turn: Turn, event: RoundPublished) -> None:
@@ -312,10 +306,9 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
 
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     """Count a member's report of the open stage once."""
-    coordination = turn.state.coordination
-    assert coordination is not None, "this node coordinates"
+    coordination = turn.coordination
     current = event.round == coordination.round and event.stage == coordination.stage
-    if not current or coordination.chart not in COLLECTING or event.peer in coordination.reports:
+    if not current or coordination.chart not in COLLECTING or coordination.reports.get(event.peer):
         return
     if event.peer in coordination.barred:
         turn.count_rejections(evidence.REASON, 1)
@@ -323,13 +316,11 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if turn.rules >= BOUNDED_SINCE and len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
-    if member_of(coordination, event.peer) is None:
+    if coordination.members.get(event.peer) is None:
         _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
-        coordination = turn.coordination
-        if member_of(coordination, event.peer) is None:
+        if coordination.members.get(event.peer) is None:
             return
-    report = Report(event.peer, event.reward, event.record)
-    turn.state.coordination = replace(coordination, reports=coordination.reports.put(report))
+    coordination.reports = coordination.reports.grow(Report(event.peer, event.reward, event.record))
     _close_on_quorum(turn)
 
 
@@ -342,22 +333,23 @@ class Waiting(Value, frozen=True):
     round: int
     barred: tuple[str, ...]
     members_size: int
-    reports: Reports
+    reports: Reports  # or one that has grown since
+    reports_size: int
     awaited: int  # members whose reports the stage waits for
     reported: int  # those of them whose reports have come
 
 
-def waiting_of(coordination: Coordination) -> Waiting:
+def waiting_of(coordination: AnyCoordination) -> Waiting:
     """How many reports the open stage waits for, and how many of these have come.
 
     Asked at every report and every member: what was counted last is counted on from, by what has changed since.
     """
     members, reports = coordination.members, coordination.reports
-    known: Waiting | None = members.memo
+    known: Waiting | None = members.memo()
     usable = known is not None and known.round == coordination.round and known.barred == coordination.barred
     if known is None or not usable or known.members_size > members.size or not reports.follows(known.reports):
         waiting = _count_waiting(coordination)
-    elif known.members_size == members.size and known.reports is reports:
+    elif known.members_size == members.size and known.reports_size == reports.size:
         return known
     else:
         waiting = _count_on(coordination, known)
@@ -366,38 +358,36 @@ def waiting_of(coordination: Coordination) -> Waiting:
     return waiting
 
 
-def _awaited(coordination: Coordination) -> int:
+def _awaited(coordination: AnyCoordination) -> int:
     """How many reports the open stage waits for, whichever have come."""
-    known: Waiting | None = coordination.members.memo
+    known: Waiting | None = coordination.members.memo()
     if known is None or known.members_size != coordination.members.size:
         return waiting_of(coordination).awaited
     usable = known.round == coordination.round and known.barred == coordination.barred
     return known.awaited if usable else waiting_of(coordination).awaited
 
 
-def _count_waiting(coordination: Coordination) -> Waiting:
+def _count_waiting(coordination: AnyCoordination) -> Waiting:
     members, reports = coordination.members, coordination.reports
-    peers = [member.peer for member in members if is_awaited(coordination, member)]
-    reported = sum([peer in reports for peer in peers])
-    return Waiting(coordination.round, coordination.barred, members.size, reports, len(peers), reported)
+    peers = {member.peer for member in members if is_awaited(coordination, member)}
+    reported = sum([report.peer in peers for report in reports])
+    return Waiting(coordination.round, coordination.barred, members.size, reports, reports.size, len(peers), reported)
 
 
-def _count_on(coordination: Coordination, known: Waiting) -> Waiting:
+def _count_on(coordination: AnyCoordination, known: Waiting) -> Waiting:
     """Count the members that changed, before and after, each once; then the reports that came."""
     members, reports, awaited, reported = coordination.members, coordination.reports, known.awaited, known.reported
-    changed = dict.fromkeys(members.put_since(known.members_size)) if members.size > known.members_size else ()
-    for peer in changed:
-        before, after = members.get_before(peer, known.members_size), members.get(peer)
+    for peer, before, after in members.changes_since(known.members_size):
         change = is_awaited(coordination, after) - is_awaited(coordination, before)
         awaited += change
-        reported += change * (peer in known.reports)
-    for peer in dict.fromkeys(reports.put_since(known.reports.size)):
-        change = (peer in reports) - (peer in known.reports)
+        reported += change * (reports.get_before(peer, known.reports_size) is not None)
+    for peer, earlier, report in reports.changes_since(known.reports_size):
+        change = (report is not None) - (earlier is not None)
         reported += change * is_awaited(coordination, members.get(peer))
-    return Waiting(known.round, known.barred, members.size, reports, awaited, reported)
+    return Waiting(known.round, known.barred, members.size, reports, reports.size, awaited, reported)
 
 
-def is_awaited(coordination: Coordination, member: Member | None) -> bool:
+def is_awaited(coordination: AnyCoordination, member: Member | None) -> bool:
     """Whether the open stage waits for a member's report."""
     if member is None or member.left or not member.worked:
         return False
@@ -430,15 +420,14 @@ def on_equivocated(turn: Turn) -> None:
 
 
 def _close_on_quorum(turn: Turn) -> None:
-    coordination = turn.state.coordination
-    assert coordination is not None, "this node coordinates"
+    coordination = turn.coordination
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
         return  # whom it was held for may take part now
-    if not len(coordination.reports):
+    if not coordination.reports.count:
         return  # a quorum has one at least
     awaited = _awaited(coordination)
     needed = max(1, math.ceil(settings_of(turn).quorum * awaited))
-    if len(coordination.reports) < needed or waiting_of(coordination).reported < min(needed, awaited):
+    if coordination.reports.count < needed or waiting_of(coordination).reported < min(needed, awaited):
         return
     if not awaits_own(turn):
         _close(turn, "quorum")
@@ -451,12 +440,12 @@ def awaits_own(turn: Turn) -> bool:
     again in each stage after. A node that cannot train, or does not come to its end in `OWN_SILENT_MAX` rounds, is
     waited for like any other member.
     """
-    coordination, state = turn.coordination, turn.state
-    own = member_of(coordination, turn.settings.peer)
-    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
-    if turn.rules < OWN_PACE_SINCE or own is None or not trains:
+    coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
+    if turn.rules < OWN_PACE_SINCE or peer in coordination.reports or peer in coordination.barred:
         return False
-    if own.peer in coordination.barred or own.peer in coordination.reports:
+    own = coordination.members.get(peer)
+    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
+    if own is None or not trains:
         return False
     silent = coordination.round - max(own.last_round, own.since_round - 1)
     return silent <= OWN_SILENT_MAX or is_expected(own, coordination.round)
@@ -476,6 +465,7 @@ def on_stage_overdue(turn: Turn) -> None:
 def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
     closed = turn.coordination
+    round, stage = closed.round, closed.stage
     if closed.chart == "open.collecting" and is_alone(turn.state):
         _hold(turn)
         return
@@ -484,7 +474,6 @@ def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
     standings.credit(turn)
-    round, stage = closed.round, closed.stage
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Members
+from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member, Members
 
 MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
@@ -21,7 +21,7 @@ def most_members(rules: int) -> int:
     return MEMBERS_MAX if rules >= MANY_SINCE else min(FEWER_MEMBERS_MAX, MEMBERS_MAX)
 
 
-def without_gone(coordination: Coordination, member: Member) -> Members | None:
+def without_gone(coordination: AnyCoordination, member: Member) -> Members | None:
     """The members without one that has just left and whom nothing is owed; None where it is kept."""
     owed = member.rounds > 0 or member.peer in coordination.reports
     if owed or len(coordination.members) <= GONE_KEPT:
@@ -29,7 +29,7 @@ def without_gone(coordination: Coordination, member: Member) -> Members | None:
     return coordination.members.without(member.peer)
 
 
-def with_room(coordination: Coordination, newcomer: MemberSeen, reported: bool, rules: int) -> Members | None:
+def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool, rules: int) -> Members | None:
     """The members with room for one more; None where all take part.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
@@ -48,7 +48,9 @@ def with_room(coordination: Coordination, newcomer: MemberSeen, reported: bool, 
     return _without_least(coordination, members, reported, rules)
 
 
-def _without_least(coordination: Coordination, among: Iterable[Member], reported: bool, rules: int) -> Members | None:
+def _without_least(
+    coordination: AnyCoordination, among: Iterable[Member], reported: bool, rules: int
+) -> Members | None:
     reports = coordination.reports
     missed = [
         member

@@ -25,13 +25,12 @@ def credit(turn: Turn) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
     rewards = {report.peer: report.reward for report in coordination.reports}
-    members = coordination.members.renewed(
+    coordination.members = coordination.members.renewed(
         [
             _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
             for member in coordination.members
         ]
     )
-    turn.state.coordination = replace(coordination, members=members)
 
 
 def _credited(turn: Turn, round: int, member: Member, reward: float) -> Member:
@@ -52,7 +51,7 @@ def publish(turn: Turn) -> None:
         if member.rounds
     ]
     standings = tuple(_with_names_that_fit(rows) if turn.rules >= MANY_SINCE else rows)
-    turn.state.coordination = replace(coordination, standings=standings)
+    coordination.standings = standings
     records = _published(turn, standings, (*coordination.round_reports, *coordination.reports))
     for command in list(turn.pending.values()):
         if isinstance(command, PublishLeaderboard):
@@ -64,14 +63,20 @@ def publish(turn: Turn) -> None:
 
 def _with_names_that_fit(rows: list[Standing]) -> list[Standing]:
     """The rows without the names that there is no room for, from the first such on."""
+    if _names_bytes(rows) <= NAMES_BYTES_MAX:
+        return rows
     sizes = accumulate(len(row.name.encode()) for row in rows)
     named = sum(1 for _ in takewhile(lambda size_bytes: size_bytes <= NAMES_BYTES_MAX, sizes))
     return [*rows[:named], *(replace(row, name="") for row in rows[named:])]
 
 
+def _names_bytes(rows: Sequence[Standing]) -> int:
+    return len("".join([row.name for row in rows]).encode())
+
+
 def reports_bytes_max(standings: Sequence[Standing]) -> int:
     """Bytes of reports that a leaderboard with these rows has room for, since rules 10."""
-    rows_bytes = sum(ROW_BYTES + len(row.name.encode()) for row in standings)
+    rows_bytes = ROW_BYTES * len(standings) + _names_bytes(standings)
     return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
 
 

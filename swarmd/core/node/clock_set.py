@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from swarmd.core.contract import clock
 from swarmd.core.coordinator.coordination import settings_of
 from swarmd.core.events import ClockSet
@@ -22,11 +20,11 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         longest_s = _longest_s(turn, kind_of_timer(deadline.name))
         if longest_s is not None and deadline.due_at > turn.at + longest_s:
             turn.arm(TimerName(deadline.name), turn.at + longest_s)
-    coordination = turn.state.coordination
-    if coordination is not None and not (turn.rules >= ENDED_SINCE and coordination.chart == "finished"):
-        latest = turn.at + _stage_s(turn)
-        if coordination.deadline_at > latest:
-            turn.state.coordination = replace(coordination, deadline_at=latest)
+    if turn.coordinates():
+        coordination = turn.coordination
+        ended = turn.rules >= ENDED_SINCE and coordination.chart == "finished"
+        if not ended:
+            coordination.deadline_at = min(coordination.deadline_at, turn.at + _stage_s(turn))
     if turn.rules >= DRIVEN_SINCE and turn.state.chain is not None:
         clock.look_anew(turn)
 

@@ -38,17 +38,22 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
-    source = preceding(event.round, event.stage, turn.settings.stages)
-    claims.on_stage_trained(turn, event, source)
+    if turn.state.claims is not None:
+        claims.on_stage_trained(turn, event, _source_of(turn, event))
     if turn.submits:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
-        votes.judge(turn, event.judged, source)
+        votes.judge(turn, event.judged, _source_of(turn, event))
+
+
+def _source_of(turn: Turn, event: StageTrained) -> tuple[int, int] | None:
+    """The stage whose rollouts it was trained on."""
+    return preceding(event.round, event.stage, turn.settings.stages)
 
 
 def fallen_of(event: StageTrained) -> tuple[Skill, ...]:
     """The tasks that have fallen, those that have most first, `FALLEN_KEPT` at most."""
-    return tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT])
+    return tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT]) if event.skills else ()
 
 
 def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:

@@ -53,7 +53,9 @@ NOWHERE = (-1, -1, False)  # before every announcement
 def on_linked(turn: Turn) -> None:
     """The link has just come up: register again, look at the clock, send what waits for an answer."""
     turn.move_round("linked")
-    turn.disarm(*[timer_about("retry", each.id) for each in turn.pending.values() if not isinstance(each, Train)])
+    for command in turn.pending.values():
+        if not isinstance(command, Train):
+            turn.disarm(timer_about("retry", command.id))
     turn.issue(Register("register"))
     if turn.state.chart not in ("registering", "starting") and not turn.chain_is_up:
         read_clock(turn)
@@ -106,7 +108,9 @@ def on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
 def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
     """Move with the swarm's clock, never back."""
     clock = turn.state.clock
-    place, before = _place(event), _place(clock) if clock else NOWHERE
+    # Order of announcements: a swarm that goes on after its final mark announces the same round, not final.
+    place = (event.round, event.stage, not event.final)
+    before = NOWHERE if clock is None else (clock.round, clock.stage, not clock.final)
     if place < before:
         return
     if clock is not None and place == before and event.deadline_at < clock.deadline_at:
@@ -120,11 +124,6 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
     else:
         turn.arm("clock", max(event.deadline_at, turn.at) + turn.settings.clock_s)
     follow_clock(turn, moved=place > before)
-
-
-def _place(mark: RoundAnnounced | Clock) -> tuple[int, int, bool]:
-    """Order of announcements: a swarm that goes on after its final mark announces the same round, not final."""
-    return (mark.round, mark.stage, not mark.final)
 
 
 def follow_clock(turn: Turn, moved: bool) -> None:
@@ -222,7 +221,8 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.settle(event.command) is None:
         return
     work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
-    claims.on_gathered(turn, event, preceding(event.round, event.stage, turn.settings.stages))
+    if event.claims or turn.state.claims is not None:
+        claims.on_gathered(turn, event, preceding(event.round, event.stage, turn.settings.stages))
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):

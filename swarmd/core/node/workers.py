@@ -41,7 +41,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     state.settings, state.run, state.started_at = event.settings, event.run, turn.at
     state.link, state.network = Link(since=turn.at), WorkerState()
     state.trainer, state.training = Trainer(since=turn.at), WorkerState()
-    state.coordination = _coordination(state, event)
+    _take_up_coordination(turn, event)
     state.chain = _chain(state, event, turn.at)
     turn.deadlines.clear()
     state.faulted = state.faulted or (working and not in_order) or event.restored
@@ -71,11 +71,14 @@ def _chain(before: AnyState, event: NodeStarted, at: float) -> Chain | None:
     return replace(before.chain or Chain(), chart="down", since=at, reason="", handed="", failures=0)
 
 
-def _coordination(before: AnyState, event: NodeStarted) -> Coordination | None:
+def _take_up_coordination(turn: Turn, event: NodeStarted) -> None:
     if event.settings.coordination is None:
-        return None
-    kept = before.coordination or Coordination()
-    return replace(kept, chart="idle", held_since=None) if kept.chart == "mustering" or event.restored else kept
+        turn.state.coordination = None
+        return
+    if turn.state.coordination is None:
+        turn.state.coordination = Coordination()
+    if turn.coordinates() and (turn.coordination.chart == "mustering" or event.restored):
+        turn.coordination.chart, turn.coordination.held_since = "idle", None
 
 
 def start_worker(turn: Turn, worker: Worker) -> None:

@@ -27,9 +27,9 @@ RECIPES = 2.0  # so many times the completions of this node's own recipe a peer 
 
 def on_gathered(turn: Turn, event: RolloutsGathered, source: tuple[int, int] | None) -> None:
     """Keep what was claimed of the stage `source`, until its rollouts have been scored."""
-    known = turn.state.claims
-    if source is not None and (event.claims or known is not None):
-        turn.state.claims = replace(known or Claims(), round=source[0], stage=source[1], claims=event.claims)
+    known = turn.state.claims or Claims()
+    if source is not None:
+        turn.state.claims = replace(known, round=source[0], stage=source[1], claims=event.claims)
 
 
 def on_stage_trained(turn: Turn, event: StageTrained, source: tuple[int, int] | None) -> None:

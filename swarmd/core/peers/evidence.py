@@ -7,12 +7,10 @@ signed twice is told, and the node goes on by what its clock makes of both (the 
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
 from swarmd.core.ids import command_id
-from swarmd.core.state import AnyState, Coordination, Equivocation, State
+from swarmd.core.state import AnyCoordination, AnyState, Equivocation, State
 from swarmd.core.turn import Turn
 from swarmd.core.values import KnownEvidence, RolloutsRef
 
@@ -42,11 +40,11 @@ def on_equivocated(turn: Turn, event: Equivocated) -> None:
     if kept is known:
         return
     turn.state.equivocations = kept
-    if turn.state.coordination is not None:
+    if turn.coordinates():
         _withdraw(turn, turn.coordination)
 
 
-def _withdraw(turn: Turn, coordination: Coordination) -> None:
+def _withdraw(turn: Turn, coordination: AnyCoordination) -> None:
     """Count no report of the open stage of those that are barred now. What was credited before stays."""
     barred = barred_in(turn.state, coordination.round)
     reports = coordination.reports
@@ -54,7 +52,7 @@ def _withdraw(turn: Turn, coordination: Coordination) -> None:
         reports = reports.without(peer)
     if len(reports) < len(coordination.reports):
         turn.count_rejections(REASON, len(coordination.reports) - len(reports))
-    turn.state.coordination = replace(coordination, barred=barred, reports=reports)
+    coordination.barred, coordination.reports = barred, reports
 
 
 def barred_in(state: AnyState, round: int) -> tuple[str, ...]:

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.core.commands import Announce
-from swarmd.core.coordinator.shards import ROUNDS_KEPT, SHARDS_MAX, Placement, place_records, shards_for
+from swarmd.core.coordinator.shards import ROUNDS_KEPT, SHARDS_MAX, place_records, shards_for
 from swarmd.core.events import MemberSeen, ReportSeen, RoundPublished
-from swarmd.core.state import Coordination, Member, Members
+from swarmd.core.state import AnyCoordination, Member, Members
 from tests.core.story import Story, coordinator_settings
+
+
+class Placement(NamedTuple):
+    """Where the records of stages lie."""
+
+    shards: int = 0
+    since: int = 0
+    before: int = 0
+
 
 UNDIVIDED = Placement()
 
 
-def with_members(count: int, placed: Placement = UNDIVIDED) -> Coordination:
+def placed(count: int, each: int, round: int, before: Placement = UNDIVIDED) -> Placement:
+    """Where they lie from a round on, with so many members."""
     members = Members.of(Member(f"peer-{number}", "", 0) for number in range(count))
-    return Coordination(members=members, shards=placed.shards, sharded_since=placed.since, shards_before=placed.before)
+    coordination = AnyCoordination(round=round, members=members)
+    coordination.shards, coordination.sharded_since, coordination.shards_before = before
+    place_records(coordination, each)
+    return Placement(coordination.shards, coordination.sharded_since, coordination.shards_before)
 
 
 @given(st.integers(0, 200_000), st.integers(1, 4096))
@@ -37,13 +51,12 @@ def test_small_swarms_have_none_and_ten_thousand_have_128() -> None:
 
 
 def test_the_number_grows_at_once_and_shrinks_later() -> None:
-    grown = place_records(with_members(300), 64, 5)
+    grown = placed(300, 64, 5)
     assert grown == Placement(4, 5, 0)
-    again = place_records(with_members(700, grown), 64, 6)
+    again = placed(700, 64, 6, grown)
     assert again == Placement(8, 6, 4)
-    few = with_members(10, again)
-    assert place_records(few, 64, 6 + ROUNDS_KEPT - 1) == again
-    assert place_records(few, 64, 6 + ROUNDS_KEPT) == Placement(0, 6 + ROUNDS_KEPT, 8)
+    assert placed(10, 64, 6 + ROUNDS_KEPT - 1, again) == again
+    assert placed(10, 64, 6 + ROUNDS_KEPT, again) == Placement(0, 6 + ROUNDS_KEPT, 8)
 
 
 def test_an_announcement_says_them_and_a_later_stage_of_the_round_keeps_them() -> None:
