@@ -37,6 +37,7 @@ from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.handing_on import HandingOn
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.partial_answers import make_result
+from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
@@ -140,6 +141,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
         self.remembered = AnswerMemory()
+        self.promptness = Promptness()
         self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], SignedRecord] = OrderedDict()
 
