@@ -25,6 +25,7 @@ WITHIN_ONE_ROOM = {
     "sim/coroutines.py::Task.on_end",
     "sim/ports/contract.py::View.get",
     "sim/ports/endpoints.py::Line.is_alive",
+    "sim/ports/once.py::Once.make",
     "swarms/gym/made.py::Template.work",
     "swarms/proposer/pool.py::Family.draw",
     "swarms/proposer/pool.py::Step.apply",

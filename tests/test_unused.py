@@ -22,6 +22,7 @@ CALLED_FROM_OUTSIDE = {
         "_log_p2pd_message",
         "_read_from_persistent_conn",
         "_write_to_persistent_conn",
+        "call_unary_handler",
         "sign_value",
         "strip_value",
     },

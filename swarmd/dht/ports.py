@@ -133,7 +133,10 @@ class ReportCheck(Protocol):
     """Says whose reports are waited for: `swarmd.dht.rounds.report_collector.ReportCollector.awaits`."""
 
     def __call__(self, key: bytes, owner: str, /) -> bool:
-        """Whether a report of this owner under the key with this id is wanted, be there room to keep it or not."""
+        """Whether a report of this owner under the key with this id is wanted, be there room to keep it or not.
+
+        Raises nothing.
+        """
 
 
 class ReportSink(Protocol):

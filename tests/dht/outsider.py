@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,18 @@ from typing import Any
 import msgpack
 
 from swarmd.dht.addresses import split_address
+from swarmd.dht.limits.unreached import Unreached
 from swarmd.dht.p2p.hivemind_api import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon, SocketDirectory
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord
+
+
+class Tireless(Unreached):
+    """Calls again at once, whoever does not answer."""
+
+    def rests(self, peer: str) -> bool:
+        return False
 
 
 class Outsider:
@@ -29,6 +38,7 @@ class Outsider:
         self.answer: Any = None  # FindResult that it gives to whoever asks
         self.node_id: bytes | None = None  # DHT id that it gives as its own, where it is not to be the true one
         self.asked = 0
+        self.answers_after_s = 0.0
 
     async def open(self, address: str) -> Outsider:
         """Start p2pd and connect."""
@@ -38,6 +48,7 @@ class Outsider:
         self.p2p: P2pDaemon = await self._sockets.daemon_class().create(
             nat_port_map=False, identity_path=path, check_if_identity_free=False
         )
+        self.p2p.control.unreached = Tireless()
         self.victim = PeerID.from_base58(victim)
         await self.p2p._client.connect(self.victim, [Multiaddr(place)])
         return self
@@ -94,6 +105,7 @@ class Outsider:
 
         async def rpc_find(request: dht_pb2.FindRequest, context: P2PContext) -> dht_pb2.FindResponse:
             self.asked += 1
+            await asyncio.sleep(self.answers_after_s)
             results = [self.answer or dht_pb2.FindResult(type=dht_pb2.NOT_FOUND) for _ in request.keys]
             return dht_pb2.FindResponse(results=results, peer=claimed())
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.hostile.actors import Cast
+from tests.hostile.priority import begin_session
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 READY_S = 120.0
@@ -101,7 +102,7 @@ def busy_core() -> Iterator[None]:
 
 def keep_to_core(nice: int) -> None:
     """This process, and what it starts, runs on the last of the cores."""
-    os.nice(nice)
+    begin_session(nice)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 

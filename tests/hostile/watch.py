@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from bench.measure import process_tree
 from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import NodePlace
 from swarmd.cli.local_swarm.nodes import LocalSwarm
@@ -21,6 +22,7 @@ from swarmd.eventlog.fold import fold
 from swarmd.eventlog.reader import read_commits
 from tests.daemon.node import RUNNER
 from tests.dht.driver import SWARM
+from tests.hostile.priority import set_session_priority
 
 LOOK_S = 0.5
 READY_S = 180.0  # longest start of a swarm, on a busy machine
@@ -185,6 +187,9 @@ class ScriptedSwarm(LocalSwarm):
         self.lay_out(0, FAST | settings)
         self.start()
         self.wait_until(lambda: self._runs(), READY_S, "the first rounds")
+        for daemon in self.daemons:
+            for pid in process_tree(daemon.pid):  # a daemon and each of its workers have sessions of their own
+                set_session_priority(pid, os.nice(0))
 
     def _runs(self) -> bool:
         found = [self.status(place.number) for place in self.places]

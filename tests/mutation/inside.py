@@ -336,6 +336,20 @@ NETWORK = (
         ("tests/dht/store/test_validator.py",),
     ),
     Mutant(
+        "who was called in vain is called again at once",
+        "swarmd/dht/limits/unreached.py",
+        "return rest is not None and self._now() < rest.until",
+        "return False",
+        ("tests/dht/limits/test_unreached.py",),
+    ),
+    Mutant(
+        "who answers late is waited for as long as everybody",
+        "swarmd/dht/store/promptness.py",
+        "return self._late.get(peer, 0) >= LATE_MAX",
+        "return False",
+        ("tests/dht/store/test_promptness.py",),
+    ),
+    Mutant(
         "a silent sender saves up its quota without bound",
         "swarmd/dht/limits/token_bucket.py",
         "return min(self.burst, left + (now - at) * self._per_s)",

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.core.peers.conduct import verdict_of
-from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.rounds.report_collector import SeenReports
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import draw_profile
@@ -43,12 +43,12 @@ def test_one_that_is_killed_all_the_time_is_slow_at_most() -> None:
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The coordinator's network worker does not tell of one peer's reports."""
-    is_news = Stages._admit
+    is_news = SeenReports._admit
 
-    def without(self: Stages, peer: str, content: ReportRecord) -> bool:
+    def without(self: SeenReports, peer: str, content: ReportRecord) -> bool:
         return peer != "peer-002" and is_news(self, peer, content)
 
-    monkeypatch.setattr(Stages, "_admit", without)
+    monkeypatch.setattr(SeenReports, "_admit", without)
     yield
 
 

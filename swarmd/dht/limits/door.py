@@ -60,6 +60,7 @@ class RequestLimits:
         self._refusals_since = time.monotonic()
         self._served: OrderedDict[str, None] = OrderedDict()  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
+        self.connected: frozenset[str] = frozenset()  # when they were looked over last
         self.out: OrderedDict[str, float] = OrderedDict()  # until when a peer that was is kept out
         self.calls, self.requests, self.answers, self.streams = map(
             ConcurrencyBudget, (CALLS, REQUESTS, ANSWERS, STREAMS)
@@ -77,6 +78,10 @@ class RequestLimits:
     def is_served(self, peer: str) -> bool:
         """Does a peer call, and nothing of it was refused lately?"""
         return peer in self._served
+
+    def lists(self, peer: str) -> bool:
+        """Does the configuration name this peer?"""
+        return peer in self._listed
 
     def meet(self, peer: str) -> None:
         """A peer has shown that it is one of the swarm."""

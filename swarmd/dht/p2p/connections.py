@@ -68,7 +68,7 @@ class Connections:
         places = await life.p2p.control.places()
         for peer, prefix in places:
             self._door.place(peer, prefix)
-        connected = {peer for peer, _ in places}
+        connected = self._door.connected = frozenset(peer for peer, _ in places)
         self._since = OrderedDict((peer, at) for peer, at in self._since.items() if peer in connected)
         for peer in connected:
             self._since.setdefault(peer, now)

@@ -20,7 +20,6 @@ from hivemind.p2p.p2p_daemon_bindings.utils import (
     P2PHandlerError,
     raise_if_failed,
     read_pbmsg_safe,
-    write_pbmsg,
 )
 from hivemind.proto import dht_pb2, p2pd_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
@@ -59,5 +58,4 @@ __all__ = [
     "swarmd",
     "time_module",
     "use_hivemind_log_handler",
-    "write_pbmsg",
 ]

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from swarmd.dht.limits.door import RequestLimits
-from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe, write_pbmsg
+from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
 from swarmd.dht.p2p.multiaddrs import is_free
-from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control
+from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
 from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
 from swarmd.errors import AddressInUse
 
@@ -107,7 +107,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
     async def _ask(self, request: Any) -> tuple[Any, Any, Any]:
         reader, writer = await self._client.control.daemon_connector.open_connection()
         try:
-            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.PUBSUB, pubsub=request))
+            await write_message(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.PUBSUB, pubsub=request))
             response = p2pd_pb2.Response()
             await read_pbmsg_safe(reader, response)
             raise_if_failed(response)

@@ -23,6 +23,7 @@ import anyio
 from swarmd.dht.background import spawn
 from swarmd.dht.limits.budget import RemotePeer
 from swarmd.dht.limits.door import ANSWER_BYTES_MAX, RequestLimits
+from swarmd.dht.limits.unreached import Unreached
 from swarmd.dht.p2p.address_prefixes import prefix_of
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
@@ -36,7 +37,6 @@ from swarmd.dht.p2p.hivemind_api import (
     protocols,
     raise_if_failed,
     read_pbmsg_safe,
-    write_pbmsg,
 )
 from swarmd.errors import RecordRejected
 
@@ -46,6 +46,7 @@ BACKLOG = 128
 ABUSED_STREAM = 16  # refusals that a stream counts for which was held open for nothing
 HEADER_BYTES = 4096  # what p2pd writes about a stream before its bytes
 HEADER_S = 5.0
+SEARCH_S = 1.0  # a call that is given up after less says nothing about the peer
 ACCEPT_AGAIN_S = 0.2
 WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
 
@@ -89,6 +90,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
+        self.unreached = Unreached()
 
     # --- calls ---
 
@@ -112,6 +114,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
         caller = self.door.caller(PeerID(request.peer).to_base58())
+        self.unreached.hear(caller.peer)
         size_bytes = len(request.data)
         try:
             self.door.enter_call(caller, request.proto, size_bytes)
@@ -155,10 +158,39 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     self._drained.set()
                 message, caller, size_bytes = queued if isinstance(queued, tuple) else (queued, None, 0)
                 try:
-                    await write_pbmsg(writer, message)
+                    await write_message(writer, message)
                 finally:
                     if caller is not None:
                         self.door.leave_answer(caller, size_bytes)
+
+    async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
+        """hivemind's own; who was called in vain lately is not searched for again at once.
+
+        Whom the configuration lists, and who is connected and only slow, is called all the same.
+        """
+        peer, began = peer_id.to_base58(), time.monotonic()
+        if self.unreached.rests(peer) and not self.door.lists(peer):
+            raise P2PDaemonError(f"{peer} was not reached lately")
+        try:
+            answer: bytes = await super().call_unary_handler(peer_id, proto, data)
+        except P2PHandlerError:
+            self.unreached.hear(peer)
+            raise
+        except P2PDaemonError:
+            self.unreached.miss(peer, time.monotonic() - began)
+            raise
+        except asyncio.CancelledError:
+            waited_s = time.monotonic() - began
+            if waited_s > SEARCH_S and peer not in self.door.connected:
+                self.unreached.miss(peer, waited_s)
+            raise
+        self.unreached.hear(peer)
+        return answer
+
+    async def connect(self, peer_id: PeerID, maddrs: Any) -> None:
+        """hivemind's own; whoever is connected may be called."""
+        await super().connect(peer_id, maddrs)
+        self.unreached.hear(peer_id.to_base58())
 
     # --- streams ---
 
@@ -224,7 +256,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     if self._kept is None:
                         self._kept = await self.daemon_connector.open_connection()
                     reader, writer = self._kept
-                    await write_pbmsg(writer, request)
+                    await write_message(writer, request)
                     response = p2pd_pb2.Response()
                     await read_pbmsg_safe(reader, response)
             except BaseException:  # a broken or half-read connection is of no more use
@@ -273,6 +305,23 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 async def _bounded(answering: Timed[None]) -> None:
     with anyio.move_on_after(CALL_S):
         await answering
+
+
+async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
+    """Send a message in one piece: hivemind sends each byte of its length by itself, and p2pd wakes for each."""
+    encoded: bytes = message.SerializeToString()
+    writer.write(_varint(len(encoded)) + encoded)
+    await writer.drain()
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf writes lengths: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:

@@ -7,11 +7,11 @@ are asked at once, what they know of nearer ones is followed, and the answers of
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
 
 from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
@@ -19,6 +19,7 @@ from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
 from swarmd.dht.store.answer_memory import Progress
 from swarmd.dht.store.partial_find import find_at
+from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.shares import Shares
 from swarmd.dht.store.validator import id_of
 from swarmd.dht.wire import names
@@ -32,6 +33,7 @@ NAMED_MAX = 3  # of those that are asked, so many at most were named first by on
 OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
 REPLICAS = 5  # peers that keep a record
 PATIENCE_S = 0.4  # for further answers once there is one
+HASTE_S = 0.1  # where only those are still to answer that were late the last times
 SILENCE_S = 3.5  # when there is none
 OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
@@ -166,18 +168,27 @@ async def lookup(
     found.ask_for(only or wanted)
     guides = found.first_asked(wanted)
     found.asked.update(node_id for node_id, _ in guides)
-    pending: set[asyncio.Task[Any]] = {spawn(_ask(life, found, *peer)) for peer in guides if not found.has(wanted)}
+    asking = {spawn(_ask(life, found, *peer)): peer[1] for peer in guides if not found.has(wanted)}
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + SILENCE_S
+    deadline, hurried = loop.time() + SILENCE_S, math.inf
     while not found.has(wanted):
-        pending |= {spawn(_ask(life, found, *peer)) for peer in found.next()}
-        remaining_s = deadline - loop.time()
-        if not pending or remaining_s <= 0:
+        asking |= {spawn(_ask(life, found, *peer)): peer[1] for peer in found.next()}
+        until = min(deadline, hurried) if all(_is_late(life, peer) for peer in asking.values()) else deadline
+        remaining_s = until - loop.time()
+        if not asking or remaining_s <= 0:
             break
-        done, pending = await asyncio.wait(pending, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(asking, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
+        asking = {task: peer for task, peer in asking.items() if task not in done}
         if any(task.result() for task in done):
-            deadline = min(deadline, loop.time() + PATIENCE_S)
+            deadline, hurried = min(deadline, loop.time() + PATIENCE_S), loop.time() + HASTE_S
     return found
+
+
+def _is_late(life: NodeRun, peer: PeerID) -> bool:
+    """Is this peer not worth waiting for? Its answers came late, and no configuration names it."""
+    name = peer.to_base58()
+    promptness: Promptness = life.dht.protocol.record_validator.promptness
+    return promptness.is_late(name) and not life.p2p.door.lists(name)
 
 
 async def lookup_each(life: NodeRun, name: str, owners: Iterable[str]) -> Found:
@@ -225,7 +236,10 @@ async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:
 
 async def _ask(life: NodeRun, found: Found, node_id: DHTID, peer: PeerID, only: tuple[str, ...] = ()) -> bool:
     """Ask one peer and merge its answer. True when it answered."""
-    answer = await find_at(life.dht.protocol, peer, found.key, only or found.only, found.since)
+    protocol, began = life.dht.protocol, time.monotonic()
+    answer = await find_at(protocol, peer, found.key, only or found.only, found.since)
+    took_s = time.monotonic() - began
+    protocol.record_validator.promptness.note(peer.to_base58(), took_s, answer is not None)
     if answer is None:
         found.known.pop(node_id, None)
         return False

@@ -73,6 +73,19 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         self._forget_ghosts(key)
         return stored
 
+    def admit_awaited(self, key: DHTID, signed: SignedRecord) -> bool:
+        """The same for a record that counts here, be it kept for others or not: False where there is no room.
+
+        Raises:
+            RecordRejected: "stale" when a later one of the owner is held.
+        """
+        try:
+            return self.admit(key, signed)
+        except RecordRejected as error:
+            if error.reason != "full":
+                raise
+            return False
+
     def _fit(self, key: DHTID, signed: SignedRecord, fresh: bool) -> None:
         """Note a record, and drop those that it takes the place of. Raises RecordRejected("full")."""
         if fresh or key not in self._rooms:

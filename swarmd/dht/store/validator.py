@@ -37,6 +37,7 @@ from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.handing_on import HandingOn
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.partial_answers import make_result
+from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
 from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
@@ -68,7 +69,7 @@ REWRITES_BURST, REWRITES_PER_S = 64.0, 2.0  # of one owner's record under one ke
 REWRITTEN_MAX = STORED_BYTES_MAX // RECORD_BYTES  # such records: as many as can be held
 RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, at some 300 bytes each
 ABUSED_CALL = 16  # refusals that such a call counts for
-STALE, FULL = "stale", "full"
+STALE = "stale"
 T = TypeVar("T")
 
 
@@ -141,6 +142,7 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
         self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
         self.remembered = AnswerMemory()
+        self.promptness = Promptness()
         self._checked_bytes = 0
         self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], SignedRecord] = OrderedDict()
 
@@ -306,19 +308,10 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if sender == signed.owner and self.storage.has_later(key_id, signed):
             return False  # the owner's own messages may overtake one another
         self._check_rewrite(key_id, signed)
-        stored = self._keep(key_id, signed, awaited)
+        stored = (self.storage.admit_awaited if awaited else self.storage.admit)(key_id, signed)
         if (stored or awaited) and validator.accepted is not None:
             validator.accepted(signed)
         return stored
-
-    def _keep(self, key: DHTID, signed: SignedRecord, awaited: bool) -> bool:
-        """Keep a record for others. Raises RecordRejected, unless what has no room is awaited here."""
-        try:
-            return bool(self.storage.admit(key, signed))
-        except RecordRejected as error:
-            if not awaited or error.reason != FULL:
-                raise
-            return False
 
     def _check_room(self, key: DHTID, subkey: bytes, value: bytes, expiration: float) -> None:
         """A record for which there would be no room is not worth verifying. Raises RecordRejected."""

@@ -17,7 +17,7 @@ from swarmd.dht.limits import rejections, reporters
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
-from swarmd.dht.rounds.stages import Stages
+from swarmd.dht.rounds.report_collector import SeenReports
 from swarmd.dht.store.key_capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord
@@ -215,12 +215,12 @@ def keep_all(few: int) -> Callable[..., tuple[Member, ...] | None]:
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_news = Stages._admit
+    is_news = SeenReports._admit
 
-    def deaf(self: Stages, peer: str, content: ReportRecord) -> bool:
+    def deaf(self: SeenReports, peer: str, content: ReportRecord) -> bool:
         return peer != "peer-001" and is_news(self, peer, content)
 
-    monkeypatch.setattr(Stages, "_admit", deaf)
+    monkeypatch.setattr(SeenReports, "_admit", deaf)
     with pytest.raises(InvariantBroken, match=r"does not count|count no more|leaves out reports"):
         run(1, replace(QUICK, hostile="freerider"))
 
