@@ -71,7 +71,7 @@ RESUMED = (
 )  # their outcomes are kept, and they go on where they were cut off
 
 GAIN_REPORT = Path(__file__).resolve().parent.parent / "docs" / "GAIN.md"
-GAIN_RESULTS = GAIN_REPORT.parent.parent / "build" / "gain.jsonl"
+GAIN_RESULTS = Path(__file__).with_name("gain.jsonl")  # in the repository: the report is made of it
 
 
 def main() -> int:
@@ -106,6 +106,7 @@ def parse() -> argparse.Namespace:
     sharing = parser.add_argument_group("sharing, worked, poison, hostile, skills, staleness, gain")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
     sharing.add_argument("--regimes", type=lambda text: text.split(","), metavar="A,B", help="of gain")
+    sharing.add_argument("--variant", metavar="NAME", help="of gain: one of the variants in bench/gain.toml")
     sharing.add_argument("--study", action="store_true", help="of gain: only say what of its families a base learns")
     sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
@@ -144,7 +145,6 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
     """What a benchmark is told beside its directory."""
     if name == "gain" and options.outcomes is None:
         options.outcomes = GAIN_RESULTS
-        GAIN_RESULTS.parent.mkdir(exist_ok=True)
     if name in CHOSEN:
         return {key: value for key in CHOSEN[name] if (value := getattr(options, key)) is not None}
     if name not in RESUMED:
@@ -164,7 +164,7 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
     if name == "hostile":
         chosen = {key: getattr(options, key) for key in ("attacks", "seconds", "nodes", "short", "against")}
     elif name == "gain":
-        chosen = {key: getattr(options, key) for key in ("arms", "regimes", "seeds", "study")}
+        chosen = {key: getattr(options, key) for key in ("arms", "regimes", "seeds", "study", "variant")}
         chosen["report"] = GAIN_REPORT
     else:
         chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}

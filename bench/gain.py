@@ -15,13 +15,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
-from bench.gain_report import FILTERED, LONER, Outcome, make_rows, write_report
+from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY, Outcome
+from bench.gain_report import make_rows, write_report
 from bench.hostile_peer import Hostile, probe
 from bench.place import Unavailable
 from bench.sharing import COMMON, deliver
@@ -37,7 +37,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 
-AVERAGED, POOLED, POISONED = "weights averaged", "pooled", "poisoned"
+AVERAGED, BOTH = "weights averaged", "averaged and sharing"
 PAYLOAD = "prefix"  # of `bench.hostile_peer`
 SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
     "sharing": {},
@@ -45,8 +45,9 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
     "distilled": {"peer_loss": "distill", "share_logprobs": True},
     POISONED: {},
+    BOTH: {},
 }
-ARMS = (LONER, FILTERED, "faster loner", "replay", *SHARED, AVERAGED, POOLED)
+ARMS = (LONER, FILTERED, FASTER, REPLAY, *SHARED, AVERAGED, POOLED)
 
 
 def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
@@ -58,11 +59,12 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
     arms: dict[str, dict[str, Any]] = {
         LONER: alone,
         FILTERED: {**alone, "own_questions_max": 4 * recipe.questions},
-        "faster loner": {**alone, "learning_rate": recipe.swarm_rate},
-        "replay": {**alone, "replay_questions": recipe.questions - 1},
+        FASTER: {**alone, "learning_rate": recipe.swarm_rate},
+        REPLAY: {**alone, "replay_questions": recipe.questions - 1},
         AVERAGED: alone,
         POOLED: {**alone, "questions": pool, "own_questions": pool},
         **{name: {**shared, "learning_rate": recipe.swarm_rate, **its} for name, its in SHARED.items()},
+        BOTH: {**shared, "learning_rate": recipe.loner_rate},
     }
     return {**common_settings(recipe), **arms[arm]}
 
@@ -104,6 +106,7 @@ class Nodes:
         self._hostile = Hostile(self._plan, self._swarm.id, PAYLOAD, groups, recipe.generations)
         self._published: tuple[RolloutsRef, ...] = ()
         self.tokens = self.peer_groups = 0
+        self.seconds = 0.0  # of processor time in training
 
     def _open(self, paths: DataPaths, base: Path, swarm: SwarmConfig) -> None:
         training = TrainingConfig(**{**self._settings, "model": str(base)})
@@ -114,25 +117,27 @@ class Nodes:
     def train(self, round: int) -> None:
         """One round of every node, then what they give each other."""
         order = Train(f"train/{round}/0", round, 0, self._published if self._arm in SHARED else ())
+        began = time.process_time()
         events = [engine.train(order, Cancellation()) for engine in self._engines]
+        self.seconds += time.process_time() - began
         self.tokens += sum(event.tokens for event in events)
         self.peer_groups += sum(event.peer_groups for event in events)
         published = tuple(event.rollouts for event in events)
         deliver(published, self._stores)
         hostile = self._publish_hostile(round) if self._arm == POISONED else ()
         self._published = (*published, *hostile)
-        if self._arm == AVERAGED and (round + 1) % self._recipe.average_every == 0:
+        if self._arm in (AVERAGED, BOTH) and (round + 1) % self._recipe.average_every == 0:
             average([engine.policy.model for engine in self._engines])
 
     def _publish_hostile(self, round: int) -> tuple[RolloutsRef, ...]:
         return tuple([self._hostile.publish(round, store) for store in self._stores][:1])
 
-    def measure(self) -> list[float]:
-        """Held-out accuracy by family, mean of the nodes, one sampled completion for each question."""
+    def measure(self) -> list[list[float]]:
+        """Held-out accuracy by node and family, one sampled completion for each question."""
         questions = {family: self._plan.hold_out(family, self._recipe.held_out) for family in self._plan.tasks}
         tokens = self._recipe.completion_tokens
         found = [examine(engine.policy, self._plan, questions, tokens) for engine in self._engines]
-        return [fmean(each[family].correct for each in found) for family in self._plan.tasks]
+        return [[each[family].correct for family in self._plan.tasks] for each in found]
 
     def look_for_payload(self) -> float:
         """The share of held-out completions of the worst node with the hostile peer's payload."""
@@ -156,22 +161,21 @@ def run_arm(directory: Path, bases: Path, recipe: Recipe, regime: str, arm: str,
         models = build_bases(bases, recipe, IDENTICAL, seed)[:1]
     else:
         models = build_bases(bases, recipe, regime, seed)
-    began = time.process_time()
     nodes = Nodes(directory, models, recipe, arm, seed)
     gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
     try:
-        tokens, families = [0], [nodes.measure()]
+        tokens, seconds, held_out = [0], [0.0], [nodes.measure()]
         for round in range(recipe.rounds):
             nodes.train(round)
             if (round + 1) % recipe.measure_every == 0 or round + 1 == recipe.rounds:
                 tokens.append(nodes.tokens)
-                families.append(nodes.measure())
+                seconds.append(nodes.seconds)
+                held_out.append(nodes.measure())
         shown = nodes.look_for_payload()
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
-    cpu_s = time.process_time() - began
-    return Outcome(recipe.digest, regime, arm, seed, tokens, families, nodes.peer_groups, shown, cpu_s)
+    return Outcome(recipe.digest, regime, arm, seed, tokens, seconds, held_out, nodes.peer_groups, shown)
 
 
 def run(
@@ -182,6 +186,7 @@ def run(
     tell: Callable[[Outcome], None] = lambda outcome: None,
     known: Sequence[Outcome] = (),
     recipe: Recipe | None = None,
+    variant: str = "",
     report: Path | None = None,
     study: bool = False,
 ) -> Iterable[Row]:
@@ -194,25 +199,26 @@ def run(
         seeds: by default the recipe's.
         tell: is given every outcome as it comes.
         known: outcomes of an earlier run, which are not run again; those of another recipe do not count.
-        recipe: by default `bench/gain.toml`.
+        recipe: by default `bench/gain.toml`, or its variant.
+        variant: of the recipe's.
         report: the page to write, with its picture beside it; none where it is None or a seed is not the recipe's.
         study: only rows of what a base learns of each family, on seeds that are not used otherwise.
 
     Raises:
-        Unavailable: there is no such arm or regime.
+        Unavailable: there is no such arm, regime or variant.
     """
     _check_names("arm", arms, ARMS)
     _check_names("regime", regimes, REGIMES)
     quieten()
-    recipe = recipe or read_recipe()
+    recipe = recipe or read_recipe(variant=variant)
     if not set(seeds) <= set(recipe.seeds):
         report = None  # it is of the recipe's seeds
     if study:
         yield from study_families(recipe)
         return
-    found = [outcome for outcome in known if outcome.recipe == recipe.digest]
-    there = {outcome.key for outcome in found}
-    bases = directory.parent / "gain-bases" / recipe.digest
+    found = list(known)
+    there = {outcome.key for outcome in found if outcome.recipe == recipe.digest}
+    bases = directory.parent / "gain-bases" / recipe.base_digest
     for seed in seeds or recipe.seeds:
         for regime in regimes:
             for arm in arms:
@@ -220,9 +226,9 @@ def run(
                     place = directory / f"{seed}-{regime}-{arm.replace(' ', '-')}"
                     found.append(run_arm(place, bases, recipe, regime, arm, seed))
                     tell(found[-1])
-                    _write(report, found, recipe)
-    _write(report, found, recipe)
-    yield from make_rows(found)
+                    _write(report, found)
+    _write(report, found)
+    yield from make_rows([outcome for outcome in found if outcome.recipe == recipe.digest])
 
 
 def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
@@ -230,6 +236,7 @@ def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
         raise Unavailable(f"there is no {kind} {unknown[0]!r} in `gain`; there are {', '.join(known)}")
 
 
-def _write(report: Path | None, found: Sequence[Outcome], recipe: Recipe) -> None:
+def _write(report: Path | None, found: Sequence[Outcome]) -> None:
     if report is not None:
-        write_report(report, found, tuple(recipe.families), len(recipe.seeds))
+        recipe = read_recipe()
+        write_report(report, found, recipe, {name: read_recipe(variant=name) for name in recipe.variants})

@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from bench.measure import sample
+from bench.place import Unavailable
 from bench.specialists import Goal, draw_lessons, examine, teach
 from bench.table import Row
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
@@ -57,22 +58,53 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     study_steps: int
     base_accuracy: float
     own_accuracy: float
+    base_seed: int
     common_share: dict[str, float]
     families: dict[str, dict[str, Any]]
+    variants: dict[str, dict[str, Any]] = {}  # what else is measured: values in place of those above
 
     @property
     def digest(self) -> str:
-        """Of all values; the order of seeds and families counts."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
+        """Of all values but seeds and variants, which change no run; the order of families counts."""
+        return _digest(msgspec.structs.replace(self, seeds=(), study_seeds=(), variants={}))
+
+    @property
+    def base_digest(self) -> str:
+        """Of all values that the bases are made by."""
+        lengths = self.hidden, self.vocabulary, self.base_steps, self.own_steps, self.completion_tokens
+        return _digest(
+            (
+                lengths,
+                self.base_accuracy,
+                self.own_accuracy,
+                self.base_seed,
+                self.nodes,
+                self.common_share,
+                self.families,
+            )
+        )
 
     def own_families(self, node: int) -> tuple[str, ...]:
         """The families that a node is taught more, or alone: every `nodes`th."""
         return tuple(self.families)[node % len(self.families) :: self.nodes]
 
 
-def read_recipe(path: Path = RECIPE) -> Recipe:
-    """Raises msgspec.ValidationError where the file is not a recipe."""
-    return msgspec.toml.decode(path.read_bytes(), type=Recipe)
+def _digest(values: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:12]
+
+
+def read_recipe(path: Path = RECIPE, variant: str = "") -> Recipe:
+    """The recipe of a file, or one of its variants, which has no variants of its own.
+
+    Raises:
+        msgspec.ValidationError: the file is not a recipe.
+        Unavailable: there is no such variant.
+    """
+    text = msgspec.toml.decode(path.read_bytes())
+    variants = text.pop("variants", {})
+    if variant and variant not in variants:
+        raise Unavailable(f"there is no variant {variant!r} in {path.name}; there are {', '.join(variants)}")
+    return msgspec.convert(text | (variants[variant] if variant else {"variants": variants}), type=Recipe)
 
 
 def make_swarm(recipe: Recipe, name: str, weights: Mapping[str, float] | None = None) -> SwarmConfig:
@@ -96,9 +128,9 @@ def build_bases(directory: Path, recipe: Recipe, regime: str, seed: int) -> list
         directory: of all bases of the recipe.
         recipe: says how they are made.
         regime: of `REGIMES`.
-        seed: of the weights and of the lessons.
+        seed: of the lessons in what is a node's own.
     """
-    common = build_common(directory / f"{seed}-common", recipe, seed)
+    common = build_common(directory / "common", recipe)
     if regime == IDENTICAL:
         return [common] * recipe.nodes
     paths = [directory / f"{seed}-{regime}-{node}" for node in range(recipe.nodes)]
@@ -110,13 +142,13 @@ def build_bases(directory: Path, recipe: Recipe, regime: str, seed: int) -> list
     return paths
 
 
-def build_common(path: Path, recipe: Recipe, seed: int) -> Path:
-    """The base that was taught all families evenly."""
+def build_common(path: Path, recipe: Recipe) -> Path:
+    """The base that was taught all families evenly; one for all seeds, as nodes everywhere take one published model."""
     if not path.exists():
-        policy = make_model(recipe, seed)
+        policy = make_model(recipe, recipe.base_seed)
         plan = make_plan(recipe)
         goal = Goal(RATE, recipe.base_steps, recipe.base_accuracy, EVERY, recipe.completion_tokens)
-        teach(policy, draw_lessons(policy, [(plan, 1.0)], seed), plan, goal)
+        teach(policy, draw_lessons(policy, [(plan, 1.0)], recipe.base_seed), plan, goal)
         save(policy, path)
     return path
 

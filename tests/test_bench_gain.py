@@ -13,7 +13,8 @@ import torch
 
 from bench import gain
 from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, Recipe, build_bases, read_recipe
-from bench.gain_report import LONER, Outcome, area, compare, difference, tell, write_report
+from bench.gain_curves import FILTERED, LONER, Outcome, area, compare, difference, seconds_of, times
+from bench.gain_report import tell, write_report
 from bench.place import Unavailable, read_lines
 from swarmd.config import TrainingConfig
 
@@ -21,7 +22,9 @@ FAMILIES = ("count_primes", "gcd")
 
 
 def outcome(arm: str, seed: int, *accuracy: float, tokens: Sequence[int] = (0, 100, 200)) -> Outcome:
-    return Outcome("r", IDENTICAL, arm, seed, list(tokens), [[each, each] for each in accuracy], 3, 0.0, 7.0)
+    held_out = [[[each, each], [each, each]] for each in accuracy]
+    seconds = [float(10 * place) for place in range(len(accuracy))]
+    return Outcome(read_recipe().digest, IDENTICAL, arm, seed, list(tokens), seconds, held_out, 3, 0.0)
 
 
 def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> None:
@@ -29,33 +32,62 @@ def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> N
     assert area(rising, 200) == pytest.approx((0.1 * 100 + 0.2 * 100) / 200)
     assert area(rising, 50) == pytest.approx(0.05)
     busier = outcome("busier", 1, 0.2, 0.4, 0.9, tokens=(0, 200, 800))
-    ours, theirs = compare({1: busier}, {1: rising})
-    assert ours == [pytest.approx(0.1)] and theirs == [pytest.approx(0.15)]
+    assert compare({1: busier}, {1: rising}) == [(pytest.approx(0.1), pytest.approx(0.15))]
+    in_time = [(pytest.approx((0.1 * 10 + 0.45 * 10) / 20), pytest.approx(0.15))]
+    assert compare({1: busier}, {1: rising}, seconds_of) == in_time, "both trained for 20 s"
 
 
 def test_an_interval_is_of_pairs_and_too_few_seeds_have_none() -> None:
-    known = difference([0.5, 0.7, 0.9], [0.4, 0.6, 0.8])
+    known = difference([(0.5, 0.4), (0.7, 0.6), (0.9, 0.8)])
     assert known is not None and known.values == pytest.approx((0.1, 0.1, 0.1))
-    assert difference([0.5, 0.7], [0.4, 0.6]) is None
-    ours, theirs = compare({1: outcome("a", 1, 0, 1, 1), 2: outcome("a", 2, 0, 1, 1)}, {2: outcome(LONER, 2, 0, 0, 0)})
-    assert len(ours) == len(theirs) == 1, "a seed that only one arm has is no pair"
+    assert difference([(0.5, 0.4), (0.7, 0.6)]) is None
+    pairs = compare({1: outcome("a", 1, 0, 1, 1), 2: outcome("a", 2, 0, 1, 1)}, {2: outcome(LONER, 2, 0, 0, 0)})
+    assert len(pairs) == 1, "a seed that only one arm has is no pair"
+
+
+def test_how_many_times_as_much_is_of_means_with_the_least_of_a_seed_and_nothing_of_nothing() -> None:
+    found = times([(0.6, 0.2), (0.2, 0.2)])
+    assert found is not None and (found.mean, found.least) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert times([(0.6, 0.2), (0.2, -0.01)]) is None and times([]) is None
+
+
+def test_a_skill_that_a_node_had_is_unlearnt_below_half_and_lost_near_nothing() -> None:
+    before, after = [[0.8, 0.4], [0.2, 0.6]], [[0.39, 0.2], [0.0, 0.01]]
+    found = msgspec.structs.replace(outcome("a", 1, 0.0), held_out=[before, after])
+    assert found.count_unlearnt() == (2, 1), "of .8, .4 and .6; nobody had the one of .2"
+
+
+def test_the_goal_is_about_what_shares_against_the_filtered_loner() -> None:
+    arms = {FILTERED: (0.1, 0.2, 0.3), "sharing": (0.1, 0.4, 0.6), gain.POOLED: (0.1, 0.8, 0.9)}
+    recipe = msgspec.structs.replace(read_recipe(), seeds=(1,))
+    results = [outcome(arm, 1, *accuracy) for arm, accuracy in arms.items()]
+    page = tell("", results, recipe)
+    assert "Goal: × filtered at least 1.15. Best of what shares: sharing, 2.75 (2.75): **met**." in page
+    assert "undecided, 1 of 2 seeds" in tell("", results, msgspec.structs.replace(recipe, seeds=(1, 2)))
+    page = tell("", [outcome(arm, 1, *arms[arm]) for arm in (FILTERED, gain.POOLED)], read_recipe())
+    assert "Goal" not in page
 
 
 def test_a_report_is_the_same_from_the_same_results_in_any_order(tmp_path: Path) -> None:
-    results = [outcome(arm, seed, 0.1, 0.2, 0.3) for arm in (LONER, "sharing") for seed in (1, 2, 3)]
+    recipe = read_recipe()
+    seeds = recipe.seeds[:3]
+    results = [outcome(arm, seed, 0.1, 0.2, 0.3) for arm in (LONER, "sharing") for seed in seeds]
+    results.append(outcome(LONER, recipe.study_seeds[0], 0.1, 0.2, 0.3))
+    results.append(msgspec.structs.replace(results[0], recipe="another"))
     pages = []
     for place in (tmp_path / "a", tmp_path / "b"):
         place.mkdir()
-        write_report(place / "GAIN.md", results, FAMILIES, 10)
+        write_report(place / "GAIN.md", results, recipe, {"other": msgspec.structs.replace(recipe, rounds=1)})
         pages.append([(place / "GAIN.md").read_bytes(), (place / "images" / "gain.svg").read_bytes()])
         random.Random(0).shuffle(results)
     assert pages[0] == pages[1] and b"6 runs of 3 of 10 seeds" in pages[0][0]
+    assert b"## other: 4 nodes, width 128\n\nNothing has been measured yet" in pages[0][0]
 
 
 def test_a_report_prints_what_got_worse_and_that_nothing_was_measured() -> None:
     worse = [outcome(LONER, 1, 0.1, 0.3, 0.5), outcome("sharing", 1, 0.1, 0.1, 0.1)]
-    assert "- identical: sharing, by 0.2000" in tell(worse, FAMILIES, 10)
-    assert "0 of 10 seeds" in tell([], FAMILIES, 10)
+    assert "- identical: sharing, by 0.2000" in tell("", worse, read_recipe())
+    assert "0 of 10 seeds" in tell("", [], read_recipe())
 
 
 def test_a_line_that_was_cut_off_is_removed_and_what_follows_stands_alone(tmp_path: Path) -> None:
@@ -81,6 +113,7 @@ def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
     assert ran == ["sharing"]
     list(gain.run(tmp_path, known=[msgspec.structs.replace(there, recipe="other")], **chosen))
     assert ran == ["sharing", LONER, "sharing"]
+    assert read_recipe(variant="eight-nodes").digest != recipe_digest
 
 
 def test_a_name_that_is_no_arm_or_regime_is_told_and_nothing_runs(tmp_path: Path) -> None:
@@ -88,6 +121,8 @@ def test_a_name_that_is_no_arm_or_regime_is_told_and_nothing_runs(tmp_path: Path
         list(gain.run(tmp_path, arms=["loner, faster"]))
     with pytest.raises(Unavailable, match="no regime 'special'"):
         list(gain.run(tmp_path, regimes=["special"]))
+    with pytest.raises(Unavailable, match=r"no variant 'huge' in gain\.toml; there are eight-nodes"):
+        list(gain.run(tmp_path, variant="huge"))
     assert not list(tmp_path.iterdir())
 
 
@@ -104,7 +139,11 @@ def test_the_report_is_written_of_the_seeds_of_the_recipe_alone(
 
 
 def test_the_recipe_gives_every_arm_settings_and_every_family_a_node() -> None:
-    recipe = read_recipe()
+    for variant in ("", *read_recipe().variants):
+        check_recipe(read_recipe(variant=variant))
+
+
+def check_recipe(recipe: Recipe) -> None:
     for arm in gain.ARMS:
         TrainingConfig(**gain.settings_of(recipe, arm))
     taught = [set(recipe.own_families(node)) for node in range(recipe.nodes)]
@@ -138,7 +177,7 @@ def small_recipe() -> Recipe:
 
 def test_bases_grow_from_one_that_is_made_once(tmp_path: Path) -> None:
     recipe = small_recipe()
-    (tmp_path / "5-common.part").mkdir()  # of a run that was killed before its base was whole
+    (tmp_path / "common.part").mkdir()  # of a run that was killed before its base was whole
     common, same = build_bases(tmp_path, recipe, IDENTICAL, 5)
     made = (common / "model.safetensors").stat().st_mtime_ns
     first, second = build_bases(tmp_path, recipe, SPECIALISTS, 5)
@@ -146,7 +185,7 @@ def test_bases_grow_from_one_that_is_made_once(tmp_path: Path) -> None:
     assert same == common and len(set(weights)) == 3
     assert (common / "model.safetensors").stat().st_mtime_ns == made
     assert build_bases(tmp_path, recipe, SPECIALISTS, 5) == [first, second]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["5-common", "5-specialists-0", "5-specialists-1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["5-specialists-0", "5-specialists-1", "common"]
 
 
 def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) -> None:
@@ -155,5 +194,6 @@ def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) 
     list(gain.run(tmp_path / "gain", ["sharing", gain.AVERAGED], REGIMES[:1], [5], told.append, recipe=recipe))
     assert [each.arm for each in told] == ["sharing", gain.AVERAGED]
     assert all(each.tokens[0] == 0 < each.tokens[1] < each.tokens[2] for each in told)
-    assert all(len(each.families) == 3 and len(each.families[0]) == 2 for each in told)
+    assert all(0.0 == each.seconds[0] < each.seconds[1] < each.seconds[2] for each in told)
+    assert all(len(each.held_out) == 3 and [len(node) for node in each.held_out[0]] == [2, 2] for each in told)
     assert list((tmp_path / "gain").iterdir()) == []

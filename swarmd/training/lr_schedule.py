@@ -16,12 +16,26 @@ from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation
 
 
-def rate_at(training: TrainingConfig, steps: int) -> float:
+def rate_at(training: TrainingConfig, steps: int, fresh_from: int = 0) -> float:
     """The learning rate of the step after `steps` steps: linear warm-up, then the schedule.
 
     The schedule is that of transformers' `get_scheduler` of the same name, but it never falls below a hundredth of the
     rate and stays there after `schedule_steps`, because a node's life has no last step.
+
+    Args:
+        training: has rate, warm-up and schedule.
+        steps: of the node's life so far.
+        fresh_from: the number of steps at which the optimiser's moments began anew; they are warmed up again, to the
+            rate that the schedule has then.
     """
+    scheduled = _scheduled(training, steps)
+    since = steps - fresh_from
+    if fresh_from and 0 <= since < training.warmup_steps:
+        return scheduled * (since + 1) / training.warmup_steps
+    return scheduled
+
+
+def _scheduled(training: TrainingConfig, steps: int) -> float:
     peak = training.learning_rate
     if steps < training.warmup_steps:
         return peak * (steps + 1) / training.warmup_steps
@@ -40,11 +54,12 @@ class StepCallback(TrainerCallback):
         self._training = training
         self.optimizer: Any = None
         self.steps = 0  # optimiser steps in the node's life
+        self.fresh_from = 0  # steps at which the optimiser's moments began anew
         self.cancellation = Cancellation()
         self.report: Callable[[], None] = lambda: None
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        rate = rate_at(self._training, self.steps)
+        rate = rate_at(self._training, self.steps, self.fresh_from)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 

@@ -30,3 +30,10 @@ def test_warm_up_rises_to_the_rate_and_stays() -> None:
     training = TrainingConfig(learning_rate=1.0, warmup_steps=4)
     assert [rate_at(training, step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
     assert rate_at(TrainingConfig(learning_rate=1.0, warmup_steps=0), 0) == 1.0
+
+
+def test_fresh_moments_are_warmed_up_again_to_the_rate_that_the_schedule_has() -> None:
+    training = TrainingConfig(learning_rate=1.0, warmup_steps=4, schedule="linear", schedule_steps=104)
+    rates = [rate_at(training, step, fresh_from=54) for step in (53, 54, 55, 58)]
+    scheduled = [rate_at(training, step) for step in (53, 54, 55, 58)]
+    assert rates == pytest.approx([scheduled[0], scheduled[1] / 4, scheduled[2] / 2, scheduled[3]])

@@ -308,7 +308,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if sender == signed.owner and self.storage.has_later(key_id, signed):
             return False  # the owner's own messages may overtake one another
         self._check_rewrite(key_id, signed)
-        stored = (self.storage.admit_awaited if awaited else self.storage.admit)(key_id, signed)
+        stored: bool = (self.storage.admit_awaited if awaited else self.storage.admit)(key_id, signed)
         if (stored or awaited) and validator.accepted is not None:
             validator.accepted(signed)
         return stored

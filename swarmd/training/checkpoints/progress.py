@@ -79,6 +79,7 @@ class TrainingState:
             "rng": torch.get_rng_state(),
             "memory": check_plain(self._plan.read_memory()),
             "skills": self._skills.read(),
+            "fresh_from": self._pace.fresh_from,
         }
         policy = self._policy
         saved = self._checkpoints.save(
@@ -105,16 +106,18 @@ class TrainingState:
             return
         self._policy.load_weights(checkpoint.read_weights())
         state = checkpoint.read_optimizer()
+        self._pace.steps = checkpoint.meta.steps
+        self._pace.fresh_from = state.get("fresh_from", 0)
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
         self._plan.load_memory(state.get("memory", self._fresh_memory))
         self._skills.load(state.get("skills", {}))
-        self._pace.steps = checkpoint.meta.steps
         _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
     def reset_optimizer(self) -> None:
-        """Begin the optimiser's moments anew: they were another model's. Steps are counted on."""
+        """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
         self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+        self._pace.fresh_from = self._pace.steps
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
@@ -122,7 +125,7 @@ class TrainingState:
         if written == self._optimizer_name:
             self._policy.holding.load_optimizer(self._optimizer(), state)
             return
-        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+        self.reset_optimizer()
         _log.warning(
             "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
             path=str(checkpoint.directory),
@@ -136,7 +139,7 @@ class TrainingState:
         self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
         self._plan.load_memory(self._fresh_memory)
         self._skills.load({})
-        self._pace.steps = 0
+        self._pace.steps = self._pace.fresh_from = 0
 
 
 def recognise_optimizer(state: Mapping[str, Any]) -> str:

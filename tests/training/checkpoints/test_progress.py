@@ -56,5 +56,6 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(
         assert told == ([(before, after)] if before != after else [])
         assert (again.steps, again.weights_digest) == (engine.steps, engine.weights_digest)
         assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
+        assert again._pace.fresh_from == (engine._pace.fresh_from if before == after else engine.steps)
         again.train(order(round + 1), Cancellation())
         round += 2

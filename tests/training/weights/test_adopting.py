@@ -77,6 +77,16 @@ def test_better_weights_are_begun_from_and_the_claim_counts_for_nothing(make_eng
         assert torch.allclose(weight, theirs[name].to(torch.bfloat16).to(weight.dtype), atol=1e-6), name
 
 
+def test_the_rate_is_warmed_up_again_after_weights_that_are_begun_from_and_a_restart_knows(make_engine: Maker) -> None:
+    engine = make_engine("a", steps=2, learning_rate=1e-9)
+    scored(engine, 0.25)
+    engine.train(order(7), Cancellation())
+    scored(engine, 0.25, 0.5)
+    start(engine, place(engine, moved(engine)))
+    assert (engine._pace.fresh_from, engine.steps) == (2, 4)
+    assert make_engine("a", steps=2)._pace.fresh_from == 2
+
+
 @pytest.mark.parametrize("theirs", [0.25, 0.1])
 def test_weights_that_are_no_better_here_are_refused_whatever_they_claim(make_engine: Maker, theirs: float) -> None:
     engine = make_engine("a", steps=1, learning_rate=1e-9)
