@@ -35,7 +35,7 @@ TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".txt", ".service", ".s
 CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
     "its interface is given: by hivemind, by transformers, or by a plan's port": {
         "dht/p2p/p2pd_control.py::BoundedControl": 18,
-        "dht/store/storage.py::BoundedStorage": 18,
+        "dht/store/storage.py::BoundedStorage": 19,
         "dht/store/validator.py::GuardedProtocol": 20,
         "swarms/code/plan.py::CodePlan": 17,
         "swarms/data/file.py::FilePlan": 14,
