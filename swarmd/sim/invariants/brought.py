@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
     from swarmd.sim.world import World
 
+ROUNDING_S = 1e-6
 BROUGHT_S = 1.0  # longest from a report that its owner brings to the fact that it was seen
 
 Place = tuple[int, int]  # round, stage
@@ -38,9 +39,15 @@ class BroughtReports:
         if self.world.profile.nodes > NEWCOMERS_MAX or not isinstance(content, ReportRecord):
             return
         if is_sharded(content) and content.key in worker.session.watches:
-            worker.later(BROUGHT_S, self._check, worker, record.owner, content)
+            self._check_later(worker, record.owner, content)
 
-    def _check(self, worker: NetworkWorker, owner: str, content: ReportRecord) -> None:
+    def _check_later(self, worker: NetworkWorker, owner: str, content: ReportRecord) -> None:
+        worker.later(BROUGHT_S, self._check, worker, owner, content, self.world.now + BROUGHT_S)
+
+    def _check(self, worker: NetworkWorker, owner: str, content: ReportRecord, due: float) -> None:
+        if self.world.now > due + ROUNDING_S:  # the process stood still, and goes on with all that waited just now
+            self._check_later(worker, owner, content)
+            return
         place = (content.round, content.stage)
         if content.key in worker.session.watches and owner not in self._told_of(worker, place):
             self.world.fail(worker.node, f"{owner} has brought its report of {place}, and it is not told")
