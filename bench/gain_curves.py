@@ -96,7 +96,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def times(pairs: Sequence[tuple[float, float]]) -> Times | None:
-    """None where a seed of the other arm learnt nothing, so that there is nothing to multiply."""
+    """How many times as much the first of each pair learnt; None where a second learnt nothing."""
     if not pairs or min(theirs for _, theirs in pairs) <= 0:
         return None
     mean = fmean(ours for ours, _ in pairs) / fmean(theirs for _, theirs in pairs)
