@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
 
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
@@ -55,8 +58,11 @@ class Sandbox:
         several threads, five times a second."""
         self._is_stopped = is_stopped
 
-    def run(self, program: str, stdin: str = "") -> Verdict:
-        """Run one program and wait for it. Raises SandboxUnavailable when the sandbox has stopped working."""
+    def run(self, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
+        """Run one program and wait for it, `wall_s` at most where that is less than the limits give.
+
+        Raises SandboxUnavailable when the sandbox has stopped working.
+        """
         try:
             source, feed = program.encode(), stdin.encode()
         except UnicodeEncodeError:
@@ -66,10 +72,11 @@ class Sandbox:
         if self._is_stopped():
             return Verdict(status="stopped")
         ended = None
+        limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
-            ended = self._perform(self.isolation, self.limits, source, feed, self._is_stopped)
+            ended = self._perform(self.isolation, limits, source, feed, self._is_stopped)
             if ended.stdout.startswith(READY) or ended.cut:
-                return judge(ended, self.limits)
+                return judge(ended, limits)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
 
     def run_all(self, programs: Sequence[str], stdins: Sequence[str] = ()) -> list[Verdict]:

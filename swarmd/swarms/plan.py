@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -139,6 +139,9 @@ class Plan(abc.ABC):
             is_cancelled: whether the stage has been cancelled, from any thread. What takes long in `react` and `score`
                 looks at it and then ends within a second or two, with any answer: none of it is used.
         """
+
+    def expect(self, peers: Collection[str]) -> None:  # noqa: B027
+        """Told in each stage, after `begin`, whose groups are going to be scored: they share what that may cost."""
 
     @abc.abstractmethod
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:

@@ -1,13 +1,14 @@
-"""Programs run for this swarm: each once, remembered, and within a stage's bounds for own ones and peers'."""
+"""Programs run for this swarm: each once, remembered, and within a stage's bounds for own ones and each peer's."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -27,15 +28,18 @@ class Executions:
     Args:
         sandbox: where they run.
         own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
-        rerun_s: the same of `verify`.
+        rerun_s: the same of `verify` for all peers together, an even share for each; own groups have as much as a peer.
 
-    After these seconds no program is begun; those under way go on within the sandbox's limits.
+    After these seconds no program is begun. In `run` those under way go on within the sandbox's limits, in `verify`
+    they end: what ended so proves nothing.
     """
 
     def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
         self._sandbox = sandbox
         self._own_s, self._rerun_s = own_s, rerun_s
-        self._own_spent_s = self._spent_s = 0.0
+        self._own_spent_s = 0.0
+        self._peers: frozenset[str] = frozenset()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)  # by peer
         self._told = False
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
@@ -44,8 +48,14 @@ class Executions:
         """Give the seconds anew, and run programs until this says otherwise."""
         self._sandbox.heed(is_cancelled)
         with self._lock:
-            self._own_spent_s = self._spent_s = 0.0
+            self._own_spent_s = 0.0
+            self._peers = frozenset()
+            self._spent_s.clear()
             self._told = False
+
+    def share(self, peers: Collection[str]) -> None:
+        """Whose programs may come to `verify` in this stage; all others together have what one of these has."""
+        self._peers = frozenset(peers)
 
     def run(self, program: str) -> Verdict | None:
         """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
@@ -69,33 +79,45 @@ class Executions:
             log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
         return affordable
 
-    def _perform(self, program: str) -> Verdict | None:
+    def _perform(self, program: str, wall_s: float = math.inf) -> Verdict | None:
+        """Run a program and remember what came of it, unless `wall_s` or the stage's cancellation ended it."""
         try:
-            verdict = self._sandbox.run(program)
+            verdict = self._sandbox.run(program, wall_s=wall_s)
         except SandboxUnavailable as error:
             log.warning("a program could not be run: %s", error)
             return None
-        if verdict.status == "stopped":
+        cut_short = verdict.status == "timeout" and verdict.wall_s >= wall_s
+        if verdict.status == "stopped" or cut_short:
             return None
         self._remember(program, verdict)
         return verdict
 
-    def verify(self, programs: Iterable[str]) -> dict[str, Verdict | None]:
+    def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
         """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
         not work or the stage was cancelled. Empty when that would go beyond the bounds, so that no completion is better
         off than another.
+
+        Args:
+            peer: who wrote them; empty for this node.
         """
         known = {program: self._recall(program) for program in programs}
         unknown = [program for program, verdict in known.items() if verdict is None]
         if len(unknown) > RERUNS_MAX:
             return {}
         for program in unknown:
-            begun = time.monotonic()
-            if self._spent_s >= self._rerun_s:
+            left_s = self._left_s(peer)
+            if left_s <= 0:
                 return {}
-            known[program] = self._perform(program)
-            self._spent_s += time.monotonic() - begun
-        return known
+            begun = time.monotonic()
+            known[program] = self._perform(program, left_s)
+            self._spent_s[self._payer(peer)] += time.monotonic() - begun
+        return {} if None in known.values() and self._left_s(peer) <= 0 else known
+
+    def _left_s(self, peer: str) -> float:
+        return self._rerun_s / max(1, len(self._peers)) - self._spent_s[self._payer(peer)]
+
+    def _payer(self, peer: str) -> str:
+        return peer if peer in self._peers else ""
 
     def _recall(self, program: str) -> Verdict | None:
         with self._lock:

@@ -7,7 +7,7 @@ same programs have printed the same here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ MIXTURE = (
     *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
+AUTHOR = "swarmd-author"  # in a question's entry: who answers it
 CORRECT = 0.99  # accuracy from which an answer counts as right
 
 
@@ -79,9 +80,13 @@ class CodePlan(Plan):
         """See `Plan.begin`."""
         self._executions.begin_stage(is_cancelled)
 
+    def expect(self, peers: Collection[str]) -> None:
+        """See `Plan.expect`: they share the seconds for peers' programs."""
+        self._executions.share(peers)
+
     def draw(self, place: StageId, material: Material) -> Iterator[Question]:
         """See `Plan.draw`."""
-        return map(self._dress, self._questions.draw(place, material))
+        return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
 
     def hold_out(self, task: str, count: int) -> list[Question]:
         """See `Plan.hold_out`."""
@@ -93,7 +98,7 @@ class CodePlan(Plan):
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
         """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
-        return self._dress(self._questions.regenerate(reference, place, material))
+        return self._dress(self._questions.regenerate(reference, place, material), place.peer)
 
     def react(self, question: Question, text: str) -> str | None:
         """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
@@ -121,7 +126,8 @@ class CodePlan(Plan):
         wanted = [each.program for found in executions for each in found[: form.EXECUTIONS_MAX]]
         verdicts = {}
         if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
-            verdicts = self._executions.verify([program for program in wanted if program is not None])
+            programs = [program for program in wanted if program is not None]
+            verdicts = self._executions.verify(programs, question.entry.get(AUTHOR, ""))
         scores = []
         for text, found in zip(completions, executions, strict=True):
             broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)
@@ -163,12 +169,13 @@ class CodePlan(Plan):
         """See `Plan.load_memory`."""
         self._questions.load_memory(memory)
 
-    def _dress(self, question: Question) -> Question:
-        """The question under this swarm's own system prompt."""
+    def _dress(self, question: Question, author: str = "") -> Question:
+        """The question under this swarm's own system prompt, with whose answers to it are scored."""
         reference = question.reference
         number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
         system = make_system(self._options.prompt, number, self._options.rewards == "compat")
-        return msgspec.structs.replace(question, messages=(*system, question.messages[-1]))
+        entry = {**question.entry, AUTHOR: author}
+        return msgspec.structs.replace(question, messages=(*system, question.messages[-1]), entry=entry)
 
 
 def make_questions(

@@ -136,6 +136,7 @@ class PeerGroups:
         taken: Counter[str] = Counter()
         fresh = frozenset(order.rollouts)
         recent = {(ref.peer, ref.round, ref.stage) for ref in fresh if ref.peer != self._own}
+        self._plan.expect(sorted({peer for peer, _, _ in recent}))
         for _, offers in sorted(self._offers(order, read, collected).items()):
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import threading
 import time
@@ -180,6 +181,30 @@ def test_running_peers_programs_again_has_a_bound(question: Question, monkeypatc
     assert plan.score(question, [fine])[0].parts["programs"] == 0.1
 
 
+def test_a_peers_slow_programs_spend_no_other_peers_seconds() -> None:
+    """One of two peers has half of them, to the end of which its program under way runs and no longer."""
+    plan = plan_of(rerun_s=10.0, limits={"wall_s": 60.0})
+    plan.begin(lambda: False)
+    plan.expect(("slow", "honest"))
+    slow, honest = (next(plan.draw(StageId(peer, 3, 0), NO_MATERIAL)) for peer in ("slow", "honest"))
+    hang = [program_of(f"import signal\nsignal.pause()  # {n}") + "\n<output>\n1\n</output>\n" for n in range(4)]
+    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
+    begun = time.monotonic()
+    assert [score.parts["programs"] for score in plan.score(slow, [*hang, fine])] == [0.0] * 5
+    assert time.monotonic() - begun < 30.0, "one of them may take 60 s"
+    assert plan.score(slow, [fine])[0].parts["programs"] == 0.0
+    assert plan.score(honest, [fine])[0].parts["programs"] == 0.1
+
+
+def test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow() -> None:
+    plan = plan_of(rerun_s=0.05, limits={"wall_s": 60.0})  # no Python starts within it
+    question = next(plan.draw(PLACE, NO_MATERIAL))
+    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
+    score = plan.score(question, [fine])[0]
+    assert (score.parts["programs"], score.failed) == (0.0, False)
+    assert ask(plan, question, "print(1)") == "\n<output>\n1\n</output>\n"
+
+
 def test_own_programs_have_a_bound_in_a_stage_too(
     question: Question, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,9 +248,9 @@ def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     runs: list[str] = []
     real = Sandbox.run
 
-    def run(self: Sandbox, program: str, stdin: str = "") -> Verdict:
+    def run(self: Sandbox, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
         runs.append(program)
-        return real(self, program, stdin)
+        return real(self, program, stdin, wall_s)
 
     monkeypatch.setattr(Sandbox, "run", run)
     return runs
@@ -250,7 +275,7 @@ def test_what_differs_from_run_to_run_counts_for_the_node_that_ran_it(question: 
 def test_a_sandbox_that_broke_is_told_and_counted(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
 
-    def refuse(self: Sandbox, program: str, stdin: str = "") -> Verdict:
+    def refuse(self: Sandbox, program: str, stdin: str = "", wall_s: float = math.inf) -> Verdict:
         raise SandboxUnavailable("no more processes")
 
     monkeypatch.setattr(Sandbox, "run", refuse)

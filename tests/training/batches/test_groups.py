@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -192,6 +192,26 @@ def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancell
     peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
     with pytest.raises(Cancelled):
         peers.collect(order(5, (ref,)), lambda _: body, 0, cancellation)
+
+
+class Sharing(DigitsPlan):
+    """Notes what it is told, and in which order."""
+
+    told: list[str]
+
+    def expect(self, peers: Collection[str]) -> None:
+        self.told = [*peers]
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        self.told.append("score")
+        return super().score(question, completions)
+
+
+def test_a_plan_hears_whose_groups_come_before_any_is_scored(policy: Policy) -> None:
+    plan = Sharing(SwarmConfig(id="test"))
+    bodies = [publish(peer, [answered(drawn(peer, 1)[0], "right", "wrong")]) for peer in ("b", "a", "me")]
+    collect(policy, *bodies, plan=plan)
+    assert plan.told == ["a", "b", "score", "score"]
 
 
 def test_a_reward_that_is_no_number_is_a_failed_one() -> None:
