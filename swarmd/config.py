@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
@@ -18,6 +17,7 @@ from swarmd.config_checks import check_together
 from swarmd.core.values import AlonePolicy, BehindPolicy, Drive, Role, Votes
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.toml_lines import line_of
+from swarmd.toml_text import check_names, parse_toml, read_toml
 
 NUMBER_MAX = 1e9  # thirty years, as seconds; JSON has no infinity, and no wait is without an end
 Positive = Annotated[float, msgspec.Meta(gt=0, le=NUMBER_MAX)]
@@ -358,23 +358,29 @@ def load_config(path: Path) -> Config:
         NotFoundError: there is no such file.
         ConfigError: it is unreadable, no TOML, has an unknown key or a wrong value; the message names the key.
     """
+    return parse_config(read_config_text(path), str(path))
+
+
+def read_config_text(path: Path) -> str:
+    """A configuration file's text, which nobody has checked. Raises NotFoundError and ConfigError as `load_config`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_toml(path)
+        check_names(text)
+        return text
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no configuration file {path}", "Copy one from configs/ and edit it") from error
     except IsADirectoryError as error:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
-    return parse_config(text, str(path))
 
 
 def parse_config(text: str, origin: str) -> Config:
     """Check configuration text; `origin` names it in errors. Raises ConfigError as `load_config` does."""
     try:
-        tables = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a nesting without an end
+        tables = parse_toml(text)
+    except ValueError as error:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
     try:
         refuse_unknown_keys(tables, Config, "", origin)

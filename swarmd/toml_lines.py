@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-TABLE = re.compile(r"\s*\[(\[?)\s*([^\]]+?)\s*\]")
+TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
 KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNKNOWN = re.compile(r"unknown key '([^']+)'")
 NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
@@ -29,7 +29,7 @@ def lines_of(text: str) -> dict[str, int]:
     table, elements = "", Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := TABLE.match(line):
-            name = table = plain(header[2])
+            name = table = plain(header[2].strip())
             if header[1]:
                 table = f"{name}[{elements[name]}]"
                 elements[name] += 1

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from swarmd.backup.archive import is_questions
-
-TEXT_BYTES_MAX = 2 * 1024 * 1024  # of a configuration or manifest
+from swarmd.toml_text import parse_toml, read_toml
 
 
 def find_questions(root: Path, texts: Sequence[Path]) -> dict[str, Path]:
@@ -29,9 +27,8 @@ def find_questions(root: Path, texts: Sequence[Path]) -> dict[str, Path]:
 def _options(text: Path) -> Iterator[Any]:
     """`swarm.options` of a configuration, `recipe.options` of a manifest."""
     try:
-        with text.open("rb") as file:
-            tables = tomllib.loads(file.read(TEXT_BYTES_MAX).decode())
-    except (OSError, ValueError, RecursionError):
+        tables = parse_toml(read_toml(text))
+    except (OSError, ValueError):
         return
     for above in (tables.get("swarm"), tables.get("recipe")):
         if isinstance(above, Mapping):

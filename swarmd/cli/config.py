@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +12,8 @@ import typer
 from tomlkit.container import Container
 from tomlkit.items import Item, Table
 
-from swarmd.config import Config, Section, SwarmConfig, load_config
+from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
+from swarmd.toml_text import parse_toml
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
@@ -55,7 +55,7 @@ def show(file: Annotated[Path | None, typer.Argument(help="The TOML file; withou
         typer.echo(render_config(DEFAULTS, {"swarm": {"id": ""}}, "required"), nl=False)
         return
     config = load_config(file)
-    typer.echo(render_config(config, tomllib.loads(file.read_text(encoding="utf-8")), file.name), nl=False)
+    typer.echo(render_config(config, parse_toml(read_config_text(file)), file.name), nl=False)
 
 
 def render_config(config: Config, given: dict[str, Any], origin: str) -> str:

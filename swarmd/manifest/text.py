@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from swarmd.errors import ConfigError, ManifestError, NotFoundError
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
+from swarmd.toml_text import parse_toml
 
 MANIFEST_BYTES_MAX = 64 * 1024
 
@@ -87,8 +87,8 @@ def parse_manifest(text: str) -> Manifest:
 
 def _parse_toml(text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a nesting without an end
+        return parse_toml(text)
+    except ValueError as error:
         raise ManifestError(f"it is not valid TOML: {error}") from error
 
 

@@ -6,6 +6,13 @@ from tests.mutation.planting import Mutant
 
 OUTSIDE = (
     Mutant(
+        "a name of any number of parts is read",
+        "swarmd/toml_text.py",
+        "    check_names(text)\n    try:\n        tables",
+        "    try:\n        tables",
+        ("tests/test_toml_text.py::test_a_name_of_thousands_of_parts_is_refused_before_it_is_read",),
+    ),
+    Mutant(
         "one peer's slow programs spend all peers' seconds",
         "swarmd/swarms/code/execution.py",
         '        return peer if peer in self._peers else ""\n',

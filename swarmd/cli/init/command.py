@@ -191,12 +191,12 @@ def amend_config(path: Path, amendments: dict[str, Any]) -> None:
     import tomlkit
 
     from swarmd.cli.local_swarm.layout import fill_in
-    from swarmd.config import parse_config
+    from swarmd.config import parse_config, read_config_text
     from swarmd.eventlog.files import sync_directory
 
     if not amendments:
         return
-    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    document = tomlkit.parse(read_config_text(path))
     for dotted, value in amendments.items():
         fill_in(document, dotted, value)
     text = tomlkit.dumps(document)

@@ -11,7 +11,7 @@ import msgspec
 import tomlkit
 
 from swarmd.cli.fit import device_named
-from swarmd.config import Config, TrainingConfig, load_config
+from swarmd.config import Config, TrainingConfig, load_config, read_config_text
 from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
 
@@ -119,7 +119,7 @@ def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
         changes: further keys of [training].
     """
     path = weighing.profile.path
-    document = tomlkit.parse(path.read_text(encoding="utf-8")) if path else tomlkit.document()
+    document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
     document["role"] = "coordinator"
     document.pop("name", None)  # of the node that the profile was written for
     swarm: Any = document.setdefault("swarm", tomlkit.table())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +12,14 @@ import msgspec
 import tomlkit
 
 from swarmd.cli.swarm.questions import bring_questions, questions_of
-from swarmd.config import Config, SwarmConfig, load_config, parse_config
+from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths, configs_directory
 from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import require_model
 
 LOOPBACK = "127.0.0.1"
@@ -158,8 +158,8 @@ def _kept_port(place: NodePlace) -> int:
     if not place.config.exists():
         return 0
     try:
-        written = tomllib.loads(place.config.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError:
+        written = parse_toml(read_toml(place.config))
+    except ValueError:
         return 0  # it is written anew in any case
     kept = re.search(r"/tcp/(\d+)", str(written.get("dht", {}).get("listen", "")))
     return int(kept[1]) if kept else 0
@@ -223,14 +223,14 @@ def write_config(place: NodePlace, values: Mapping[str, Any], source: ConfigSour
     check_kind(config.swarm)
     questions = questions_of(config.swarm.options)
     if questions and not Path(questions).is_absolute():
-        home = template.parent / tomllib.loads(template.read_text(encoding="utf-8")).get("data", DATA)
+        home = template.parent / parse_toml(read_config_text(template)).get("data", DATA)
         bring_questions(home, config.swarm.options, place.root)
     return config
 
 
 def fill_template(template: Path, values: Mapping[str, Any]) -> str:
     """A configuration's text with values by dotted key put in; comments stay. Raises ConfigError."""
-    document = tomlkit.parse(template.read_text(encoding="utf-8"))
+    document = tomlkit.parse(read_config_text(template))
     for dotted, value in values.items():
         fill_in(document, dotted, value)
     return tomlkit.dumps(document)
@@ -256,6 +256,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise ConfigError(f"the setting {text!r} is no KEY=VALUE", "Write for example training.steps=5")
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        return key, parse_toml(f"value = {value}")["value"]
+    except ValueError:
         return key, value

@@ -1,0 +1,58 @@
+"""TOML that somebody else may have written: as much as there is room for, and no names within names without an end.
+
+tomllib keeps every beginning of a name with dots, so that one of 20,000 parts, 40 KB of text, takes 2 GB.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+TEXT_BYTES_MAX = 2 * 1024 * 1024
+PARTS_MAX = 32  # of one name with dots
+DEPTH_MAX = 64  # of tables and arrays in each other
+
+_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*"""
+_ENDLESS = re.compile(rf"""(?<![\w\-."'\\])(?:{_PART}){{{PARTS_MAX},}}""", re.ASCII)
+
+
+def read_toml(path: Path) -> str:
+    """A file's text. Raises ValueError where it is too large or not UTF-8, OSError."""
+    with path.open("rb") as file:
+        content = file.read(TEXT_BYTES_MAX + 1)
+    if len(content) > TEXT_BYTES_MAX:
+        raise ValueError(f"it has more than {TEXT_BYTES_MAX} bytes")
+    return content.decode("utf-8").replace("\r\n", "\n")
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables in a text. Raises ValueError: it is no TOML, or nested beyond the bounds."""
+    check_names(text)
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("its values are nested without an end") from None
+    _check_depth(tables)
+    return tables
+
+
+def check_names(text: str) -> None:
+    """Look, before it is parsed, for names that would take much memory to read. Raises ValueError."""
+    if found := _ENDLESS.search(text):
+        raise ValueError(f"a name has more than {PARTS_MAX} parts: {found[0][:40]}…")
+
+
+def _check_depth(tables: dict[str, Any]) -> None:
+    level: list[Any] = [tables]
+    for _ in range(DEPTH_MAX):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return
+    raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
+
+
+def _inside(value: Any) -> list[Any]:
+    within = value.values() if isinstance(value, dict) else value
+    return [each for each in within if isinstance(each, dict | list)]

@@ -1,0 +1,79 @@
+"""TOML of somebody else's making: what it may cost to read it."""
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from swarmd.toml_lines import line_of
+from swarmd.toml_text import DEPTH_MAX, PARTS_MAX, TEXT_BYTES_MAX, parse_toml, read_toml
+
+ENDLESS = ".".join(["a"] * 20_000)
+WAYS = {
+    "a key": f"{ENDLESS} = 1",
+    "a table": f"[{ENDLESS}]\nb = 1",
+    "one of several tables": f"[[ {ENDLESS} ]]\nb = 1",
+    "an inline table": f"b = {{c = 1, {ENDLESS} = 1}}",
+    "blanks": f"{ENDLESS.replace('.', ' . ')} = 1",
+    "quotes": f"{ENDLESS.replace('a', chr(34) + 'a.b' + chr(34))} = 1",
+    "quotes in quotes": ".".join([r'"\""'] * 20_000) + " = 1",
+    "other quotes": f"{ENDLESS.replace('a', chr(39) * 2)} = 1",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_name_of_thousands_of_parts_is_refused_before_it_is_read(way: str) -> None:
+    with pytest.raises(ValueError, match="parts"):
+        parse_toml(WAYS[way])
+
+
+def test_the_refusal_takes_no_memory() -> None:
+    """It took 2 GB of address space; the limit leaves none of it to the interpreter."""
+    script = "import sys; from swarmd.toml_text import parse_toml\nparse_toml(sys.stdin.read())"
+    least = 512 * 1024 * 1024
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (least, least))
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script], input=WAYS["a key"], text=True, capture_output=True, preexec_fn=limit
+    )
+    assert ended.stderr.splitlines()[-1].startswith("ValueError: a name has more than")
+
+
+def test_names_of_many_parts_and_values_in_values_are_read_up_to_the_bounds() -> None:
+    name = ".".join(["a"] * PARTS_MAX)
+    assert parse_toml(f"{name} = 'b'")["a"]
+    assert parse_toml("text = 'one.two.three. And so on, and on. And on.'\n# 1.2.3\nversion = '1.2.3.4'")
+    deep = DEPTH_MAX - 2
+    assert parse_toml(f"x = {'[' * deep}{']' * deep}")
+    with pytest.raises(ValueError, match="deep"):
+        parse_toml(f"x = {'[' * DEPTH_MAX}{']' * DEPTH_MAX}")
+    with pytest.raises(ValueError, match=r"without an end|maximum"):
+        parse_toml(f"x = {'[' * 50_000}{']' * 50_000}")
+
+
+def test_short_names_in_each_other_are_no_way_around_the_bounds() -> None:
+    name = ".".join(["a"] * PARTS_MAX)
+    with pytest.raises(ValueError, match="deep"):
+        parse_toml(f"{name} = {{{name} = {{{name} = 1}}}}")
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match=str(TEXT_BYTES_MAX)):
+        read_toml(Path("/dev/zero"))
+
+
+def test_looking_for_names_and_lines_takes_no_longer_than_the_text() -> None:
+    """A pattern that begins anew at each character takes minutes for each of these."""
+    size = 50_000
+    odd = ["a" * size, "a " * size, '"' * size, "'" * size, '"\\' * size, "a." * 31 + " " * size, "[" + " " * size]
+    begun = time.process_time()
+    for text in odd:
+        with pytest.raises(ValueError):
+            parse_toml(text)
+        line_of(f"x = '''\n{text}\n'''\n", "unknown key 'y'")
+    assert time.process_time() - begun < 30.0
