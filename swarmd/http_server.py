@@ -7,10 +7,11 @@ import hmac
 import ipaddress
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from swarmd.errors import AddressInUse, ConfigError, ExitCode
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 SILENT_S = 10.0  # a connection without a whole request's head is closed after this
 CONNECTIONS_MAX = 256
+NETWORK_BITS = 64  # of an IPv6 address; whoever has one has 2**64 of them
+UNKNOWN = "?"
 TOKEN_CHARS_MIN = 16
 TOKEN = SecretKind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
 
@@ -109,11 +112,70 @@ def bears_token(authorization: str, token: str) -> bool:
     return scheme.lower() == "bearer" and right
 
 
+def origin_of(host: str) -> str:
+    """The address, or of IPv6 the network that one customer has, whose connections and requests count together."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host or UNKNOWN
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(address), NETWORK_BITS), strict=False))
+
+
 class _TooMany(asyncio.Protocol):
     """Takes the place of a connection that is one too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
+
+
+class _Places:
+    """Makes the protocols of a server's connections. At the bound a new one takes the place of one on which nothing is
+    answered, of the address that has most of them the oldest: whoever holds connections keeps nobody out.
+    """
+
+    def __init__(self, app: web.Application) -> None:
+        self.http: web.Server | None = None
+        self._answering: set[asyncio.BaseProtocol] = set()
+        app.middlewares.insert(0, self._note())
+
+    def __call__(self) -> asyncio.Protocol:
+        assert self.http is not None, "the server is set up"
+        return self.http() if self._find() else _TooMany()
+
+    def _find(self) -> bool:
+        assert self.http is not None
+        there = [(each, each.transport) for each in self.http.connections]
+        alive = [(each, transport) for each, transport in there if transport and not transport.is_closing()]
+        if len(alive) < CONNECTIONS_MAX:
+            return True
+        origins = Counter(_peer_of(transport) for _, transport in alive)
+        waiting = [transport for each, transport in alive if each not in self._answering]
+        if waiting:
+            max(waiting, key=lambda transport: origins[_peer_of(transport)]).abort()
+        return bool(waiting)
+
+    def _note(self) -> Any:
+        from aiohttp import web
+
+        @web.middleware
+        async def note(
+            request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+        ) -> web.StreamResponse:
+            self._answering.add(request.protocol)
+            try:
+                return await handler(request)
+            finally:
+                self._answering.discard(request.protocol)
+
+        return note
+
+
+def _peer_of(transport: asyncio.BaseTransport) -> str:
+    return origin_of((transport.get_extra_info("peername") or ("",))[0])
 
 
 @asynccontextmanager
@@ -128,16 +190,14 @@ async def listening(app: web.Application, address: Address, stop_s: float) -> As
     """
     from aiohttp import web  # here: other servers have no use for its memory
 
+    places = _Places(app)
     runner = web.AppRunner(
         app, access_log=None, keepalive_timeout=SILENT_S, auto_decompress=False, shutdown_timeout=stop_s
     )
     await runner.setup()
-    http = runner.server
-    assert http is not None
+    places.http = runner.server
     try:
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _TooMany() if len(http.connections) >= CONNECTIONS_MAX else http(), *address
-        )
+        server = await asyncio.get_running_loop().create_server(places, *address)
     except OSError as error:
         await runner.cleanup()
         raise AddressInUse(

@@ -1,13 +1,18 @@
-"""What every server of swarmd asks of a token and of its address."""
+"""What every server of swarmd asks of a token and of its address, and whom it lets in."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
+from swarmd import http_server
 from swarmd.errors import ConfigError
-from swarmd.http_server import TOKEN_CHARS_MIN, Address, bears_token, check_listen, load_token
+from swarmd.http_server import TOKEN_CHARS_MIN, Address, bears_token, check_listen, listening, load_token
 
 
 def kept(path: Path, text: str) -> str:
@@ -42,3 +47,86 @@ def test_an_address_that_others_reach_needs_a_token(host: str) -> None:
 def test_an_address_of_this_machine_alone_needs_none(host: str) -> None:
     check_listen(Address(host, 1), "", "the page")
     assert bears_token("", "") and not bears_token("", "token") and not bears_token("Basic token", "token")
+
+
+PLACES = 8
+GET = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Held:
+    """A server of a few places, which answers when it is told to."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.connections: list[Connection] = []
+
+    async def hold(self, host: str, sent: bytes, count: int = PLACES) -> None:
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port, local_addr=(host, 0))
+            writer.write(sent)
+            self.connections.append((reader, writer))
+        await asyncio.sleep(0.1)
+
+    async def ask(self) -> bytes:
+        """The status line that a newcomer gets; nothing where it is turned away."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            writer.write(GET + b"Connection: close\r\n\r\n")
+            return await asyncio.wait_for(reader.readline(), 10.0)
+        except ConnectionError:
+            return b""
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(monkeypatch: pytest.MonkeyPatch, answering: asyncio.Event) -> AsyncIterator[Held]:
+    async def answer(request: web.Request) -> web.Response:
+        await answering.wait()
+        return web.Response(text="yes")
+
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", PLACES)
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with listening(app, Address("127.0.0.1", 0), 0.1) as url:
+        held = Held(int(url.rpartition(":")[2]))
+        try:
+            yield held
+        finally:
+            for _, writer in held.connections:
+                writer.close()
+
+
+@pytest.mark.parametrize("sent", [b"", GET, GET + b"\r\n"], ids=["nothing", "half a request", "a request, and no more"])
+@pytest.mark.anyio
+async def test_who_holds_connections_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    answering = asyncio.Event()
+    answering.set()
+    async with serving(monkeypatch, answering) as held:
+        await held.hold("127.0.0.2", sent, 2 * PLACES)
+        for _ in range(PLACES):
+            assert await held.ask() == b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.anyio
+async def test_who_has_one_connection_keeps_it_beside_a_crowd_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = asyncio.Event()
+    answering.set()
+    async with serving(monkeypatch, answering) as held:
+        await held.hold("127.0.0.3", GET, 1)
+        await held.hold("127.0.0.2", GET, 3 * PLACES)
+        reader, writer = held.connections[0]
+        writer.write(b"\r\n")
+        assert await asyncio.wait_for(reader.readline(), 10.0) == b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.anyio
+async def test_what_is_being_answered_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    answering = asyncio.Event()
+    async with serving(monkeypatch, answering) as held:
+        await held.hold("127.0.0.2", GET + b"\r\n")
+        assert await held.ask() == b""
+        answering.set()
+        told = [await asyncio.wait_for(reader.readline(), 10.0) for reader, _ in held.connections]
+        assert told == [b"HTTP/1.1 200 OK\r\n"] * PLACES

@@ -207,6 +207,9 @@ class Endpoints(Protocol):
     async def leave_laggards(self) -> None:
         """Leave endpoints alone that are far behind the one that is farthest."""
 
+    def leave_current(self, reason: str) -> None:
+        """Leave the endpoint that answered last alone for a while, where there is another one to turn to."""
+
 
 class HeadNews(Protocol):
     """Tells when it is worth looking at the chain."""

@@ -6,6 +6,41 @@ from tests.mutation.planting import Mutant
 
 OUTSIDE = (
     Mutant(
+        "an endpoint that answers to no avail is asked for ever",
+        "swarmd/chain/watching/watcher.py",
+        "if self._failures % LEFT_AFTER == 0 and",
+        "if False and",
+        ("tests/chain/watching/test_watcher.py::test_an_endpoint_that_answers_to_no_avail_is_left_for_another",),
+    ),
+    Mutant(
+        "a websocket's handshake is led anywhere",
+        "swarmd/chain/endpoints/endpoint.py",
+        "aiohttp.ClientSession(trace_configs=[_without_redirects()])",
+        "aiohttp.ClientSession()",
+        ("tests/chain/endpoints/test_rpc.py::test_a_websocket_leads_nowhere_else",),
+    ),
+    Mutant(
+        "connections that are held keep newcomers out",
+        "swarmd/http_server.py",
+        "        if waiting:\n            max(",
+        "        waiting = []\n        if waiting:\n            max(",
+        ("tests/test_http_server.py::test_who_holds_connections_keeps_nobody_out",),
+    ),
+    Mutant(
+        "the oldest connection gives way, whoever has most",
+        "swarmd/http_server.py",
+        "max(waiting, key=lambda transport: origins[_peer_of(transport)]).abort()",
+        "waiting[0].abort()",
+        ("tests/test_http_server.py::test_who_has_one_connection_keeps_it_beside_a_crowd_of_one_address",),
+    ),
+    Mutant(
+        "a request that is being answered gives way",
+        "swarmd/http_server.py",
+        "if each not in self._answering]",
+        "if each]",
+        ("tests/test_http_server.py::test_what_is_being_answered_gives_way_to_nobody",),
+    ),
+    Mutant(
         "a name of any number of parts is read",
         "swarmd/toml_text.py",
         "    check_names(text)\n    try:\n        tables",

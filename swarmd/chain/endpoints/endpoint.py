@@ -228,7 +228,7 @@ class SocketEndpoint(RpcEndpoint):
     async def _connected(self) -> aiohttp.ClientWebSocketResponse:
         async with self._connecting:
             if self._socket is None:
-                self._session = self._session or aiohttp.ClientSession()
+                self._session = self._session or aiohttp.ClientSession(trace_configs=[_without_redirects()])
                 self._socket = await self._open(self._session)
                 self._reader = asyncio.create_task(self._read(self._socket))
             return self._socket
@@ -291,6 +291,17 @@ class SocketEndpoint(RpcEndpoint):
         if self._session is not None:
             await self._session.close()
         self._session = self._reader = None
+
+
+def _without_redirects() -> aiohttp.TraceConfig:
+    """For websockets, whose handshake aiohttp would have lead anywhere, also to services of this machine."""
+
+    async def refuse(*_: object) -> None:
+        raise aiohttp.ClientError("redirected")
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_request_redirect.append(refuse)
+    return tracing
 
 
 def endpoint_of(url: str, call_s: float) -> RpcEndpoint:

@@ -47,6 +47,9 @@ class RpcEndpoints:
     async def leave_laggards(self) -> None:
         await pause_lagging_endpoints(self._rpc)
 
+    def leave_current(self, reason: str) -> None:
+        self._rpc.leave_current(reason, ALONE_S)
+
 
 async def has_block(rpc: Rpc, block: BlockRef) -> bool:
     """Whether any endpoint has this block on its chain; those that do not are left alone then."""

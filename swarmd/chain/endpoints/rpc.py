@@ -149,6 +149,13 @@ class Rpc:
                 self._probe(health)
         return well + due
 
+    def leave_current(self, reason: str, pause_s: float) -> None:
+        """Turn to another endpoint for a while, where there is one that is well: this one answers, and to no avail."""
+        current = [health for health in self._healths if health.well and health.endpoint.name == self.current]
+        if current and any(health.well for health in self._healths if health not in current):
+            for health in current:
+                health.failed(Throttled(f"{health.endpoint.name} answers, and to no avail: {reason}", pause_s))
+
     async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
         """A call to one endpoint. Raises as `request` does."""
         try:

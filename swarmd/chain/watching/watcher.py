@@ -24,11 +24,12 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one
+LEFT_AFTER = 2  # looks in vain at what an endpoint does answer, before another one is asked
 DEGRADED_AFTER = 3  # looks in vain, one after another
 ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
 PAUSE_S, PAUSE_MAX_S = 0.25, 4.0  # after a look in vain, doubled with each further one
@@ -139,6 +140,8 @@ class Watcher:
         """Say so once, and let some time pass."""
         log.debug("look in vain: %s", error.message)
         self._failures += 1
+        if self._failures % LEFT_AFTER == 0 and not isinstance(error, EndpointFailed):
+            self._endpoints.leave_current(error.message)
         if self._failures >= (ABSENT_AFTER if isinstance(error, NotThere) else DEGRADED_AFTER) and not self._degraded:
             self._degraded = True
             log.warning("the chain cannot be followed: %s", error.message)

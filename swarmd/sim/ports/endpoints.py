@@ -318,6 +318,9 @@ class SimEndpoints:
     async def leave_laggards(self) -> None:
         await self._line.travel()
 
+    def leave_current(self, reason: str) -> None:
+        """All of them show the same chain."""
+
 
 class SimHeads:
     """See `swarmd.chain.ports.HeadNews`; a subscription that most processes have.

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarmd.http_server import Address, is_loopback
+from swarmd.http_server import Address, is_loopback, origin_of
 from swarmd.web.http.answers import JsonAnswer, refusal
 from swarmd.web.http.login import admits
-from swarmd.web.http.origins import asker, origin_of
+from swarmd.web.http.origins import asker
 from swarmd.web.http.protocol import RESERVED, cut
 
 TARGET_BYTES_MAX = 4096  # path and query

@@ -16,8 +16,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from swarmd.http_server import CONNECTIONS_MAX, SILENT_S
-from swarmd.web.http.origins import origin_of
+from swarmd.http_server import CONNECTIONS_MAX, SILENT_S, origin_of
 
 HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400
 RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, which answer health probes only

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from swarmd.chain.endpoints import endpoint, rpc
 from swarmd.chain.endpoints.endpoint import retry_after_s
@@ -249,6 +250,22 @@ async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> N
         await asyncio.sleep(rpc.BACKOFF_S + 0.05)
         assert await calls.request("eth_blockNumber", []) == hex(ground.height())
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
+        await calls.close()
+
+
+async def test_a_websocket_leads_nowhere_else(ground: Ground) -> None:
+    """A handshake that is redirected would ask services of this machine and its network, which no endpoint may."""
+
+    asked: list[str] = []
+
+    async def serve(request: web.BaseRequest) -> web.StreamResponse:
+        asked.append(request.path)
+        return web.Response(status=302, headers={"Location": "/admin?delete=1"})
+
+    async with RawTestServer(serve) as server:
+        calls = Rpc([str(server.make_url("/rpc")).replace("http", "ws"), ground.url], CHAIN_ID, 1.0)
+        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert calls.current == name_of(ground.url) and asked == ["/rpc"]
         await calls.close()
 
 

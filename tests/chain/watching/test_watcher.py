@@ -147,6 +147,42 @@ async def test_an_endpoint_that_stands_still_is_left_for_another(
             assert watch.seen(ChainReorged) == [] and watch.rpc.current == name_of(ground.url)
 
 
+async def refuse_blocks(call: dict[str, Any]) -> Answer:
+    return error(call, -32000, "not on this plan") if call["method"] == "eth_getBlockByNumber" else None
+
+
+async def refuse_logs(call: dict[str, Any]) -> Answer:
+    return error(call, -32000, "not on this plan") if call["method"] == "eth_getLogs" else None
+
+
+async def hide_blocks(call: dict[str, Any]) -> Answer:
+    return result(call, None) if call["method"] == "eth_getBlockByNumber" else None
+
+
+@pytest.mark.parametrize("act", [refuse_blocks, refuse_logs, hide_blocks])
+@pytest.mark.anyio
+async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(
+    ground: Ground, act: Callable[[dict[str, Any]], Awaitable[Answer]]
+) -> None:
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        between.act = act
+        async with watching(ground.config(between.url, ground.url)) as watch:
+            await watch.expect(ChainUp)
+            await watch.settle(ground)
+            assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
+
+
+@pytest.mark.anyio
+async def test_a_lone_endpoint_that_answered_to_no_avail_is_asked_again(ground: Ground) -> None:
+    async with middleman(ground.url) as between:
+        between.act = refuse_blocks
+        async with watching(ground.config(between.url)) as watch:
+            await watch.expect(ChainDegraded)
+            between.act = Middleman._pass_on
+            await watch.expect(ChainUp)
+
+
 # --- restarts ---
 
 

@@ -197,12 +197,12 @@ def test_a_peers_slow_programs_spend_no_other_peers_seconds() -> None:
 
 
 def test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow() -> None:
-    plan = plan_of(rerun_s=0.05, limits={"wall_s": 60.0})  # no Python starts within it
+    plan = plan_of(rerun_s=0.5, limits={"wall_s": 60.0})
     question = next(plan.draw(PLACE, NO_MATERIAL))
-    fine = program_of("print(1)") + "\n<output>\n1\n</output>\n"
-    score = plan.score(question, [fine])[0]
+    source = "import time\ntime.sleep(1)\nprint(1)"
+    score = plan.score(question, [program_of(source) + "\n<output>\n1\n</output>\n"])[0]
     assert (score.parts["programs"], score.failed) == (0.0, False)
-    assert ask(plan, question, "print(1)") == "\n<output>\n1\n</output>\n"
+    assert ask(plan, question, source) == "\n<output>\n1\n</output>\n"
 
 
 def test_own_programs_have_a_bound_in_a_stage_too(

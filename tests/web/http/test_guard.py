@@ -9,10 +9,9 @@ import httpx
 import pytest
 
 from swarmd.errors import ConfigError
-from swarmd.http_server import Address
+from swarmd.http_server import Address, origin_of
 from swarmd.web.http.guard import AccessRules, host_of, known_hosts
 from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
-from swarmd.web.http.origins import origin_of
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served
 
 TOKEN = "correct-horse-battery-staple"
