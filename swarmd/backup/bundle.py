@@ -25,6 +25,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
+from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
@@ -242,12 +243,19 @@ def _copy(part: Slice, to: Path) -> None:
     """Snapshots first: a copied one never speaks of an event that the copied segments lack."""
     snapshot_directory(to).mkdir(parents=True)
     try:
+        if sum(path.stat().st_size for path in (*part.snapshots, *part.segments)) > BYTES_MAX:
+            raise BundleError(f"the log's newest part has more than {BYTES_MAX} bytes", "See `swarmd log compact`")
         for path in part.snapshots:
-            shutil.copyfile(path, snapshot_directory(to) / path.name)
+            _copy_file(path, snapshot_directory(to) / path.name)
         for path in part.segments:
-            shutil.copyfile(path, to / path.name)
+            _copy_file(path, to / path.name)
     except FileNotFoundError as error:
         raise BundleError(f"{error.filename} was removed while the log was copied", "Try again") from error
+
+
+def _copy_file(path: Path, to: Path) -> None:
+    with open_regular(path) as source, to.open("xb") as copy:
+        shutil.copyfileobj(source, copy)
 
 
 def _manifest_of(root: Path, state: State, next_seq: int, first_seq: int, notes: tuple[str, ...]) -> BundleManifest:

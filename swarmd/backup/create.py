@@ -35,7 +35,7 @@ from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
-from swarmd.eventlog.files import sync_directory
+from swarmd.eventlog.files import open_regular, sync_directory
 from swarmd.eventlog.fold import fold_commit, newest_base, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
@@ -193,7 +193,7 @@ def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPa
     segments = list_segments(events)
     for path in segments[:-1]:
         parts.append(_open(f"events/{path.name}", path, stack))
-    last = stack.enter_context(segments[-1].open("rb", buffering=0))
+    last = stack.enter_context(open_regular(segments[-1]))
     end, next_seq = _whole_part(last, segments[-1])
     last.seek(0)
     parts.append(OpenPart(f"events/{segments[-1].name}", last, end))
@@ -204,7 +204,7 @@ def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPa
 
 
 def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
-    file = stack.enter_context(path.open("rb"))
+    file = stack.enter_context(open_regular(path))
     return OpenPart(name, file, os.fstat(file.fileno()).st_size)
 
 
@@ -276,7 +276,7 @@ def _stays(name: str) -> bool:
 
 
 def _add_open(archive: ArchiveWriter, name: str, path: Path) -> None:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         archive.add(name, file, os.fstat(file.fileno()).st_size)
 
 
@@ -294,7 +294,7 @@ def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
 
 
 def _read_start(path: Path, size_bytes: int) -> bytes:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(size_bytes)
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import BackupError, BackupUnwritable, ExitCode
-from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.files import read_regular, sync_directory, write_durably
 from swarmd.paths import DataPaths
 
+WHOLE_BYTES_MAX = 1024 * 1024
 WHOLE = ".whole"  # in `.restoring` when all is in it: the names of what moves up, as JSON
 FOREIGN = "lost+found"  # an empty file system may have it
 WITHOUT_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # said of a directory
@@ -117,11 +119,19 @@ def _clear(root: Path) -> None:
 
 
 def _moved_up(making: Path) -> tuple[str, ...]:
-    """What may lie in the directory already. The list is written whole or not at all."""
+    """What may lie in the directory already. The list is written whole or not at all.
+
+    Raises BackupError where it is none that a restore wrote: what it names is about to be removed.
+    """
     try:
-        return msgspec.json.decode((making / WHOLE).read_bytes(), type=tuple[str, ...])
+        names = msgspec.json.decode(read_regular(making / WHOLE, WHOLE_BYTES_MAX), type=tuple[str, ...])
     except FileNotFoundError:
         return ()
+    except DECODE_ERRORS:
+        names = ("",)
+    if any(name in ("", "..") or name != Path(name).name or "\0" in name for name in names):
+        raise BackupError(f"{making / WHOLE} is none that a restore has left", "Look into it, and name a new directory")
+    return names
 
 
 def _remove(path: Path) -> None:

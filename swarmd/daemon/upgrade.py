@@ -25,7 +25,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError
-from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.files import open_regular, sync_directory, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
@@ -165,7 +165,7 @@ def _is_older(data: DataPaths, layout: int, rules: int) -> bool:
 def last_rules(events: Path) -> int:
     """Rules of a log's last commit, however new they are; 0 for none. Damage is left to those who read the log."""
     for path in reversed(list_segments(events)):
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
             opening = read_header(file, path)
             last = None
             for _, payload in read_frames(file, opening.size_bytes, opening.seed):

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.errors import BlobError, NotFoundError
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+from swarmd.eventlog.files import TEMPORARY, make_directory, read_regular, write_durably
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
 TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash
@@ -62,7 +62,7 @@ class Blobs:
         """
         path = self._path(digest)
         try:
-            content = path.read_bytes()
+            content = read_regular(path, BLOB_BYTES_MAX)
         except FileNotFoundError as error:
             raise NotFoundError(f"there is no blob {digest} in {self.directory}") from error
         except OSError as error:
@@ -105,7 +105,7 @@ class Blobs:
     def _renewed(self, path: Path, content: bytes) -> bool:
         """Whether the same content lies there already; if so, its age begins anew."""
         try:
-            if path.stat().st_size != len(content) or path.read_bytes() != content:
+            if path.stat().st_size != len(content) or read_regular(path, BLOB_BYTES_MAX) != content:
                 return False
             os.utime(path)
         except OSError:

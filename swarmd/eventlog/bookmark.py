@@ -22,7 +22,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, LogNewer, SwarmdError
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+from swarmd.eventlog.files import TEMPORARY, make_directory, open_regular, read_regular, write_durably
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
 
 MAGIC = b"SWRMMRK1"
@@ -93,7 +93,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts
 
 def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
     """Where a bookmark lies that may be used; whether it fits is not looked at."""
-    with contextlib.suppress(OSError, Unfit), bookmark_path(directory, kind).open("rb") as file:
+    with contextlib.suppress(OSError, Unfit), open_regular(bookmark_path(directory, kind)) as file:
         head, _ = _head_of(file.read(len(MAGIC) + LENGTH.size + DIGEST_BYTES + HEAD_BYTES_MAX))
         return head.place if head.version == version else None
     return None
@@ -106,7 +106,7 @@ def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list
         Unfit: there is one, and it cannot be used.
     """
     try:
-        content = bookmark_path(directory, kind).read_bytes()
+        content = read_regular(bookmark_path(directory, kind))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -150,7 +150,7 @@ def _head_of(content: bytes) -> tuple[Head, int]:
 def _at(directory: Path, place: Place) -> tuple[str, bytes, bytes]:
     """Whose log it is, `previous` of the segment at a place, and the SHA-256 of that segment up to there."""
     path = directory / segment_name(place.segment)
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         header = read_header(file, path).header
         return header.node, header.previous, _digest_upto(file, place.offset)
 

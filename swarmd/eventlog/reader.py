@@ -16,6 +16,7 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.digest import digest_file
+from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
 
@@ -108,7 +109,7 @@ class LogReader:
     def _open(self, path: Path, digest: bytes | None = None) -> None:
         """Begin with a segment; `digest` is the SHA-256 of the one before it, when that was read."""
         try:
-            file = path.open("rb", buffering=0)
+            file = open_regular(path)
         except FileNotFoundError as error:
             raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
         except OSError as error:

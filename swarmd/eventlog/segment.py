@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from crc32c import crc32c
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError
 
 MAGIC = b"SWRMLOG1"
@@ -106,7 +107,10 @@ def read_header(file: FileIO, path: Path) -> Opening:
     payload = content[PREFIX.size : size_bytes]
     if len(payload) != length or crc32c(payload, crc32c(content[:CHECKED_BYTES])) != seed:
         raise damaged(path, 0, "its header is broken")
-    header = msgspec.msgpack.decode(payload, type=SegmentHeader)
+    try:
+        header = msgspec.msgpack.decode(payload, type=SegmentHeader)
+    except DECODE_ERRORS as error:
+        raise damaged(path, 0, f"its header is none: {error}") from error
     if path.name != segment_name(header.first_seq):
         raise damaged(path, 0, f"its header says that it begins at seq {header.first_seq}")
     return Opening(header, size_bytes, seed)

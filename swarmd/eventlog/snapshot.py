@@ -16,7 +16,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
-from swarmd.eventlog.files import make_directory, write_durably
+from swarmd.eventlog.files import make_directory, read_regular, write_durably
 from swarmd.eventlog.segment import damaged
 
 MAGIC = b"SWRMSNP1"
@@ -145,7 +145,7 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
 
 def _checked_payload(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise LogDamaged(f"the snapshot {path} cannot be read: {error.strerror}") from error
     if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:

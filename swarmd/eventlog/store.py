@@ -16,7 +16,7 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_failure
+from swarmd.eventlog.files import TEMPORARY, make_directory, open_regular, write_failure
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.retention import retain
@@ -198,7 +198,7 @@ def recover(directory: Path, node: str) -> End:
 
 
 def _recover_segment(path: Path, node: str) -> End:
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         opening = read_header(file, path)
         if opening.header.node != node:
             raise LogForeign(

@@ -18,7 +18,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.errors import LogDamaged, LogWriteFailed
 from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.files import make_directory, write_durably
+from swarmd.eventlog.files import make_directory, open_regular, read_regular, write_durably
 from swarmd.eventlog.fold import Base, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import SegmentHeader, first_seq_of, list_segments, read_header
@@ -128,14 +128,14 @@ def _header(directory: Path, seq: int) -> SegmentHeader | None:
     """The header of the segment that begins at `seq`, if there is one that can be read."""
     for path in list_segments(directory):
         if first_seq_of(path) == seq:
-            with suppress(OSError, LogDamaged), path.open("rb", buffering=0) as file:
+            with suppress(OSError, LogDamaged), open_regular(path) as file:
                 return read_header(file, path).header
     return None
 
 
 def _read(path: Path) -> Summary | None:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError:
         return None
     head = len(MAGIC) + DIGEST_BYTES

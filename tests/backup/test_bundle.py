@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from swarmd.backup.bundle import MANIFEST, BundleManifest, open_bundle, slice_of, write_bundle
+from swarmd.backup.bundle import BYTES_MAX, MANIFEST, BundleManifest, open_bundle, slice_of, write_bundle
 from swarmd.cli import run_command
 from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
 from swarmd.core.state import State
 from swarmd.errors import BundleError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
+from swarmd.eventlog.segment import list_segments
 from swarmd.observe.logging.secret_locations import known_secrets, secret_locations
 from swarmd.units.plan import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
@@ -77,6 +80,22 @@ def _some_text_of(node: Path) -> str:
     state, _ = load(node / "events")
     assert state.settings is not None
     return state.settings.peer
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["a pipe", "a device"])
+def test_in_the_place_of_a_segment_it_is_not_copied(put: Callable[[Path], None], node: Path, tmp_path: Path) -> None:
+    segment = list_segments(node / "events")[-1]
+    segment.unlink()
+    put(segment)
+    with pytest.raises(OSError, match="no regular file"):
+        write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
+
+
+def test_a_segment_that_takes_no_room_here_takes_none_in_the_copy(node: Path, tmp_path: Path) -> None:
+    with list_segments(node / "events")[-1].open("r+b") as file:
+        file.truncate(BYTES_MAX + 1)
+    with pytest.raises(BundleError, match="more than"):
+        write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
 
 
 def test_nothing_is_overwritten(node: Path, tmp_path: Path) -> None:

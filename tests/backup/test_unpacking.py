@@ -153,3 +153,19 @@ def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     finally:
         os.close(other)
     restore_backup(archive, root, None)
+
+
+@pytest.mark.parametrize(
+    "left", [b'["../victim"]', b'["/tmp/victim"]', b'["a/../../victim"]', b'[".."]', b'[""]', b"no list", b"[" * 50_000]
+)
+def test_what_somebody_else_left_in_the_directory_has_nothing_removed(
+    archive: Path, mounted: Path, left: bytes
+) -> None:
+    victim = mounted.parent / "victim"
+    victim.mkdir()
+    making = DataPaths(mounted).restoring
+    making.mkdir()
+    (making / ".whole").write_bytes(left)
+    with pytest.raises(BackupError, match="none that a restore has left"):
+        restore_backup(archive, mounted, None)
+    assert victim.is_dir() and mounted.is_dir()

@@ -6,6 +6,27 @@ from tests.mutation.planting import Mutant
 
 OUTSIDE = (
     Mutant(
+        "a pipe in the place of a file is read",
+        "swarmd/eventlog/files.py",
+        "    if not stat.S_ISREG(kind):",
+        "    if stat.S_ISDIR(kind):",
+        ("tests/eventlog/test_special_files.py",),
+    ),
+    Mutant(
+        "whoever kept a state may have it unpacked without a bound",
+        "swarmd/web/views/history.py",
+        "keyframe.size_bytes), STATE_BYTES_MAX)",
+        "keyframe.size_bytes))",
+        ("tests/web/views/test_keeping.py::test_a_state_that_was_kept_and_is_none_is_damage_and_takes_no_memory",),
+    ),
+    Mutant(
+        "a restore removes what a forged list names",
+        "swarmd/backup/unpacking.py",
+        'if any(name in ("", "..") or',
+        "if False and any(",
+        ("tests/backup/test_unpacking.py::test_what_somebody_else_left_in_the_directory_has_nothing_removed",),
+    ),
+    Mutant(
         "an endpoint that answers to no avail is asked for ever",
         "swarmd/chain/watching/watcher.py",
         "if self._failures % LEFT_AFTER == 0 and",

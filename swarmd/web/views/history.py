@@ -14,9 +14,10 @@ from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
-from swarmd.errors import NotFoundError
+from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
 from swarmd.eventlog.segment import first_seq_of, segment_name
@@ -25,6 +26,7 @@ from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
 KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
+STATE_BYTES_MAX = 256 * 1024 * 1024  # of one state, unpacked
 KEPT_BYTES_MAX = 16 * 1024 * 1024  # of those that are kept beside the log
 WINDOW_EVENTS = 64  # folded events that are kept around one that was asked for
 WINDOWS_KEPT = 16
@@ -117,8 +119,15 @@ class Keyframes:
         return self.kept[index] if index >= 0 else None
 
     def unpack(self, keyframe: Keyframe) -> State:
-        """The state itself."""
-        return decode_state(zlib.decompress(self._read(keyframe.offset, keyframe.size_bytes)))
+        """The state itself. Raises LogDamaged where what was kept beside the log holds none."""
+        stream = zlib.decompressobj()
+        try:
+            plain = stream.decompress(self._read(keyframe.offset, keyframe.size_bytes), STATE_BYTES_MAX)
+            if stream.eof:
+                return decode_state(plain)
+        except (zlib.error, *DECODE_ERRORS):
+            pass
+        raise LogDamaged(f"a state that was kept, of event {keyframe.seq}, cannot be read", "Remove summaries/page.sum")
 
     def packed(self) -> list[KeptKeyframe]:
         """As they are kept: the first, and of the others each second, fourth, ... where all are too much."""
@@ -229,6 +238,8 @@ class LogHistory:
         """
         own, keyframes, *followers = kept
         read = msgspec.msgpack.decode(own, type=KeptHistory)
+        if read.next_seq != place.seq or read.distance < KEYFRAME_EVENTS:
+            raise ValueError("it was not kept at this place")
         with self.lock:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
             self._keyframes, self._windows = Keyframes(), []

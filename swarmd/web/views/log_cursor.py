@@ -11,6 +11,7 @@ from typing import NamedTuple
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit, decode_commit
+from swarmd.eventlog.files import regular_descriptor
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 
@@ -69,7 +70,7 @@ def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tupl
 def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
     """Valid frames of one segment from `offset` on, 0 being its start, and the offset behind each."""
     try:
-        with _Sparing(path) as file:
+        with _Sparing(regular_descriptor(path)) as file:
             opening = read_header(file, path)
             for end, payload in read_frames(file, offset or opening.size_bytes, opening.seed):
                 yield decode_commit(payload, RULES, path), end

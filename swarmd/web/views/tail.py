@@ -10,6 +10,7 @@ from typing import Protocol
 
 from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
+from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
@@ -181,7 +182,7 @@ class LogTail:
         if place is None:
             return True
         try:
-            with place.path.open("rb", buffering=0) as file:
+            with open_regular(place.path) as file:
                 head = os.pread(file.fileno(), HEAD.size, place.offset)
         except FileNotFoundError:
             return True
@@ -198,7 +199,7 @@ class LogTail:
         self._suspect = 0
         if place is None or not place.path.exists():
             return
-        with place.path.open("rb", buffering=0) as file:
+        with open_regular(place.path) as file:
             opening = read_header(file, place.path)
             if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
                 raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")

@@ -6,15 +6,18 @@ import logging
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import MemberSeen
 from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.bookmark import bookmark_path, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import Base, node_of, oldest_base
@@ -406,3 +409,44 @@ def test_keyframes_that_are_too_much_to_keep_are_thinned(tmp_path: Path, monkeyp
     with Page(tmp_path) as page:
         assert 1 < len(page.reading.history._keyframes.kept) < before / 2
         assert page.figures() == expected
+
+
+@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1"), zlib.compress(bytes(1024 * 1024))])
+def test_a_state_that_was_kept_and_is_none_is_damage_and_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes
+) -> None:
+    """Whoever hands a log over may hand over what was kept of it, too."""
+    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
+    monkeypatch.setattr(history_module, "STATE_BYTES_MAX", 512 * 1024)
+    with Page(log):
+        pass
+    kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
+    assert kept is not None
+    place, parts = kept
+    keyframes = msgspec.msgpack.decode(parts[1], type=list[history_module.KeptKeyframe])
+    for keyframe in keyframes:
+        keyframe.packed = packed
+    write_bookmark(
+        log,
+        keeping_module.KIND,
+        keeping_module.VERSION,
+        place,
+        [parts[0], msgspec.msgpack.encode(keyframes), *parts[2:]],
+    )
+    with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
+        assert page.resumed
+        page.reading.history.moment(0)
+
+
+def test_what_was_kept_for_another_place_is_not_used(tmp_path: Path) -> None:
+    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
+    with Page(log):
+        pass
+    kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
+    assert kept is not None
+    place, parts = kept
+    own = msgspec.msgpack.decode(parts[0], type=history_module.KeptHistory)
+    own.next_seq = 10**15
+    write_bookmark(log, keeping_module.KIND, keeping_module.VERSION, place, [msgspec.msgpack.encode(own), *parts[1:]])
+    with Page(log) as page:
+        assert not page.resumed and page.anew
