@@ -6,6 +6,13 @@ from tests.mutation.planting import Mutant
 
 OUTSIDE = (
     Mutant(
+        "a model's own code may be run",
+        "swarmd/training/models/source.py",
+        'WITHOUT_CODE = {"trust_remote_code": False}',
+        "WITHOUT_CODE = dict[str, bool]()",
+        ("tests/training/models/test_model.py::test_code_of_a_models_author_is_neither_run_nor_asked_about",),
+    ),
+    Mutant(
         "a pipe in the place of a file is read",
         "swarmd/eventlog/files.py",
         "    if not stat.S_ISREG(kind):",
@@ -17,7 +24,7 @@ OUTSIDE = (
         "swarmd/web/views/history.py",
         "keyframe.size_bytes), STATE_BYTES_MAX)",
         "keyframe.size_bytes))",
-        ("tests/web/views/test_keeping.py::test_a_state_that_was_kept_and_is_none_is_damage_and_takes_no_memory",),
+        ("tests/web/views/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound",),
     ),
     Mutant(
         "a restore removes what a forged list names",

@@ -17,6 +17,7 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.training.models.device import HALF, Precision
+from swarmd.training.models.source import WITHOUT_CODE
 
 
 def require(package: str, extra: str, key: str) -> Any:
@@ -132,6 +133,7 @@ def load_with_unsloth(source: str, training: TrainingConfig, numbers: Precision)
         full_finetuning=not lora.rank,
         fast_inference=False,  # vLLM is driven by this process itself, where it is configured
         use_exact_model_name=True,
+        **WITHOUT_CODE,
     )
     if not lora.rank:
         return model

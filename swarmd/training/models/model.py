@@ -30,7 +30,7 @@ from swarmd.training.models.device import (
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
-from swarmd.training.models.source import MAIN, locate_configured, locate_model
+from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
 
 _log = structlog.get_logger(__name__)
 
@@ -232,7 +232,12 @@ def _read_model(
         settings = quantize_by(numbers)
         place = {"device_map": {"": device}} | ({} if shape.quantized else {"quantization_config": settings})
     model: Any = AutoModelForCausalLM.from_pretrained(
-        source, revision=training.revision or MAIN, dtype=numbers.dtype, attn_implementation=attention, **place
+        source,
+        revision=training.revision or MAIN,
+        dtype=numbers.dtype,
+        attn_implementation=attention,
+        **place,
+        **WITHOUT_CODE,
     )
     return model if place else model.to(device)
 
@@ -241,16 +246,18 @@ def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
     source = locate_model(policy.name)
     read: Any = AutoModelForCausalLM.from_pretrained
-    model: Any = _guard(policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype))
+    model: Any = _guard(
+        policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype, **WITHOUT_CODE)
+    )
     return dict(model.state_dict())
 
 
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
     make: Any = AutoModelForCausalLM
-    config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN))
+    config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
     with torch.device("meta"):
-        empty: Any = _guard(name, lambda: make.from_config(config))
+        empty: Any = _guard(name, lambda: make.from_config(config, **WITHOUT_CODE))
     return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]
 
 
@@ -268,7 +275,9 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     """The model's tokenizer, padding on the left. Raises ModelError when it lacks something training needs."""
     load: Any = AutoTokenizer.from_pretrained
     pinned = revision or MAIN
-    tokenizer = _guard(name, lambda: load(source, revision=pinned, padding_side="left"), "the tokenizer of ")
+    tokenizer = _guard(
+        name, lambda: load(source, revision=pinned, padding_side="left", **WITHOUT_CODE), "the tokenizer of "
+    )
     if not tokenizer.chat_template:
         raise ModelUnfit(
             f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"

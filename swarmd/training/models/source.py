@@ -15,6 +15,7 @@ AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.poo
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 SIMILAR = 0.8  # of two words, by difflib
 MAIN = "main"  # the revision that the Hub gives where none is named
+WITHOUT_CODE = {"trust_remote_code": False}  # else transformers asks whether to run a model's own, and may be told yes
 HUB_S = 10.0  # longest wait for the Hub
 MODELS_DIR = Path(__file__).parent.parent.parent / "models"
 EMBEDDED_DIR = MODELS_DIR / EMBEDDED

@@ -16,7 +16,7 @@ from swarmd.training.models.device import choose_device, choose_precision, choos
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
 from swarmd.training.models.smoke_test import first_line
-from swarmd.training.models.source import MAIN, locate_configured
+from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured
 
 BATCH_TOKENS_MAX = 1 << 14  # tokens of one forward pass, padding included
 BATCH_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary of one forward pass; 256 MiB in float32
@@ -62,7 +62,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
         )
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(
-            source, revision=training.revision or MAIN, dtype=numbers.dtype
+            source, revision=training.revision or MAIN, dtype=numbers.dtype, **WITHOUT_CODE
         )
         model.to(device)
     except MemoryError:

@@ -75,6 +75,31 @@ def test_a_model_without_weights(llama: Path, tmp_path: Path) -> None:
     assert "cannot be loaded" in refusal(model=str(model)).message
 
 
+@pytest.mark.parametrize("named", ["config.json", "tokenizer_config.json"])
+def test_code_of_a_models_author_is_neither_run_nor_asked_about(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """A manifest may name any model of the Hub, and whoever is asked on a terminal may say yes."""
+    model, ran = copied(llama, tmp_path / "m"), tmp_path / "ran"
+    written = json.loads((model / named).read_bytes())
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own", "AutoTokenizer": ["own.Own", None]}
+    written |= {"auto_map": own, "model_type": "own", "tokenizer_class": "Own"}
+    (model / named).write_text(json.dumps(written))
+    (model / "own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own:\n    model_type = 'own'\n")
+    asked: list[str] = []
+
+    def agree(question: str = "") -> str:
+        asked.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", agree)
+    assert "cannot be loaded" in refusal(model=str(model)).message
+    if named == "config.json":  # a reference has no tokenizer
+        with pytest.raises(ModelError, match="cannot be loaded"):
+            load_frozen(TrainingConfig(model=str(model), device="cpu"))
+    assert not ran.exists() and not asked
+
+
 def test_a_model_cut_short(llama: Path, tmp_path: Path) -> None:
     model = copied(llama, tmp_path / "m")
     weights = model / "model.safetensors"

@@ -411,13 +411,10 @@ def test_keyframes_that_are_too_much_to_keep_are_thinned(tmp_path: Path, monkeyp
         assert page.figures() == expected
 
 
-@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1"), zlib.compress(bytes(1024 * 1024))])
-def test_a_state_that_was_kept_and_is_none_is_damage_and_takes_no_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes
-) -> None:
+@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1")])
+def test_a_state_that_was_kept_and_is_none_is_damage(tmp_path: Path, packed: bytes) -> None:
     """Whoever hands a log over may hand over what was kept of it, too."""
     log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
-    monkeypatch.setattr(history_module, "STATE_BYTES_MAX", 512 * 1024)
     with Page(log):
         pass
     kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
@@ -436,6 +433,17 @@ def test_a_state_that_was_kept_and_is_none_is_damage_and_takes_no_memory(
     with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
         assert page.resumed
         page.reading.history.moment(0)
+
+
+def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 16)
+    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
+    with Page(log):
+        pass
+    monkeypatch.setattr(history_module, "STATE_BYTES_MAX", 16)
+    with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
+        assert page.resumed
+        page.reading.history.moment(page.reading.history.next_seq - 1)
 
 
 def test_what_was_kept_for_another_place_is_not_used(tmp_path: Path) -> None:
