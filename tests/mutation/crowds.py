@@ -96,4 +96,11 @@ CROWDS = (
         "        pass\n",
         ("tests/swarms/test_rewards.py",),
     ),
+    Mutant(
+        "the work of a crowd is hashed anew at each read",
+        "swarmd/dht/store/seniority.py",
+        "lru_cache(WORK_KEPT)(work_bits)",
+        "lru_cache(0)(work_bits)",
+        ("tests/dht/store/test_seniority.py",),
+    ),
 )

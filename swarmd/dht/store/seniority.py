@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from swarmd.core.state import MEMBERS_MAX
@@ -22,6 +23,9 @@ ELDEST_SHARE = 10  # they are drawn from the eldest of so many
 KNOWN_MAX = MEMBERS_MAX  # peers whose rounds are remembered, the longest credited of all
 ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members count as having
 SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
+WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each read of a key that a crowd fills
+
+_work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of records that count alone: no forger chooses what it keeps
 
 
 class Rank(NamedTuple):
@@ -105,7 +109,7 @@ class Seniority:
         content = record.content
         work = 0
         if isinstance(content, Membership | ReportRecord | RolloutsRecord):
-            work = work_bits(content.swarm, record.owner, content.work)
+            work = _work_bits(content.swarm, record.owner, content.work)
         return self.rank(record.owner, key, work, record.size_bytes)
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
