@@ -259,7 +259,8 @@ class TrainingConfig(Section, frozen=True):
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
     catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
     catch_up_rounds: AtLeastOne = 3  # missed, that make an absence
-    catch_up_s: Positive = 300.0  # longest that the round which is joined waits for weights
+    catch_up_s: Positive = 300.0  # longest that weights are fetched, and that the round which is joined waits for them
+    average_weights_every: Count = 0  # rounds between trials of the mean of the own weights and a peer's; 0 for none
     pass_on_weights: bool = True  # give peers' weights that were fetched to others, too, while they are offered
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0

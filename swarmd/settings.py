@@ -35,18 +35,28 @@ def settings_of(config: Config, peer: str) -> Settings:
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
         promised=_promised_of(config) if not coordinating and config.chain is None else None,
-        catch_up_rounds=config.training.catch_up_rounds if takes_weights(config) else 0,
+        catch_up_rounds=config.training.catch_up_rounds if _catches_up(config) else 0,
         catch_up_s=config.training.catch_up_s,
+        average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
     )
 
 
 def takes_weights(config: Config) -> bool:
-    """Whether this node begins from a peer's weights after an absence. Who opens the rounds misses none; only a trainer
-    that is one process, and samples from its own weights, can change them between two steps."""
+    """Whether this node fetches peers' weights, to begin from after an absence or to average its own with."""
+    return _catches_up(config) or (config.training.average_weights_every > 0 and _can_change_weights(config))
+
+
+def _catches_up(config: Config) -> bool:
+    """Whether it begins from a peer's weights after an absence. Who opens the rounds misses none."""
+    follows = config.role != "coordinator" or config.chain is not None
+    return config.training.catch_up == "weights" and follows and _can_change_weights(config)
+
+
+def _can_change_weights(config: Config) -> bool:
+    """Only a trainer that is one process, and samples from its own weights, can change them between two steps."""
     training = config.training
     able = training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
-    follows = config.role != "coordinator" or config.chain is not None
-    return training.catch_up == "weights" and follows and able and config.dht.records == "signed"
+    return able and config.dht.records == "signed"
 
 
 def contract_name(chain_id: int, address: str) -> str:

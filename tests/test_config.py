@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from swarmd.config import Config, decode, encode, load_config, parse_config
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.settings import settings_of
+from swarmd.settings import settings_of, takes_weights
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
 ON_CHAIN = COORDINATOR + f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
@@ -120,6 +120,23 @@ def test_a_worker_gets_the_same_configuration(text: str) -> None:
 )
 def test_only_a_follower_that_can_measure_and_load_them_takes_weights(text: str, rounds: int) -> None:
     assert settings_of(parse_config(text, "node.toml"), "me").catch_up_rounds == rounds
+
+
+@pytest.mark.parametrize(
+    ("text", "rounds"),
+    [
+        (COORDINATOR, 2),
+        (FOLLOWER, 2),
+        (FOLLOWER + "[training]\nheld_out_questions = 0", 0),
+        (FOLLOWER + "[training]\nprocesses = 2", 0),
+        (FOLLOWER + '[training]\n[training.vllm]\nmode = "colocate"', 0),
+    ],
+)
+def test_only_who_can_measure_and_load_weights_averages_its_own(text: str, rounds: int) -> None:
+    parted = text if "[training]" in text else text + "[training]"
+    config = parse_config(parted.replace("[training]", "[training]\naverage_weights_every = 2", 1), "node.toml")
+    assert settings_of(config, "me").average_rounds == rounds
+    assert takes_weights(config) == (rounds > 0)
 
 
 def test_settings_carry_what_decides_behaviour() -> None:

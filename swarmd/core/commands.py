@@ -88,13 +88,15 @@ class Train(CommandBase, frozen=True, tag="train"):
 class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
 
-    Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest.
+    Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. To be averaged with,
+    those of any trusted peer do, drawn by lot; else those of the one that is trusted most.
     """
 
     architecture: str
     tokenizer: str
     size_bytes_max: int
     until_at: float
+    average: bool = False
 
 
 class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):

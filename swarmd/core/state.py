@@ -353,13 +353,17 @@ class Heard(Value, frozen=True):
 
 
 class CatchUp(Value, frozen=True):
-    """Weights of a peer that a node takes over after an absence; there until it has trained a stage since."""
+    """Weights of a peer that a node takes over after an absence, or averages its own with.
 
-    round: int  # that waits for them; later ones do not
+    There until it has trained a stage since.
+    """
+
+    round: int  # in which they were asked for; after an absence it waits for them, and later ones do not
     until_at: float  # when they are given up, POSIX seconds
     over: bool = False  # whether they are here, or given up
     weights: PeerWeights | None = None
     given: bool = False  # whether the trainer has been given them
+    average: bool = False  # the own weights are averaged with them, and no round waits
 
 
 class WeightsOutcome(Value, frozen=True):
@@ -373,7 +377,8 @@ class WeightsOutcome(Value, frozen=True):
     reason: str = ""
     received_bytes: int = 0  # when they were fetched
     held_out_before: float | None = None  # accuracy of the own weights here
-    held_out: float | None = None  # that of the peer's
+    held_out: float | None = None  # that of the peer's, or of the mean with them
+    averaged: bool = False  # the mean was adopted
 
 
 class AnyState(msgspec.Struct, gc=False, omit_defaults=True):

@@ -12,9 +12,9 @@ BehindPolicy = Literal["finish-stage", "abandon"]
 AlonePolicy = Literal["hold", "go-on"]
 SkipCause = Literal["slow", "late", "fault", "stopped"]
 # Nobody trusted offers any that fit, or gives them; there is no room; they are damaged, or another model's; stages that
-# began from them failed; nothing could be measured; they are no better than one's own.
+# began from them failed; nothing could be measured; they are no better than one's own; the mean of both is worse.
 WeightsCause = Literal[
-    "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured", "no-better"
+    "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured", "no-better", "worse"
 ]
 # What had all of a peer's weights fetched where less was to be enough: the base here was not what its name says, or the
 # file that was here already; or the peer's delta made another file than its manifest says. Empty: nothing had.
@@ -87,6 +87,7 @@ class Settings(Value, frozen=True):
     promised: Promised | None = None  # present where this node judges its coordinator's conduct
     catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
     catch_up_s: float = 600.0  # longest that it waits for them
+    average_rounds: int = 0  # in every so manieth round the own weights are averaged with a peer's; 0: they never are
 
 
 class RolloutsRef(Value, frozen=True):
@@ -108,6 +109,7 @@ class PeerWeights(Value, frozen=True):
     digest: str  # sha256 of the file, lower-case hex
     size_bytes: int
     accuracy: float | None = None  # on held-out questions
+    averaged: bool = False  # the mean of them and of the own ones is meant, not they alone
 
 
 class Judgement(Value, frozen=True):

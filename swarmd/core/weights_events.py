@@ -24,11 +24,12 @@ class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
     reason: str = ""  # for people
     peer: str = ""  # whose they are, where there were any
     held_out_before: float | None = None  # accuracy of the own weights, where it was measured
-    held_out: float | None = None  # that of the peer's
+    held_out: float | None = None  # that of the peer's, or of the mean with them
 
 
 class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
-    """The trainer begins a stage from a peer's weights, since they are better here than its own.
+    """The trainer begins a stage from a peer's weights, since they are better here than its own; or from a mean of both
+    that is no worse (`PeerWeights.averaged`).
 
     It counts when the stage is trained: one that is given up leaves the own weights, and the next measures again.
     """
@@ -38,7 +39,7 @@ class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
     stage: int
     weights: PeerWeights
     held_out_before: float  # accuracy of the own weights on the held-out questions here
-    held_out: float  # that of the peer's, on the same
+    held_out: float  # that of the weights it begins from, on the same
 
 
 class ModelPushed(EventBase, frozen=True, tag="model_pushed"):

@@ -40,7 +40,7 @@ class TakenStatus(msgspec.Struct, frozen=True):
     reason: str
     received_bytes: int
     held_out_before: float | None  # accuracy of the own weights here
-    held_out: float | None  # that of the peer's
+    held_out: float | None  # that of the peer's, or of the mean with them
     words: str  # for people
 
 
@@ -55,7 +55,8 @@ class WeightsStatus(msgspec.Struct, frozen=True):
 def weights_status(state: State, now: float) -> WeightsStatus | None:
     """What the log says of peers' weights; None where it says nothing."""
     catch_up, last = state.catch_up, state.weights
-    awaited_s = catch_up.until_at - now if catch_up is not None and not catch_up.over else None
+    awaits = catch_up is not None and not catch_up.over and not catch_up.average
+    awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
     if awaited_s is None and last is None:
         return None
     return WeightsStatus(awaited_s, taken=_taken(last, now) if last is not None else None)
@@ -99,9 +100,9 @@ def _words(last: WeightsOutcome) -> str:
         case "fetched":
             return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
         case "adopted":
-            return f"began from {whose}: held-out accuracy {_number(last.held_out)} here, its own had " + _number(
-                last.held_out_before
-            )
+            began = f"began from {'a mean with ' if last.averaged else ''}{whose}"
+            here, before = _number(last.held_out), _number(last.held_out_before)
+            return f"{began}: held-out accuracy {here} here, its own had {before}"
         case "refused":
             return f"did not begin from {whose} ({last.cause}): {last.reason}"
         case "late":

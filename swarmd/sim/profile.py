@@ -57,6 +57,7 @@ class SimProfile(msgspec.Struct, frozen=True):
     crowd: int = 300  # identities of a Sybil crowd
     catch_up_rounds: int = 0  # Settings.catch_up_rounds of the followers; 0: they take no weights from peers
     catch_up_s: float = 60.0
+    average_rounds: int = 0  # Settings.average_rounds of all nodes; 0: they average no weights
     shard_members: int = 0  # CoordinatorSettings.shard_members, see `SimProfile.sharded`; 0: stages have no shards
     gather_peers: int = 32  # DhtConfig.gather_peers
     doubles_s: float = 0.0  # in which the number of nodes doubles, from 80 on; 0: all that are not late come at once
@@ -107,6 +108,7 @@ HOSTILE = ("flooder", "eclipser", "equivocator", "freerider", "poisoner", "sleep
 HOSTILE_SHARE = 0.25  # of the seeds in which somebody is hostile
 SHARDED_SHARE = 0.4  # of the seeds in which stages may have shards
 CATCH_UP_SHARE = 0.25  # of the seeds in which newcomers take weights from peers
+AVERAGING_SHARE = 0.25  # of the seeds in which nodes average their weights with peers'
 CROWDS = (30, 100, 300)  # sizes of a crowd that are drawn
 
 
@@ -141,6 +143,13 @@ def draw_catch_up(seed: int) -> dict[str, Any]:
     random = Random(f"{seed}/weights")
     rounds, wait_s = random.choice((1, 2, 3)), random.choice((10.0, 60.0, 300.0))
     return {"catch_up_rounds": rounds, "catch_up_s": wait_s} if random.random() < CATCH_UP_SHARE else {}
+
+
+def draw_averaging(seed: int) -> dict[str, Any]:
+    """Whether nodes average their weights with peers', in every so manieth round. The stream of chance is its own."""
+    random = Random(f"{seed}/averaging")
+    rounds = random.choice((1, 2, 3))
+    return {"average_rounds": rounds} if random.random() < AVERAGING_SHARE else {}
 
 
 def draw_profile(seed: int, **given: Any) -> SimProfile:
@@ -178,5 +187,5 @@ def draw_profile(seed: int, **given: Any) -> SimProfile:
         "day_calls": random.choice((0, 0, 0, 40)),
     }
     if "hostile" not in given:  # as recorded seeds have it, which stay what they were
-        drawn |= draw_catch_up(seed)
+        drawn |= draw_catch_up(seed) | draw_averaging(seed)
     return SimProfile(**{**drawn, **draw_hostile(seed), **draw_shards(seed), **given})

@@ -217,6 +217,8 @@ class World:
         )
         if index and profile.catch_up_rounds:
             settings = replace(settings, catch_up_rounds=profile.catch_up_rounds, catch_up_s=profile.catch_up_s)
+        if profile.average_rounds:
+            settings = replace(settings, average_rounds=profile.average_rounds, catch_up_s=profile.catch_up_s)
         pace_s = profile.train_mean_s * random.uniform(0.6, 1.6)
         node = SimNode(self, index, settings, pace_s, random.uniform(-1.0, 1.0) * profile.skew_s)
         if profile.shared and index == 2:

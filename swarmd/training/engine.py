@@ -102,6 +102,8 @@ class TrainingEngine:
         self._pace = StepCallback(config.training)
         self._replay = Replay()
         self._skills = SkillGuard(config.training.guard_skills)
+        self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if it is known
+        self._measured_at = 0
         self._stage: Stage | None = None
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
         self._peers = PeerWeightsUse(self.policy, paths.peer_weights)
@@ -290,7 +292,8 @@ class TrainingEngine:
         before = mean_accuracy(untrained)
         if order.weights is not None:
             self._touched = True
-            if self._peers.begin(order, before, lambda: mean_accuracy(self._measure(cancellation)), observe):
+            known = untrained or (self._measured if self._measured_at == self.steps else {})
+            if self._peers.begin(order, known, self._skills.best, lambda: self._measure(cancellation), observe):
                 self._progress.reset_optimizer()
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
@@ -309,6 +312,7 @@ class TrainingEngine:
         trained_s = stage.seconds
         measured = self._measure_if_due(order, cancellation)
         self._skills.note(measured)
+        self._measured, self._measured_at = measured, self.steps
         rollouts, body = publish(stage, self._blobs)
         event = StageTrained(
             command=order.id,

@@ -178,8 +178,8 @@ WEIGHTS = (
     Mutant(
         "weights that are worse here are adopted",
         "swarmd/training/weights/adopting.py",
-        "theirs is not None and theirs > own",
-        "theirs is not None",
+        'return "" if after > before else',
+        'return "" if True else',
         (
             "tests/training/weights/test_adopting.py::test_weights_that_are_no_better_here_are_refused_whatever_they_claim",
         ),
@@ -187,8 +187,8 @@ WEIGHTS = (
     Mutant(
         "weights that are as good here are adopted",
         "swarmd/training/weights/adopting.py",
-        "theirs is not None and theirs > own",
-        "theirs is not None and theirs >= own",
+        'return "" if after > before else',
+        'return "" if after >= before else',
         (
             "tests/training/weights/test_adopting.py::test_weights_that_are_no_better_here_are_refused_whatever_they_claim",
         ),
@@ -205,15 +205,15 @@ WEIGHTS = (
     Mutant(
         "another file than was fetched is adopted",
         "swarmd/training/weights/adopting.py",
-        '            if hashlib.file_digest(file, "sha256").hexdigest() != weights.digest:\n',
-        "            if False:\n",
+        '        if hashlib.file_digest(file, "sha256").hexdigest() != digest:\n',
+        "        if False:\n",
         ("tests/training/weights/test_adopting.py::test_a_file_that_is_gone_or_another_is_refused",),
     ),
     Mutant(
         "weights with which stages fail are begun from again",
         "swarmd/training/weights/adopting.py",
-        "        if attempts.count >= ATTEMPTS_MAX:\n",
-        "        if False:\n",
+        "    if attempts.count >= ATTEMPTS_MAX:\n",
+        "    if False:\n",
         ("tests/training/weights/test_adopting.py::test_weights_with_which_stages_fail_are_left_alone_the_third_time",),
     ),
     Mutant(
@@ -247,8 +247,38 @@ WEIGHTS = (
     Mutant(
         "weights are asked for after every round that was missed",
         "swarmd/core/node/weights.py",
-        "    if not enough or missed < enough or turn.state.catch_up is not None:\n",
-        "    if not enough or turn.state.catch_up is not None:\n",
+        "    return 0 < enough <= missed\n",
+        "    return 0 < enough and missed > 0\n",
         ("tests/core/node/test_weights.py",),
+    ),
+    Mutant(
+        "a stage waits for what its weights are averaged with",
+        "swarmd/core/node/weights.py",
+        "not catch_up.over and not catch_up.average and",
+        "not catch_up.over and",
+        (
+            "tests/core/node/test_weights.py::test_what_is_averaged_with_is_asked_for_in_its_rounds_and_no_stage_waits_for_it",
+        ),
+    ),
+    Mutant(
+        "a mean that has forgotten a task is begun from",
+        "swarmd/training/weights/averaging.py",
+        "        if measured.correct < min(",
+        "        if False and measured.correct < min(",
+        ("tests/training/weights/test_averaging.py::test_what_is_worse_beyond_chance_is_named",),
+    ),
+    Mutant(
+        "means take a task little by little",
+        "swarmd/training/weights/averaging.py",
+        "min(max(best.get(task, 0.0), without) - chance, without + chance)",
+        "without - chance",
+        ("tests/training/weights/test_averaging.py::test_means_cannot_take_a_skill_little_by_little",),
+    ),
+    Mutant(
+        "the same peer's weights are averaged with each time",
+        "swarmd/dht/weights/taking.py",
+        "            if command.average:",
+        "            if False:",
+        ("tests/dht/weights/test_taking.py::test_to_average_with_any_trusted_peers_are_drawn",),
     ),
 )

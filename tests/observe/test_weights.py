@@ -40,11 +40,18 @@ def test_what_became_of_weights_is_told_with_its_cause(outcome: Any) -> None:
     assert f"weights  1m 30s ago: {WORDS[outcome]}" in printed(status)
 
 
+def test_a_mean_is_told_as_one() -> None:
+    status = said(weights=replace(ADOPTED, averaged=True))
+    assert "began from a mean with the weights of oW-peer-anna after round 7: held-out" in printed(status)
+
+
 def test_weights_that_did_not_come_and_those_that_are_waited_for_are_told() -> None:
     status = said(weights=WeightsOutcome(NOW - 5, "late"), catch_up=CatchUp(8, NOW + 20))
     assert status.weights is not None and status.weights.awaited_s == 20
     assert "weights  waits for a peer's, 20s more at most" in printed(status)
     assert "weights  5s ago: a peer's weights did not come in time" in printed(status)
+    averaging = said(catch_up=CatchUp(8, NOW + 20, average=True))
+    assert averaging.weights is None, "nothing waits for it"
     over = said(catch_up=CatchUp(8, NOW + 20, over=True))
     assert over.weights is None and "weights" not in printed(over)
 

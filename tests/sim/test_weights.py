@@ -84,3 +84,35 @@ def test_the_line_that_repeats_a_run_gives_its_profile(hostile: dict[str, Any]) 
         for profile in (draw_profile(seed, **hostile), draw_profile(seed, **hostile, catch_up_rounds=2)):
             given = line_of(seed, profile).split(" --set ")[1:]
             assert draw_profile(seed, **parse_fields(given, None, None)) == profile
+
+
+def test_nodes_that_average_keep_every_invariant_and_all_that_can_become_of_a_mean_does() -> None:
+    found: Counter[str] = Counter()
+    for seed in SEEDS:
+        world = World(seed, draw_profile(seed, **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1}))
+        world.play()
+        events = [event for node in world.nodes for commit in node.disk.log.commits for event in commit.events]
+        adopted = [event for event in events if isinstance(event, WeightsAdopted)]
+        assert all(event.weights.averaged for event in adopted)
+        found["adopted"] += len(adopted)
+        found.update(event.cause for event in events if isinstance(event, WeightsRefused))
+    assert {"adopted", "worse", "none-offered"} <= set(found), found
+
+
+def test_a_run_fails_where_a_mean_is_given_that_was_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    give = weights.give
+
+    def give_whole(turn: Turn) -> PeerWeights | None:
+        given = give(turn)
+        return given and msgspec.structs.replace(given, averaged=False)
+
+    monkeypatch.setattr(weights, "give", give_whole)
+    profile = draw_profile(SEEDS[1], **{**WORLD, "catch_up_rounds": 0, "average_rounds": 1})
+    with pytest.raises(InvariantBroken, match="fetched were"):
+        World(SEEDS[1], profile).play()
+
+
+def test_a_quarter_of_the_seeds_draw_nodes_that_average_and_no_recorded_one_does() -> None:
+    drawn = [draw_profile(seed).average_rounds for seed in range(200)]
+    assert 30 < sum(rounds > 0 for rounds in drawn) < 70
+    assert not any(draw_profile(seed, hostile="none").average_rounds for seed in range(200))

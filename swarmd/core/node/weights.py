@@ -1,7 +1,8 @@
-"""Weights that a node takes over from a peer before it trains, when it comes late or was away for long.
+"""A peer's weights that a node takes over before it trains, after an absence, or averages its own with.
 
-It waits for them in the round that it joins and in no later one, and no longer than the settings say; whatever becomes
-of them, that round is trained. What comes after the wait is given to the trainer with the next stage.
+Having come late or been away for long, it waits for them in the round that it joins and in no later one, and no longer
+than the settings say; whatever becomes of them, that round is trained. What comes after the wait is given to the
+trainer with the next stage, and so is what weights are to be averaged with, for which no stage waits.
 """
 
 from __future__ import annotations
@@ -25,13 +26,30 @@ def largest_bytes(parameters: int) -> int:
 
 
 def begin(turn: Turn, round: int) -> None:
-    """Ask for weights where this node has missed enough rounds before this one. Once for each absence."""
-    missed, enough = round - 1 - turn.state.done[0], turn.settings.catch_up_rounds
-    if not enough or missed < enough or turn.state.catch_up is not None:
+    """Ask for weights where this node has missed enough rounds before this one, or is to average its own in this one.
+
+    Once for each absence, and once in a round; who has been away does not wait for what was to be averaged.
+    """
+    before, absent = turn.state.catch_up, _was_absent(turn, round)
+    if before is not None and not (absent and before.average):
         return
-    catch_up = turn.state.catch_up = CatchUp(round, turn.at + turn.settings.catch_up_s)
+    if not absent and not _averages(turn, round):
+        return
+    turn.drop_pending(FetchWeights)  # what was to be averaged with
+    catch_up = turn.state.catch_up = CatchUp(round, turn.at + turn.settings.catch_up_s, average=not absent)
     turn.arm("weights", catch_up.until_at)
     ask(turn)
+
+
+def _was_absent(turn: Turn, round: int) -> bool:
+    missed, enough = round - 1 - turn.state.done[0], turn.settings.catch_up_rounds
+    return 0 < enough <= missed
+
+
+def _averages(turn: Turn, round: int) -> bool:
+    """Whether it is this round's turn, and this node has trained, but nothing of the round."""
+    every = turn.settings.average_rounds
+    return every > 0 and round % every == 0 and 0 <= turn.state.done[0] < round
 
 
 def ask(turn: Turn) -> None:
@@ -44,7 +62,8 @@ def ask(turn: Turn) -> None:
         end(turn)
     elif name not in turn.pending:
         most = largest_bytes(trainer.parameters)
-        turn.issue(FetchWeights(name, trainer.architecture, trainer.tokenizer, most, catch_up.until_at))
+        fits = (trainer.architecture, trainer.tokenizer, most)
+        turn.issue(FetchWeights(name, *fits, catch_up.until_at, average=catch_up.average))
 
 
 def resume(turn: Turn) -> None:
@@ -57,7 +76,7 @@ def resume(turn: Turn) -> None:
 def are_awaited(state: AnyState, round: int) -> bool:
     """Whether a stage of this round waits for weights."""
     catch_up = state.catch_up
-    return catch_up is not None and not catch_up.over and catch_up.round == round
+    return catch_up is not None and not catch_up.over and not catch_up.average and catch_up.round == round
 
 
 def end(turn: Turn, fetched: PeerWeights | None = None) -> None:

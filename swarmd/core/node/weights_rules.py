@@ -44,7 +44,9 @@ def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
     """A stage begins from them: a fact for people."""
     taken, before = event.weights, turn.state.weights
     received = before.received_bytes if before is not None and before.peer == taken.peer else 0
-    outcome = WeightsOutcome(turn.at, "adopted", taken.peer, taken.round, received_bytes=received)
+    outcome = WeightsOutcome(
+        turn.at, "adopted", taken.peer, taken.round, received_bytes=received, averaged=taken.averaged
+    )
     _note(turn, replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out))
 
 

@@ -106,12 +106,14 @@ class WeightsTaking:
         session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it
         source, began_at = Counting(session.chunks, self._told), session.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
-        for look in range(LOOKS):
+        for look in range(1 if command.average else LOOKS):
             if look:
                 await session.runtime.sleep(AGAIN_S)
             offers = await self._read_offers()
             ranks = self._ranks(offers)
             fitting = choose_offers(offers, ranks, command)
+            if command.average:  # with the same one each time nobody would learn of the others
+                fitting = [(peer, offers[peer]) for peer in session.sample([peer for peer, _ in fitting], len(fitting))]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
             for peer, offer in fitting[:OFFERS_MAX]:
@@ -127,7 +129,8 @@ class WeightsTaking:
                         return refused
                     continue
                 whole = manifest.whole
-                weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, offer.accuracy)
+                claimed = offer.accuracy
+                weights = PeerWeights(peer, offer.round, whole.digest, whole.size_bytes, claimed, command.average)
                 seconds = round(session.runtime.now() - began_at, 3)
                 return WeightsFetched(command.id, weights, source.received_bytes, seconds, damaged)
         return refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
 from swarmd.core.values import WeightsCause, WeightsDamage
 
-CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better")  # as it goes; the rest is worth a look
+CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better", "worse")  # as it goes; the rest is worth a look
 
 _DAMAGED: dict[WeightsDamage, str] = {
     "": "",
@@ -25,9 +25,10 @@ def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> st
                 f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
             )
         case WeightsAdopted():
+            mean = "a mean of its own weights and " if event.weights.averaged else ""
             return (
-                f"it began from the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} here, its "
-                f"own had {event.held_out_before:.2f}"
+                f"it began from {mean}the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} "
+                f"here, its own had {event.held_out_before:.2f}"
             )
         case WeightsRefused():
             whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"

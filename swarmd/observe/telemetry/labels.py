@@ -42,7 +42,7 @@ SENDERS = ("webhook", "telegram", "command")  # of notifications
 OUTCOMES = ("done", "failed")
 WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
     "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",
-    "no-better",
+    "no-better", "worse",
 )  # fmt: skip
 COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
     "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",

@@ -64,7 +64,8 @@ class NodeChecks:
         self.node = node
         self.accounts = Accounts(world, node)
         self.orders = CommandChecks(world, node)
-        self.weights = WeightsChecks(world, node) if node.settings.catch_up_rounds else None
+        takes = node.settings.catch_up_rounds or node.settings.average_rounds
+        self.weights = WeightsChecks(world, node) if takes else None
         self.chair = CoordinatorModel(world, node) if node.settings.coordination is not None else None
         self.claims = SubmissionChecks(world, node)
         self.seq = 0  # the fold of the events before `seq` is `state`

@@ -1,4 +1,4 @@
-"""Weights of peers: what a stage begins from was fetched and asked for, came before it, and is better."""
+"""Weights of peers: what a stage begins from was fetched and asked for, came before it, and is better, or a mean."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class WeightsChecks:
             self.world.fail(self.node, f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
 
     def _look_at_adoption(self, applied: Applied, event: WeightsAdopted) -> None:
-        if not event.held_out > event.held_out_before:
+        if not event.weights.averaged and not event.held_out > event.held_out_before:
             what = f"weights of {event.held_out} were adopted, the own have {event.held_out_before}"
             self.world.fail(self.node, what)
         train = next((each for each in applied.before.pending if each.id == event.command), None)

@@ -341,7 +341,9 @@ class NetworkWorker(SimWorker):
             self.tell(WeightsRefused(command.id, "none-offered", "nobody offers any"))
             return
         digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
-        weights = PeerWeights(self.node.settings.coordinator, 0, digest, size_bytes, 0.5)
+        others = [node.peer for node in self.world.nodes if node is not self.node]
+        whose = self.random.choice(others) if command.average else self.node.settings.coordinator
+        weights = PeerWeights(whose, 0, digest, size_bytes, 0.5, command.average)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
         self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
 

@@ -14,7 +14,7 @@ from swarmd.core.events import (
     WeightsAdopted,
     WeightsRefused,
 )
-from swarmd.core.values import OffPolicy, PeerWeights, RolloutsRef, Skill
+from swarmd.core.values import OffPolicy, PeerWeights, RolloutsRef, Skill, WeightsCause
 from swarmd.sim.ports.disk import SimCheckpoint
 from swarmd.sim.ports.worker import SimWorker
 
@@ -36,8 +36,9 @@ class TrainerWorker(SimWorker):
 
     def begin(self) -> None:
         if self.random.random() >= self.world.chance("slow_start"):
-            takes = "a" * 64 if self.node.settings.catch_up_rounds else ""
-            ready = TrainerReady("cpu", "embedded", 1, architecture=takes, tokenizer=takes)
+            takes = self.node.settings.catch_up_rounds or self.node.settings.average_rounds
+            digest = "a" * 64 if takes else ""
+            ready = TrainerReady("cpu", "embedded", 1, architecture=digest, tokenizer=digest)
             self.later(self.random.uniform(*LOAD_S), self.tell, ready)
 
     def perform(self, command: Command) -> None:
@@ -150,10 +151,12 @@ def measured(checkpoint: SimCheckpoint) -> dict[str, Any]:
 
 
 def tell_measured(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:
-    """A peer's weights are better than the own ones, or not."""
+    """A peer's weights are better than the own ones, or not; a mean is as good, or worse."""
     if trainer.running is not command:
         return
     if trainer.random.random() < 0.5:
-        trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, 0.5))
+        better = 0.25 if weights.averaged else 0.5
+        trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, better))
     else:
-        trainer.tell(WeightsRefused(command.id, "no-better", "", weights.peer, 0.25, 0.125))
+        cause: WeightsCause = "worse" if weights.averaged else "no-better"
+        trainer.tell(WeightsRefused(command.id, cause, "", weights.peer, 0.25, 0.125))

@@ -141,6 +141,11 @@ class SkillGuard:
         """Of the tasks that are drawn more."""
         return weights_of(self._records) if self._guarded else {}
 
+    @property
+    def best(self) -> dict[str, float]:
+        """The best accuracy of each task, see `SkillRecord`."""
+        return {task: record.best for task, record in self._records.items()}
+
     def tell(self) -> tuple[Skill, ...]:
         """See `tell`."""
         return tell(self._records, self._guarded)

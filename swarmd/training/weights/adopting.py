@@ -1,19 +1,23 @@
-"""Beginning a stage from a peer's weights, where they are better here than one's own."""
+"""Beginning a stage from a peer's weights, where they are better here than one's own, or from a mean of both."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import structlog
+import torch
 
 from swarmd.core.commands import Train
 from swarmd.core.events import WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause
 from swarmd.errors import ModelError, RecordRejected
 from swarmd.training.models.model import Policy
+from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy
 from swarmd.training.weights.announced import read_announced
+from swarmd.training.weights.averaging import SHARES, find_worse, mix
 from swarmd.worker.ports import EventSink
 
 ATTEMPTS_MAX = 2  # fewer than the failures after which a stage is given up
@@ -52,8 +56,8 @@ class Attempts:
 class Measure(Protocol):
     """Measures the policy as it is now."""
 
-    def __call__(self) -> float | None:
-        """Accuracy on the held-out questions, the same ones each time; None without questions. Raises Cancelled."""
+    def __call__(self) -> Mapping[str, Accuracy]:
+        """Accuracy by task on held-out questions, the same ones each time; none without questions. Raises Cancelled."""
 
 
 class PeerWeightsUse:
@@ -68,16 +72,35 @@ class PeerWeightsUse:
         self._policy = policy
         self._directory = directory
 
-    def begin(self, order: Train, before: float | None, measure: Measure, observe: EventSink) -> bool:
-        """Adopt what the order names, or not, and say so; `before` is the own accuracy, if it is known already.
+    def begin(
+        self,
+        order: Train,
+        before: Mapping[str, Accuracy],
+        best: Mapping[str, float],
+        measure: Measure,
+        observe: EventSink,
+    ) -> bool:
+        """Adopt what the order names, or not, and say so.
 
-        Returns whether the policy has other weights now. Raises Cancelled.
+        Args:
+            order: the stage that begins.
+            before: accuracy of the own weights by task, if it is known already.
+            best: the best that it has been, by task; a mean of weights is held to it.
+            measure: of the policy as it is.
+            observe: is told what became of them.
+
+        Returns:
+            Whether the policy has a peer's weights now, for which the optimiser's moments are none.
+
+        Raises:
+            Cancelled: the stage was cancelled.
         """
-        assert order.weights is not None, "the order names weights"
-        own = measure() if before is None else before
-        event = adopt(order, order.weights, self._place(order.weights), self._policy, own, measure)
+        weights = order.weights
+        assert weights is not None, "the order names weights"
+        own = before or measure()
+        event = adopt(order, weights, self._place(weights), self._policy, own, best, measure)
         observe(event)
-        return isinstance(event, WeightsAdopted)
+        return isinstance(event, WeightsAdopted) and not weights.averaged
 
     def end(self, order: Train) -> None:
         """The stage was trained, or somebody cancelled it."""
@@ -89,15 +112,23 @@ class PeerWeightsUse:
 
 
 def adopt(
-    order: Train, weights: PeerWeights, path: Path, policy: Policy, own: float | None, measure: Measure
+    order: Train,
+    weights: PeerWeights,
+    path: Path,
+    policy: Policy,
+    own: Mapping[str, Accuracy],
+    best: Mapping[str, float],
+    measure: Measure,
 ) -> WeightsAdopted | WeightsRefused:
-    """Load a peer's weights and keep them if they answer more of the held-out questions than the own ones did.
+    """Load a peer's weights and keep them if they answer more of the held-out questions than the own ones did; or the
+    first mean of both that answers no fewer.
 
     Args:
         order: the stage that begins.
         weights: what the log says of them; whose accuracy is a claim, and counts for nothing.
         path: the file.
-        own: accuracy of the policy as it is; None where it cannot be measured.
+        own: accuracy of the policy as it is, by task; none where it cannot be measured.
+        best: the best that it has been, by task.
         measure: of the policy after loading.
 
     Returns:
@@ -106,36 +137,78 @@ def adopt(
     Raises:
         Cancelled: the stage was cancelled.
     """
+    before = mean_accuracy(own)
 
     def refuse(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
         _log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)
-        return WeightsRefused(order.id, cause, reason, weights.peer, own, theirs)
+        return WeightsRefused(order.id, cause, reason, weights.peer, before, theirs)
 
-    if own is None:
+    if before is None:
         return refuse("unmeasured", "there are no held-out questions to measure them by")
-    attempts = Attempts(path)
     try:
-        if attempts.count >= ATTEMPTS_MAX:
+        if not (theirs := _open(path, weights.digest, policy)):
             return refuse("failed", f"{ATTEMPTS_MAX} stages that began with them came to no end")
-        attempts.begin()
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != weights.digest:
-                return refuse("damaged", "the file is not what was fetched")
-        read = read_announced(path, policy.trained_weights())
     except (RecordRejected, OSError) as error:
         return refuse("damaged", str(error))
     except ModelError as error:
         return refuse("unfit", str(error))
+
+    def find_no_better(found: Mapping[str, Accuracy]) -> str:
+        after = mean_accuracy(found) or 0.0
+        return "" if after > before else f"an accuracy of {after:.3f} here, the own weights have {before:.3f}"
+
+    def find_mean_worse(found: Mapping[str, Accuracy]) -> str:
+        return find_worse(own, best, found)
+
     kept = policy.copy_weights()
-    theirs: float | None = None
+    shares, judge = (SHARES, find_mean_worse) if weights.averaged else ((1.0,), find_no_better)
+    for share in shares:
+        found, against = _try(policy, kept, mix(kept, theirs, share), measure, judge)
+        if not against:
+            break
+    after = mean_accuracy(found)
+    if against or after is None:
+        return refuse("worse" if weights.averaged else "no-better", against, after)
+    told = {"peer": weights.peer, "own": before, "theirs": after, "claimed": weights.accuracy, "share": share}
+    _log.info("a peer's weights are begun from", **told)
+    return WeightsAdopted(order.id, order.round, order.stage, weights, before, after)
+
+
+def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights in a file; none where stages have failed with them before.
+
+    Raises:
+        RecordRejected: they are not what was fetched, or no numbers.
+        ModelError: they are another model's.
+        OSError: the file cannot be read.
+    """
+    attempts = Attempts(path)
+    if attempts.count >= ATTEMPTS_MAX:
+        return {}
+    attempts.begin()
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise RecordRejected("wrong-digest", "the file is not what was fetched")
+    return read_announced(path, policy.trained_weights())
+
+
+def _try(
+    policy: Policy,
+    kept: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
+    measure: Measure,
+    judge: Callable[[Mapping[str, Accuracy]], str],
+) -> tuple[Mapping[str, Accuracy], str]:
+    """Measure the policy with these weights: its accuracy, and what speaks against them.
+
+    Where anything does, or is raised, the policy has the kept ones again.
+    """
+    against = "not measured"
     try:
-        policy.load_weights(read)
-        theirs = measure()
+        policy.load_weights(weights)
+        found = measure()
+        against = judge(found)
+        return found, against
     finally:
-        better = theirs is not None and theirs > own
-        if not better:
+        if against:
             policy.load_weights(kept)
-    if theirs is None or not better:
-        return refuse("no-better", f"an accuracy of {theirs or 0.0:.3f} here, the own weights have {own:.3f}", theirs)
-    _log.info("a peer's weights are begun from", peer=weights.peer, own=own, theirs=theirs, claimed=weights.accuracy)
-    return WeightsAdopted(order.id, order.round, order.stage, weights, own, theirs)

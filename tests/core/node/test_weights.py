@@ -230,3 +230,67 @@ def test_the_rules_of_before_remembered_nothing_of_it() -> None:
     story = newcomer()
     state, _ = step(story.state, Envelope(1000, 5.0, REFUSED, rules=8))
     assert state.weights is None and state.catch_up != story.state.catch_up
+
+
+AVERAGED = msgspec.structs.replace(THEIRS, averaged=True)
+
+
+def averaging(**fields: object) -> Story:
+    """A node that has trained round 7, and averages its weights in every second round."""
+    story = newcomer(7, True, **({"catch_up_rounds": 0, "average_rounds": 2} | fields))
+    story.tell(WeightsRefused("weights/7", "none-offered"), gathered(7), trained(7))
+    return story
+
+
+def test_what_is_averaged_with_is_asked_for_in_its_rounds_and_no_stage_waits_for_it() -> None:
+    story = averaging()
+    assert not asked(story.told)  # type: ignore[attr-defined]
+    (command,) = asked(story.tell(announced(8)))
+    assert (command.id, command.average) == ("weights/8", True)
+    (train,) = trains(story.tell(gathered(8)))
+    assert train.weights is None, "they are not here yet"
+    story.tell(WeightsFetched("weights/8", AVERAGED), trained(8))
+    assert not asked(story.tell(announced(9))), "no round of averaging"
+    assert trains(story.tell(gathered(9)))[0].weights == AVERAGED
+    story.tell(trained(9))
+    assert story.state.catch_up is None and len(asked(story.tell(announced(10)))) == 1
+
+
+def test_what_is_here_before_the_stage_is_averaged_with_in_it() -> None:
+    story = averaging()
+    story.tell(announced(8), WeightsFetched("weights/8", AVERAGED))
+    assert trains(story.tell(gathered(8)))[0].weights == AVERAGED
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_without_any_to_average_with_nothing_is_held_up_and_the_next_turn_comes(late: bool) -> None:
+    story = averaging()
+    story.tell(announced(8))
+    assert not (story.wait("weights") if late else story.tell(REFUSED))
+    assert trains(story.tell(gathered(8)))[0].weights is None
+    story.tell(trained(8), announced(9), gathered(9), trained(9))
+    assert len(asked(story.tell(announced(10)))) == 1
+
+
+def test_who_has_not_trained_yet_has_nothing_to_average() -> None:
+    story = newcomer(8, catch_up_rounds=0, average_rounds=2)
+    assert not asked(story.told)  # type: ignore[attr-defined]
+
+
+def test_an_absence_comes_before_averaging() -> None:
+    """What was asked for to average with is given up: the node begins from the peer's weights, and waits for them."""
+    story = averaging(catch_up_rounds=3)
+    story.tell(announced(8))
+    (command,) = asked(story.tell(announced(12)))
+    assert (command.id, command.average) == ("weights/12", False)
+    story.tell(WeightsFetched("weights/8", AVERAGED))
+    assert not trains(story.tell(gathered(12))), "it waits"
+    assert trains(story.tell(WeightsFetched("weights/12", THEIRS)))[0].weights == THEIRS
+
+
+def test_later_stages_of_a_round_ask_for_none() -> None:
+    story = averaging(stages=2)
+    story.tell(announced(7, stage=1), gathered(7, 1), trained(7, 1))
+    assert len(asked(story.tell(announced(8)))) == 1
+    story.tell(gathered(8), REFUSED, trained(8))
+    assert not asked(story.tell(announced(8, stage=1)))

@@ -138,6 +138,24 @@ async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
     assert (await swarm.fetched()).weights.peer == "otto"
 
 
+async def test_to_average_with_any_trusted_peers_are_drawn(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "coordinator", "credited")
+    for peer, credit in (("boss", 9), ("anna", 5), ("otto", 1), ("new", 0)):
+        swarm.credit[peer] = credit
+        swarm.gives(peer, moved(VALUES, 0.01 * (credit + 1)))
+    command = msgspec.structs.replace(COMMAND, average=True)
+    taken = [(await swarm.fetched(command)).weights for _ in range(24)]
+    assert {weights.peer for weights in taken} == {"boss", "anna", "otto"}
+    assert all(weights.averaged for weights in taken)
+
+
+async def test_to_average_nobody_looks_twice(tmp_path: Path) -> None:
+    swarm, looks = Swarm(tmp_path), list[float]()
+    swarm.runtime.sleep = looks.append
+    assert (await swarm.refused(msgspec.structs.replace(COMMAND, average=True))).cause == "none-offered"
+    assert not looks
+
+
 async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
     for peer, accuracy in (("boss", 0.5), ("helper", 0.1)):

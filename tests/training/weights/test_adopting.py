@@ -45,10 +45,14 @@ def scored(engine: TrainingEngine, *accuracies: float) -> list[float]:
     left = list(accuracies)
 
     def measure(cancellation: Cancellation) -> dict[str, Accuracy]:
-        return {"all": Accuracy(left.pop(0) if len(left) > 1 else left[0], 1.0, 64)}
+        return measured(left.pop(0) if len(left) > 1 else left[0])
 
     engine._measure_alone = measure  # type: ignore[method-assign]
     return left
+
+
+def measured(accuracy: float) -> dict[str, Accuracy]:
+    return {"all": Accuracy(accuracy, 1.0, 64)}
 
 
 def with_weights(round: int, weights: PeerWeights) -> Train:
@@ -81,7 +85,7 @@ def test_the_rate_is_warmed_up_again_after_weights_that_are_begun_from_and_a_res
     engine = make_engine("a", steps=2, learning_rate=1e-9)
     scored(engine, 0.25)
     engine.train(order(7), Cancellation())
-    scored(engine, 0.25, 0.5)
+    scored(engine, 0.5)
     start(engine, place(engine, moved(engine)))
     assert (engine._pace.fresh_from, engine.steps) == (2, 4)
     assert make_engine("a", steps=2)._pace.fresh_from == 2
@@ -129,7 +133,7 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     told = settle(path)
     before = engine.weights_digest
     parts = (order(8), told, tmp_path / f"{told.digest}.safetensors", engine.policy)
-    event = adopt(*parts, 0.25, lambda: pytest.fail("nothing is measured"))
+    event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
     assert engine.weights_digest == before
 
@@ -139,7 +143,8 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
     told = place(engine, moved(engine))
     path = engine._peers._directory / f"{told.digest}.safetensors"
     for wrong in (msgspec.structs.replace(told, digest="0" * 64), told):
-        event = adopt(order(8), wrong, tmp_path / "gone" if wrong is told else path, engine.policy, 0.25, lambda: 1.0)
+        parts = (order(8), wrong, tmp_path / "gone" if wrong is told else path, engine.policy)
+        event = adopt(*parts, measured(0.25), {}, lambda: measured(1.0))
         assert isinstance(event, WeightsRefused) and event.cause == "damaged"
 
 
@@ -192,6 +197,6 @@ def test_weights_with_which_stages_fail_are_left_alone_the_third_time(make_engin
     assert engine.train(with_weights(8, weights), Cancellation(), observe=told.append).round == 8
     assert [type(event) for event in told] == [WeightsAdopted, WeightsAdopted, WeightsRefused]
     assert isinstance(told[-1], WeightsRefused) and told[-1].cause == "failed"
-    scored(engine, 0.25, 0.5)
+    scored(engine, 0.75)
     later = engine.train(with_weights(9, weights), Cancellation(), observe=told.append)
     assert later.round == 9 and isinstance(told[-1], WeightsAdopted), "once a stage was trained, nothing is remembered"
