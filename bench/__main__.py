@@ -75,7 +75,7 @@ GAIN_RESULTS = Path(__file__).with_name("gain.jsonl")  # in the repository: the 
 
 
 def main() -> int:
-    """Exit code 0 when all benchmarks ran, met or missed; 1 when one could not."""
+    """Exit code 0 when all benchmarks ran, met or missed; 1 when one could not; 2 for outcomes that cannot be read."""
     options = parse()
     names = options.names or list(BENCHMARKS)
     PLACE.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,12 @@ def main() -> int:
     console.print("\n".join(f"{key}: {value}" for key, value in machine.items()), markup=False, highlight=False)
     results = []
     for name in names:
-        results.append(run(name, settings_of(name, options, console)))
+        try:
+            settings = settings_of(name, options, console)
+        except Unavailable as error:
+            console.print(str(error), markup=False, highlight=False)
+            return 2
+        results.append(run(name, settings))
         print_result(results[-1], console)
     console.print(closing_line(results), markup=False, highlight=False)
     if options.json:
@@ -142,7 +147,7 @@ def parse() -> argparse.Namespace:
 
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
-    """What a benchmark is told beside its directory."""
+    """What a benchmark is told beside its directory. Raises Unavailable: earlier outcomes cannot be read."""
     if name == "gain" and options.outcomes is None:
         options.outcomes = GAIN_RESULTS
     if name in CHOSEN:
@@ -160,7 +165,10 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
     known = []
     if options.outcomes and options.outcomes.exists():
         kind = import_module(f"bench.{name}").Outcome
-        known = [msgspec.json.decode(line, type=kind) for line in read_lines(options.outcomes)]
+        try:
+            known = [msgspec.json.decode(line, type=kind) for line in read_lines(options.outcomes)]
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"{options.outcomes} has a line that is no outcome of {name}: {error}") from error
     if name == "hostile":
         chosen = {key: getattr(options, key) for key in ("attacks", "seconds", "nodes", "short", "against")}
     elif name == "gain":

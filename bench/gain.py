@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
 from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY, Outcome
+from bench.gain_pairs import QUESTIONS, MeasuringPlan, Pairs
 from bench.gain_report import make_rows, write_report
 from bench.hostile_peer import Hostile, probe
 from bench.place import Unavailable
@@ -29,6 +31,7 @@ from bench.specialists import examine
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -38,6 +41,7 @@ from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 
 AVERAGED, BOTH = "weights averaged", "averaged and sharing"
+PAIRED = PAIRS, PAIRS_BOTH = "averaged in pairs", "in pairs and sharing"  # as a swarm's nodes do it
 PAYLOAD = "prefix"  # of `bench.hostile_peer`
 SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
     "sharing": {},
@@ -46,8 +50,9 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "distilled": {"peer_loss": "distill", "share_logprobs": True},
     POISONED: {},
     BOTH: {},
+    PAIRS_BOTH: {},
 }
-ARMS = (LONER, FILTERED, FASTER, REPLAY, *SHARED, AVERAGED, POOLED)
+ARMS = (LONER, FILTERED, FASTER, REPLAY, *SHARED, AVERAGED, PAIRS, POOLED)
 
 
 def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
@@ -62,11 +67,13 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
         FASTER: {**alone, "learning_rate": recipe.swarm_rate},
         REPLAY: {**alone, "replay_questions": recipe.questions - 1},
         AVERAGED: alone,
+        PAIRS: alone,
         POOLED: {**alone, "questions": pool, "own_questions": pool},
         **{name: {**shared, "learning_rate": recipe.swarm_rate, **its} for name, its in SHARED.items()},
         BOTH: {**shared, "learning_rate": recipe.loner_rate},
     }
-    return {**common_settings(recipe), **arms[arm]}
+    measured = {"held_out_questions": QUESTIONS, "held_out_every": recipe.average_every} if arm in PAIRED else {}
+    return {**common_settings(recipe), **arms[arm], **measured}
 
 
 def common_settings(recipe: Recipe) -> dict[str, Any]:
@@ -100,8 +107,11 @@ class Nodes:
         self._settings = settings_of(recipe, arm)
         self._engines: list[TrainingEngine] = []
         self._stores: list[Blobs] = []
-        for place, base in enumerate(bases):
-            self._open(DataPaths(directory / f"node-{place}"), base, self._swarm)
+        self._paths = [DataPaths(directory / f"node-{place}") for place in range(len(bases))]
+        self._plans: list[MeasuringPlan] = []  # of nodes that measure themselves
+        self._pairs = Pairs(directory / "offered", self._paths, recipe.average_every) if arm in PAIRED else None
+        for paths, base in zip(self._paths, bases, strict=True):
+            self._open(paths, base, self._swarm)
         groups = self._settings["share_groups"]
         self._hostile = Hostile(self._plan, self._swarm.id, PAYLOAD, groups, recipe.generations)
         self._published: tuple[RolloutsRef, ...] = ()
@@ -111,16 +121,24 @@ class Nodes:
     def _open(self, paths: DataPaths, base: Path, swarm: SwarmConfig) -> None:
         training = TrainingConfig(**{**self._settings, "model": str(base)})
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
-        self._engines.append(TrainingEngine(config, paths, paths.root.name, ReasoningGymPlan(swarm, training)))
+        plan = ReasoningGymPlan(swarm, training)
+        if self._pairs is not None:
+            plan = MeasuringPlan(swarm, training, self._recipe.held_out)
+            self._plans.append(plan)
+        self._engines.append(TrainingEngine(config, paths, paths.root.name, plan))
         self._stores.append(Blobs(paths.blobs))
 
     def train(self, round: int) -> None:
         """One round of every node, then what they give each other."""
         order = Train(f"train/{round}/0", round, 0, self._published if self._arm in SHARED else ())
+        taken = [None] * len(self._engines) if self._pairs is None else self._pairs.taken
+        orders = [replace(order, weights=weights) for weights in taken]
         began = time.process_time()
-        events = [engine.train(order, Cancellation()) for engine in self._engines]
+        events = [engine.train(each, Cancellation()) for engine, each in zip(self._engines, orders, strict=True)]
+        if self._pairs is not None:
+            self._pairs.exchange(self._engines, events)
         self.seconds += time.process_time() - began
-        self.tokens += sum(event.tokens for event in events)
+        self.tokens += sum(event.tokens for event in events) + self._count_tried(events)
         self.peer_groups += sum(event.peer_groups for event in events)
         published = tuple(event.rollouts for event in events)
         deliver(published, self._stores)
@@ -128,6 +146,17 @@ class Nodes:
         self._published = (*published, *hostile)
         if self._arm in (AVERAGED, BOTH) and (round + 1) % self._recipe.average_every == 0:
             average([engine.policy.model for engine in self._engines])
+
+    def _count_tried(self, events: Sequence[StageTrained]) -> int:
+        """Tokens of the answers by which nodes measured means in a round, as long as those that they trained on.
+
+        That nodes measure their own weights is the default of every arm, and counts in none.
+        """
+        asked = sum(plan.take_asked() for plan in self._plans)
+        own = sum((each.held_out is not None) + (each.held_out_before is not None) for each in events)
+        tried = asked - own * QUESTIONS * len(self._recipe.families)
+        completions = len(events) * self._recipe.steps * self._recipe.questions * self._recipe.generations
+        return round(tried * sum(event.tokens for event in events) / completions) if self._plans else 0
 
     def _publish_hostile(self, round: int) -> tuple[RolloutsRef, ...]:
         return tuple([self._hostile.publish(round, store) for store in self._stores][:1])

@@ -21,8 +21,15 @@ def need_disk(directory: Path) -> None:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    """Whole lines of a file to which one is added for each finished run; a last one that was cut off is removed."""
-    body = path.read_bytes()
+    """Whole lines of a file to which one is added for each finished run; a last one that was cut off is removed.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    try:
+        body = path.read_bytes()
+    except OSError as error:
+        raise Unavailable(f"--outcomes names a file, a line for each run: {path}: {error.strerror}") from error
     whole = body[: body.rfind(b"\n") + 1]
     if len(whole) < len(body):
         with path.open("r+b") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,17 @@ import pytest
 import torch
 
 from bench import gain
-from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, Recipe, build_bases, read_recipe
+from bench.__main__ import main
+from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, Recipe, build_bases, make_swarm, read_recipe
 from bench.gain_curves import FILTERED, LONER, Outcome, area, compare, difference, seconds_of, times
+from bench.gain_pairs import MeasuringPlan
 from bench.gain_report import tell, write_report
 from bench.place import Unavailable, read_lines
 from swarmd.config import TrainingConfig
+from swarmd.core.commands import Train
+from swarmd.core.values import PeerWeights
+from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
+from swarmd.training.weights.adopting import PeerWeightsUse
 
 FAMILIES = ("count_primes", "gcd")
 
@@ -94,6 +101,21 @@ def test_a_line_that_was_cut_off_is_removed_and_what_follows_stands_alone(tmp_pa
     path = tmp_path / "results"
     path.write_bytes(b"one\ntwo\nthr")
     assert read_lines(path) == [b"one", b"two"] == path.read_bytes().splitlines()
+
+
+@pytest.mark.parametrize("body", [None, b"{}\n"])
+def test_outcomes_that_cannot_be_read_are_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], body: bytes | None
+) -> None:
+    path = tmp_path / "outcomes"
+    path.mkdir() if body is None else path.write_bytes(body)
+    monkeypatch.setattr(sys, "argv", ["bench", "hostile", "--outcomes", str(path)])
+    assert main() == 2
+    printed = "".join(capsys.readouterr().out.split())
+    assert (
+        str(path) in printed
+        and ("names a file" if body is None else "no outcome of hostile").replace(" ", "") in printed
+    )
 
 
 def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
@@ -197,3 +219,34 @@ def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) 
     assert all(0.0 == each.seconds[0] < each.seconds[1] < each.seconds[2] for each in told)
     assert all(len(each.held_out) == 3 and [len(node) for node in each.held_out[0]] == [2, 2] for each in told)
     assert list((tmp_path / "gain").iterdir()) == []
+
+
+def test_nodes_that_average_in_pairs_try_means_of_what_others_have_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = msgspec.structs.replace(small_recipe(), average_every=1)
+    began: list[PeerWeights] = []
+    begin = PeerWeightsUse.begin
+
+    def note(self: PeerWeightsUse, order: Train, *rest: Any) -> bool:
+        assert order.weights is not None and order.round == order.weights.round + 1
+        began.append(order.weights)
+        return begin(self, order, *rest)
+
+    monkeypatch.setattr(PeerWeightsUse, "begin", note)
+    told: list[Outcome] = []
+    list(gain.run(tmp_path / "gain", [gain.PAIRS], REGIMES[:1], [5], told.append, recipe=recipe))
+    assert [weights.averaged for weights in began] == [True, True], "each another's, in the second round"
+    trained = recipe.nodes * recipe.steps * recipe.questions * recipe.generations
+    assert told[0].tokens[1] <= trained * recipe.completion_tokens, "what nodes measure themselves by is not counted"
+    assert told[0].tokens[2] - told[0].tokens[1] > 0
+
+
+def test_a_node_measures_itself_by_other_questions_than_the_benchmark_does() -> None:
+    recipe = small_recipe()
+    swarm = make_swarm(recipe, "s")
+    plan = MeasuringPlan(swarm, TrainingConfig(), 5)
+    measured = {each.reference for each in ReasoningGymPlan(swarm).hold_out(FAMILIES[0], 5)}
+    found = plan.hold_out(FAMILIES[0], 7)
+    assert len(found) == 7 and not measured & {each.reference for each in found}
+    assert (plan.take_asked(), plan.take_asked()) == (7, 0)
