@@ -98,7 +98,7 @@ class PeerWeightsUse:
         weights = order.weights
         assert weights is not None, "the order names weights"
         own = before or measure()
-        event = adopt(order, weights, self._place(weights), self._policy, own, best, measure)
+        event = adopt(order, self._place(weights), self._policy, own, best, measure)
         observe(event)
         return isinstance(event, WeightsAdopted) and not weights.averaged
 
@@ -113,7 +113,6 @@ class PeerWeightsUse:
 
 def adopt(
     order: Train,
-    weights: PeerWeights,
     path: Path,
     policy: Policy,
     own: Mapping[str, Accuracy],
@@ -124,8 +123,7 @@ def adopt(
     first mean of both that answers no fewer.
 
     Args:
-        order: the stage that begins.
-        weights: what the log says of them; whose accuracy is a claim, and counts for nothing.
+        order: the stage that begins, with what the log says of them; their accuracy is a claim, and counts for nothing.
         path: the file.
         own: accuracy of the policy as it is, by task; none where it cannot be measured.
         best: the best that it has been, by task.
@@ -137,7 +135,8 @@ def adopt(
     Raises:
         Cancelled: the stage was cancelled.
     """
-    before = mean_accuracy(own)
+    weights, before = order.weights, mean_accuracy(own)
+    assert weights is not None, "the order names weights"
 
     def refuse(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
         _log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)

@@ -20,7 +20,7 @@ from swarmd.training.weights.offering import digest_policy
 from swarmd.weights.manifest import WeightsManifest
 from tests.training.conftest import order
 from tests.training.models.test_adapters import frozen, same
-from tests.training.weights.test_adopting import measured, scored, start
+from tests.training.weights.test_adopting import measured, scored, start, with_weights
 from tests.training.weights.test_offering import offered
 
 Maker = Callable[..., TrainingEngine]
@@ -70,6 +70,6 @@ def test_adapters_of_another_shape_or_none_are_another_architecture(
     if settings.get("lora", LoraConfig()).alpha == 64:
         return  # the same tensors with another factor: the digest alone tells
     before = other.weights_digest
-    parts = (order(8), told_of(manifest), path, other.policy)
+    parts = (with_weights(8, told_of(manifest)), path, other.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == "unfit" and other.weights_digest == before

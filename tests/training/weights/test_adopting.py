@@ -132,7 +132,7 @@ def test_what_is_no_model_of_this_architecture_changes_nothing(
     damage(path)
     told = settle(path)
     before = engine.weights_digest
-    parts = (order(8), told, tmp_path / f"{told.digest}.safetensors", engine.policy)
+    parts = (with_weights(8, told), tmp_path / f"{told.digest}.safetensors", engine.policy)
     event = adopt(*parts, measured(0.25), {}, lambda: pytest.fail("nothing is measured"))
     assert isinstance(event, WeightsRefused) and event.cause == cause
     assert engine.weights_digest == before
@@ -143,7 +143,7 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
     told = place(engine, moved(engine))
     path = engine._peers._directory / f"{told.digest}.safetensors"
     for wrong in (msgspec.structs.replace(told, digest="0" * 64), told):
-        parts = (order(8), wrong, tmp_path / "gone" if wrong is told else path, engine.policy)
+        parts = (with_weights(8, wrong), tmp_path / "gone" if wrong is told else path, engine.policy)
         event = adopt(*parts, measured(0.25), {}, lambda: measured(1.0))
         assert isinstance(event, WeightsRefused) and event.cause == "damaged"
 
