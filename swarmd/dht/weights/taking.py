@@ -97,10 +97,19 @@ class WeightsTaking:
     def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
         self._session = session
         self._told = told
+        self._under_way: anyio.CancelScope | None = None
+        self._directory_is_ours = anyio.Lock()  # two fetches would each remove what the other has
 
     async def take(self, command: FetchWeights) -> None:
-        """Fetch weights and say so, or say why not."""
-        self._session.emit(await self._take(command))
+        """Fetch weights and say so, or say why not. An earlier command that is under way is given up, unanswered.
+
+        It was given up by who asked, too: for other weights, after an absence.
+        """
+        if self._under_way is not None:
+            self._under_way.cancel()
+        with anyio.CancelScope() as self._under_way:
+            async with self._directory_is_ours:
+                self._session.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:
         session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it

@@ -156,6 +156,28 @@ async def test_to_average_nobody_looks_twice(tmp_path: Path) -> None:
     assert not looks
 
 
+async def test_a_later_command_has_the_directory_for_itself_and_the_earlier_is_not_answered(tmp_path: Path) -> None:
+    swarm, hangs = Swarm(tmp_path), anyio.Event()
+    swarm.gives("boss", VALUES)
+    fetch = swarm.fetch
+
+    async def hang(*args: Any) -> bytes:
+        hangs.set()
+        await anyio.sleep_forever()
+        raise AssertionError("never here")
+
+    taking = WeightsTaking(cast(Any, swarm))
+    later = msgspec.structs.replace(COMMAND, id="weights/12")
+    async with anyio.create_task_group() as group:
+        swarm.fetch = hang  # type: ignore[method-assign]
+        group.start_soon(taking.take, msgspec.structs.replace(COMMAND, average=True))
+        await hangs.wait()
+        swarm.fetch = fetch  # type: ignore[method-assign]
+        await taking.take(later)
+    assert [type(event) for event in swarm.events] == [WeightsFetched]
+    assert isinstance(swarm.events[0], WeightsFetched) and swarm.events[0].command == "weights/12"
+
+
 async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
     for peer, accuracy in (("boss", 0.5), ("helper", 0.1)):
