@@ -60,6 +60,7 @@ NODE_LOCAL = {
     *("share_per_task", "share_logprobs", "own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
     *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from", "pass_on_weights"),
+    "average_weights_every",
 }
 
 plain = st.recursive(
