@@ -144,9 +144,10 @@ class _Places:
 
     def __call__(self) -> asyncio.Protocol:
         assert self.http is not None, "the server is set up"
-        return self.http() if self._find() else _TooMany()
+        return self.http() if self._make_room() else _TooMany()
 
-    def _find(self) -> bool:
+    def _make_room(self) -> bool:
+        """Close a connection where there are too many. False where all of them are being answered."""
         assert self.http is not None
         there = [(each, each.transport) for each in self.http.connections]
         alive = [(each, transport) for each, transport in there if transport and not transport.is_closing()]

@@ -97,18 +97,18 @@ class WeightsTaking:
     def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
         self._session = session
         self._told = told
-        self._under_way: anyio.CancelScope | None = None
-        self._directory_is_ours = anyio.Lock()  # two fetches would each remove what the other has
+        self._current: anyio.CancelScope | None = None
+        self._directory_lock = anyio.Lock()  # two fetches would each remove what the other has
 
     async def take(self, command: FetchWeights) -> None:
         """Fetch weights and say so, or say why not. An earlier command that is under way is given up, unanswered.
 
         It was given up by who asked, too: for other weights, after an absence.
         """
-        if self._under_way is not None:
-            self._under_way.cancel()
-        with anyio.CancelScope() as self._under_way:
-            async with self._directory_is_ours:
+        if self._current is not None:
+            self._current.cancel()
+        with anyio.CancelScope() as self._current:
+            async with self._directory_lock:
                 self._session.emit(await self._take(command))
 
     async def _take(self, command: FetchWeights) -> Event:

@@ -123,11 +123,12 @@ class Keyframes:
         stream = zlib.decompressobj()
         try:
             plain = stream.decompress(self._read(keyframe.offset, keyframe.size_bytes), STATE_BYTES_MAX)
-            if stream.eof:
-                return decode_state(plain)
-        except (zlib.error, *DECODE_ERRORS):
-            pass
-        raise LogDamaged(f"a state that was kept, of event {keyframe.seq}, cannot be read", "Remove summaries/page.sum")
+            if not stream.eof:
+                raise zlib.error(f"it is cut off, or has more than {STATE_BYTES_MAX} bytes")
+            return decode_state(plain)
+        except (zlib.error, *DECODE_ERRORS) as error:
+            what = f"a state that was kept, of event {keyframe.seq}, cannot be read: {error}"
+            raise LogDamaged(what, "Remove summaries/page.sum") from error
 
     def packed(self) -> list[KeptKeyframe]:
         """As they are kept: the first, and of the others each second, fourth, ... where all are too much."""

@@ -19,7 +19,7 @@ from swarmd.core.events import MemberSeen
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.bookmark import bookmark_path, read_bookmark, write_bookmark
+from swarmd.eventlog.bookmark import Place, bookmark_path, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import Base, node_of, oldest_base
 from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import first_seq_of, list_segments
@@ -411,15 +411,20 @@ def test_keyframes_that_are_too_much_to_keep_are_thinned(tmp_path: Path, monkeyp
         assert page.figures() == expected
 
 
-@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1")])
-def test_a_state_that_was_kept_and_is_none_is_damage(tmp_path: Path, packed: bytes) -> None:
-    """Whoever hands a log over may hand over what was kept of it, too."""
-    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
+def keep_page(directory: Path) -> tuple[Path, Place, list[bytes]]:
+    """A log, and what a page has kept of it: up to where, and its parts."""
+    log = Path(shutil.copytree(SKILLS / "events", directory / "log"))
     with Page(log):
         pass
     kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
     assert kept is not None
-    place, parts = kept
+    return log, *kept
+
+
+@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1")])
+def test_a_state_that_was_kept_and_is_none_is_damage(tmp_path: Path, packed: bytes) -> None:
+    """Whoever hands a log over may hand over what was kept of it, too."""
+    log, place, parts = keep_page(tmp_path)
     keyframes = msgspec.msgpack.decode(parts[1], type=list[history_module.KeptKeyframe])
     for keyframe in keyframes:
         keyframe.packed = packed
@@ -447,12 +452,7 @@ def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkey
 
 
 def test_what_was_kept_for_another_place_is_not_used(tmp_path: Path) -> None:
-    log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
-    with Page(log):
-        pass
-    kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
-    assert kept is not None
-    place, parts = kept
+    log, place, parts = keep_page(tmp_path)
     own = msgspec.msgpack.decode(parts[0], type=history_module.KeptHistory)
     own.next_seq = 10**15
     write_bookmark(log, keeping_module.KIND, keeping_module.VERSION, place, [msgspec.msgpack.encode(own), *parts[1:]])
