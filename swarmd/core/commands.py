@@ -136,6 +136,7 @@ class Announce(CommandBase, frozen=True, tag="announce"):
     shards: int = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
+    steady_min: int = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
 
     @property
     def opening(self) -> int:

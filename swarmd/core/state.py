@@ -159,6 +159,7 @@ class Member(Value, frozen=True):
     reward: float = 0.0
     left: bool = False
     worked: bool = True  # else its reports count, and no stage waits for them
+    missed_at: int = 0  # what `rounds` was when a stage last waited for it in vain
 
 
 class Report(Value, frozen=True):
@@ -268,6 +269,9 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
+    vain_newcomers: int = 0  # stages that waited in vain, each worth `patience.VAIN_STAGES`: for newcomers,
+    vain_members: int = 0  # and for members that were credited before
+    steady_min: int = 0  # rounds since its last such stage, below which the open one waits for no credited member
 
 
 class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`

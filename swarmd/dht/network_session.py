@@ -33,6 +33,7 @@ from swarmd.dht.ports import (
     ReportCheck,
     ReportSink,
 )
+from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -134,9 +135,11 @@ class NetworkSession(ABC):
         self._watching: dict[str, Running] = {}
         fixed = None if config.chain is None else config.chain.shards
         self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
+        self.waits = AnnouncedWaits()  # of stages, for whom
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
-        self.members = 1  # present, this node included; decides how much of a body goes into a record
+        self.members = 1  # present, this node included, without those that have not worked; decides how much of a body
+        # goes into a record, and whether all rollouts of a swarm that was just started are there
         self.rejections = Rejections(runtime.now)
         self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating

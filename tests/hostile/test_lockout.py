@@ -65,19 +65,16 @@ def watcher() -> Watcher:
 
 
 def test_who_writes_no_more_is_gone_when_its_record_is(watcher: Watcher) -> None:
-    seen = watcher.read(of(ALICE, 1030.0), of(BOB, 1900.0))  # in the order of a lot
-    assert (
-        len(seen) == 2
-        and MemberSeen(ALICE.peer_id, worked=False) in seen
-        and MemberSeen(BOB.peer_id, worked=False) in seen
-    )
+    work = {each: find_work(SWARM, each.peer_id, WORK_BITS) for each in (ALICE, BOB)}
+    seen = watcher.read(of(ALICE, 1030.0, work[ALICE]), of(BOB, 1900.0, work[BOB]))  # in the order of a lot
+    assert len(seen) == 2 and MemberSeen(ALICE.peer_id) in seen and MemberSeen(BOB.peer_id) in seen
     watcher.now = 1030.0 + PAST_S - 1
     assert watcher.read() == [] and watcher.session.members == 2
     watcher.now += 2
     assert watcher.read() == [MemberLeft(ALICE.peer_id)] and watcher.session.members == 1
     watcher.now += 100
-    assert watcher.read(of(ALICE, 2500.0)) == [MemberSeen(ALICE.peer_id, worked=False)]
-    assert watcher.read(of(ALICE, 2501.0, leaving=True)) == [MemberLeft(ALICE.peer_id)]
+    assert watcher.read(of(ALICE, 2500.0, work[ALICE])) == [MemberSeen(ALICE.peer_id)]
+    assert watcher.read(of(ALICE, 2501.0, work[ALICE], leaving=True)) == [MemberLeft(ALICE.peer_id)]
     watcher.now = 9000.0
     assert watcher.read() == [MemberLeft(BOB.peer_id)], "it is told once that a member is gone"
 
@@ -86,6 +83,7 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     identities = [generate_identity() for _ in range(int(2 * NEWCOMERS_BURST))]
     crowd = [of(each, 5000.0) for each in identities if work_bits(SWARM, each.peer_id, 0) < WORK_BITS]
     assert len(watcher.read(*crowd)) == IDLE_BURST
+    assert watcher.session.members == 1, "what goes by the number of members does not go by theirs"
     watcher.now += 60
     assert 0 < len(watcher.read(*crowd)) < IDLE_BURST
     worker, elder = generate_identity(), generate_identity()
@@ -95,6 +93,7 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
         worker.peer_id,
         elder.peer_id,
     }
+    assert watcher.session.members == 2
 
 
 def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watcher) -> None:

@@ -103,4 +103,25 @@ CROWDS = (
         "lru_cache(0)(work_bits)",
         ("tests/dht/store/test_seniority.py",),
     ),
+    Mutant(
+        "what stages waited in vain is not remembered",
+        "swarmd/core/coordinator/patience.py",
+        "    return fit(vain + VAIN_STAGES, stages_max * VAIN_STAGES)",
+        "    return vain",
+        ("tests/core/coordinator/test_patience.py",),
+    ),
+    Mutant(
+        "a young swarm asks more of its members than it has itself",
+        "swarmd/core/coordinator/patience.py",
+        "    return min((1 << steps) - 1, (member.rounds if member is not None else 0) // 2)",
+        "    return (1 << steps) - 1",
+        ("tests/core/coordinator/test_patience.py",),
+    ),
+    Mutant(
+        "a stage that closed without who is not steady looks hasty",
+        "swarmd/dht/rounds/credit_check.py",
+        "        if not least or least > self._steady_most():",
+        "        if True:",
+        ("tests/core/peers/test_conduct.py",),
+    ),
 )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from swarmd.bounds import fit
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
-from swarmd.core.coordinator import standings
+from swarmd.core.coordinator import patience, standings
 from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, most_members, with_room, without_gone
 from swarmd.core.coordinator.shards import place_records
 from swarmd.core.events import (
@@ -248,6 +248,7 @@ def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> No
     coordination.reports, coordination.barred = NO_REPORTS, evidence.barred_in(turn.state, round)
     coordination.openings += 1
     coordination.held_since = None
+    coordination.steady_min = patience.find_steady_min(coordination, turn.settings.peer)
     _announce(turn)
 
 
@@ -272,6 +273,7 @@ def _announce_as(turn: Turn, name: str, final: bool) -> None:
             clock.shards,
             clock.sharded_since,
             clock.shards_before,
+            clock.steady_min,
         )
     )
 
@@ -393,6 +395,8 @@ def is_awaited(coordination: AnyCoordination, member: Member | None) -> bool:
         return False
     if member.peer in coordination.barred:
         return False
+    if not patience.is_waited_for(coordination, member):
+        return False
     lately = coordination.round - 1
     certain = member.last_round >= lately or member.since_round > lately
     return certain or is_expected(member, coordination.round)
@@ -462,6 +466,16 @@ def on_stage_overdue(turn: Turn) -> None:
     _close(turn, "deadline")
 
 
+def _remember_waiting(turn: Turn, trigger: CoordinatorTrigger) -> None:
+    """Remember whether the stage that closes has waited in vain, and for whom."""
+    closed = turn.coordination
+    if trigger == "quorum":
+        patience.on_quorum(turn)
+    else:
+        silent = [member for member in closed.members if member.peer not in closed.reports]
+        patience.on_deadline(turn, [member for member in silent if is_awaited(closed, member)])
+
+
 def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     """Settle accounts and open what comes next, unless nobody else could take part in either."""
     closed = turn.coordination
@@ -473,6 +487,8 @@ def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
         return
     turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
+    if turn.rules >= patience.PATIENCE_SINCE:
+        _remember_waiting(turn, trigger)
     standings.credit(turn)
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)

@@ -175,7 +175,7 @@ class Members:
         known = self.presences.known
         self._session.offers.keep(known)
         self._invitations = {peer: own for peer, own in self._invitations.items() if peer in known}
-        self._session.members = max(1, self._keys.members_about(self.presences.here))
+        self._session.members = max(1, self._keys.members_about(self.presences.workers))
 
     def _chosen(self, records: Mapping[str, Record]) -> list[str]:
         """Members that are known, and of others those who come first, no more than so many in a time."""

@@ -42,6 +42,12 @@ class Presences:
         self._idle = TokenBuckets(IDLE_BURST, IDLE_PER_S, now)
         self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now)
 
+    @property
+    def workers(self) -> int:
+        """Members that are present and have done the work that every node does, or need not: of others there may be any
+        number, and nothing is to depend on that."""
+        return self.here - sum([self.known[peer].here for peer in self._unworked])
+
     def choose(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Of peers that are not known yet, those that may come now: who comes first, and no more than so many."""
         return pick(ranks, self._charge_coming)

@@ -81,6 +81,7 @@ class SwarmClock:
             shards=command.shards,
             sharded_since=command.sharded_since,
             shards_before=command.shards_before,
+            steady_min=command.steady_min,
         )
         self._session.shards.note(content)
         await self._session.publisher.publish(content)
@@ -125,6 +126,7 @@ class SwarmClock:
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
             session.shards.note(content)
+            session.waits.note(content)
             if self._pace is not None:
                 self._pace.heard(content)
         session.records.hold(self._name, record)

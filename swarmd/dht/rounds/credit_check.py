@@ -26,6 +26,13 @@ class StandingsIndex(Protocol):
         """The same standings by peer; nobody changes them. Raises nothing."""
 
 
+class SteadyMin(Protocol):
+    """Says of a stage for whom it waits."""
+
+    def __call__(self, round: int, stage: int, /) -> int | None:
+        """See `AnnouncedWaits.steady_min`. Raises nothing."""
+
+
 class _Seen(NamedTuple):
     at: float
     peers: tuple[str, ...]
@@ -39,6 +46,7 @@ class CreditCheck:
         stages: in a round.
         round, standings: of the newest leaderboard that an earlier life has read; -1 and nothing for none.
         rows: as `rows_by_peer`.
+        steady_min: as `AnnouncedWaits.steady_min`.
     """
 
     def __init__(
@@ -48,12 +56,15 @@ class CreditCheck:
         round: int = -1,
         standings: Sequence[Standing] = (),
         rows: StandingsIndex = rows_by_peer,
+        steady_min: SteadyMin = lambda round, stage: 0,
     ) -> None:
         self._own = own
         self._stages = stages
         self._round = round
         self._rows = rows
         self._standings = rows(standings)
+        self._steady_min = steady_min
+        self._in_a_row: dict[str, int] = {}  # rounds in a row up to the last whose stages all have a peer's report
         self._seen: dict[tuple[int, int], _Seen] = {}
 
     def note(self, round: int, stage: int, at: float, peers: Collection[str]) -> None:
@@ -85,6 +96,7 @@ class CreditCheck:
         counted = tuple(self._account(round, stage, reporters) for stage in range(self._stages))
         idle = whole and self._round >= 0 and self._is_idle(standings, reporters)
         event = LeaderboardSeen(round, self._round, idle, whole, counted)
+        self._count_in_a_row(round, reporters if whole else {})
         self._round, self._standings = round, self._rows(standings)
         self._seen = {place: seen for place, seen in self._seen.items() if place[0] > round}
         return event
@@ -93,13 +105,27 @@ class CreditCheck:
         credited = frozenset(reporters.get(stage, ()))
         seen = self._seen.get((round, stage), _Seen(0.0, ()))
         left_out = tuple([peer for peer in seen.peers if peer not in credited])
-        return StageAccount(stage, len(credited), self._expected(round, credited | {*seen.peers}), *seen, left_out)
+        expected = self._expected(round, stage, credited | {*seen.peers})
+        return StageAccount(stage, len(credited), expected, *seen, left_out)
 
-    def _expected(self, round: int, reporters: frozenset[str]) -> int:
+    def _expected(self, round: int, stage: int, reporters: frozenset[str]) -> int:
         """Whom the stage waited for, of those who reported in it: credited in the round before, as far as is known."""
-        if self._round != round - 1:
+        least = self._steady_min(round, stage)
+        if self._round != round - 1 or least is None:
             return 0
-        return sum(row.peer in reporters and row.last_round == self._round for row in self._standings.values())
+        rows = [row for row in self._standings.values() if row.peer in reporters and row.last_round == self._round]
+        if not least or least > self._steady_most():
+            return len(rows)
+        return sum(self._in_a_row.get(row.peer, 0) >= least for row in rows)
+
+    def _steady_most(self) -> int:
+        """More than that an honest coordinator asks of nobody: half of its own rounds."""
+        return max((row.rounds for row in self._standings.values()), default=0) // 2
+
+    def _count_in_a_row(self, round: int, reporters: Mapping[int, Collection[str]]) -> None:
+        before = self._in_a_row if self._round == round - 1 else {}
+        in_all = set[str].intersection(*({*reporters.get(stage, ())} for stage in range(self._stages)))
+        self._in_a_row = {peer: before.get(peer, 0) + 1 for peer in in_all}
 
     def _is_idle(self, standings: Sequence[Standing], reporters: Mapping[int, Collection[str]]) -> bool:
         """Whether nobody was credited in the rounds since the last leaderboard: this one's reports explain it all."""

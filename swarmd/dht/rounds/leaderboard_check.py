@@ -27,7 +27,8 @@ class LeaderboardCheck:
         self._session = session
         kept = session.read_standings()
         before = (-1, ()) if kept is None else (kept.round, kept.standings)
-        self._credit = CreditCheck(session.peer_id, session.config.swarm.stages, *before, rows=session.rows_by_peer)
+        stages, rows = session.config.swarm.stages, session.rows_by_peer
+        self._credit = CreditCheck(session.peer_id, stages, *before, rows=rows, steady_min=session.waits.steady_min)
 
     def published(self, command: PublishReport) -> None:
         """This node's report of a stage is out: look who else has reported."""

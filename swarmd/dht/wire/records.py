@@ -108,6 +108,7 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
     shards: Shards = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they are one
     sharded_since: Round = 0
     shards_before: Shards = 0  # in the rounds before that
+    steady_min: Round = 0  # rounds since a stage last waited for it in vain, of a credited member that is waited for
 
     @property
     def key(self) -> str:

@@ -15,6 +15,7 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.reported import reports_in
 from swarmd.core.state import NO_MEMBERS, Coordination, Members, State
+from swarmd.sim.invariants.patience_model import PatienceModel
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -36,6 +37,8 @@ class CoordinatorModel:
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
+        self.rounds: dict[str, int] = {}  # and how many there were
+        self.patience = PatienceModel(self.rounds)
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
         self._expected_of: tuple[Members, int, list[str]] = (NO_MEMBERS, -1, [])  # found last, and of what
@@ -69,9 +72,10 @@ class CoordinatorModel:
     def _forget_evicted(self, now: Coordination) -> None:
         """Who made room for another has no account any more."""
         kept = {member.peer for member in now.members}
-        for book in (self.totals, self.credited):
+        for book in (self.totals, self.credited, self.rounds):
             for peer in book.keys() - kept:
                 del book[peer]
+                self.patience.forget(peer)
 
     def _bar(self, event: Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
@@ -124,10 +128,13 @@ class CoordinatorModel:
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
         missing = [peer for peer in self._find_expected(then.round, then.members) if peer not in self.reports]
         self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
+        self.patience.note([peer for peer in missing if peer != self.node.peer], isinstance(event, TimerFired))
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
+            self.rounds[peer] = self.rounds.get(peer, 0) + (self.credited.get(peer) != then.round)
             self.credited[peer] = then.round
+        self.patience.open(self.node.peer)
         self.reports = {}
         self._expected_of = (NO_MEMBERS, -1, [])
         if now.round != then.round:
@@ -184,6 +191,7 @@ class CoordinatorModel:
             if not member.left
             and member.worked
             and not self._is_barred(member.peer, round)
+            and self.patience.may_wait(member.peer)
             and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
         ]
 

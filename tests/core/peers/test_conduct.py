@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +20,10 @@ from swarmd.core.peers.conduct import (
 )
 from swarmd.core.peers.observed import StageAccount
 from swarmd.core.values import Promised, Standing
+from swarmd.dht.rounds import announced_waits
+from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.credit_check import CreditCheck
+from swarmd.dht.wire.records import ClockRecord
 from tests.core.story import Story, announced, settings
 
 STAGE_S = 60.0
@@ -318,6 +323,51 @@ def test_a_leaderboard_is_compared_with_what_was_read() -> None:
     assert event is not None
     assert event.stages == (StageAccount(0, 2, 2, 7.0, ("me", "anna"), ("me",)),), "gone may have left: not expected"
     assert accounts.read(1, [], {}, True) is None, "it is no news"
+
+
+def expected_by(steady_min: int | None, *boards: Mapping[int, set[str]]) -> int:
+    """Whom the last of these rounds' first stages was bound to wait for, of anna and otto, by what it announced.
+
+    Args:
+        boards: of rounds that follow each other, whose reports they have, by stage.
+    """
+    accounts = CreditCheck(
+        "me", 2, 0, [standing(peer, 20, 0) for peer in ("anna", "otto")], steady_min=lambda round, stage: steady_min
+    )
+    for round, reporters in enumerate(boards, 1):
+        rows = [standing(peer, 20 + round, round) for peer in {*reporters[0], *reporters[1]}]
+        event = accounts.read(round, rows, reporters, True)
+    assert event is not None
+    return event.stages[0].expected
+
+
+BOTH, ANNA = {0: {"anna", "otto"}, 1: {"anna", "otto"}}, {0: {"anna", "otto"}, 1: {"anna"}}
+
+
+@pytest.mark.parametrize(
+    ("steady_min", "boards", "expected"),
+    [
+        (0, [BOTH, ANNA, BOTH], 2),
+        (1, [BOTH, ANNA, BOTH], 1),  # otto has missed a stage of the round before
+        (2, [ANNA, BOTH, BOTH, BOTH], 2),
+        (3, [ANNA, BOTH, BOTH, BOTH], 1),
+        (10, [BOTH] * 4, 0),  # nobody is known to have been credited in so many
+        (11, [BOTH] * 2, 2),  # more than half of anybody's rounds: no honest coordinator asks for that
+        (None, [BOTH] * 4, 0),  # it was not heard what was announced
+    ],
+)
+def test_a_stage_was_bound_to_wait_for_those_alone_who_are_as_steady_as_it_announced(
+    steady_min: int | None, boards: list[dict[int, set[str]]], expected: int
+) -> None:
+    assert expected_by(steady_min, *boards) == expected
+
+
+def test_of_announcements_the_latest_are_remembered() -> None:
+    waits = AnnouncedWaits()
+    for round in range(announced_waits.STAGES_KEPT + 1):
+        waits.note(ClockRecord("test", round, 0, 0.0, 1.0, steady_min=round))
+    kept = announced_waits.STAGES_KEPT
+    assert [waits.steady_min(round, 0) for round in (0, 1, kept, kept + 1)] == [None, 1, kept, None]
 
 
 def test_among_a_crowd_of_strangers_a_newcomer_claims_no_place() -> None:

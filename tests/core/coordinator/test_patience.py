@@ -1,0 +1,182 @@
+"""How often stages last to their deadlines for those who do not report, whoever these are and however many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from swarmd.core import step
+from swarmd.core.commands import Announce
+from swarmd.core.coordinator.patience import ALLOWED, STEPS_MAX, VAIN_STAGES
+from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, RoundPublished
+from tests.core.story import Story, coordinator_settings
+
+HONEST = ("me", "a", "b")
+STAGES = 300
+
+Stall = Callable[["Swarm", int], None]
+
+
+class Swarm:
+    """Three honest nodes that report in each stage, and whoever else a test names."""
+
+    def __init__(self, honest: Collection[str] = HONEST) -> None:
+        self.node = Story(coordinator_settings(min_peers=len(honest), stage_s=100))
+        self.honest = tuple(honest)
+        self.announce = self._announced(
+            (*self.node.join(), *self.node.tell(*map(MemberSeen, [peer for peer in honest if peer != "me"])))
+        )
+        self.credited = 0  # honest reports
+        self.overdue: list[int] = []  # rounds that lasted to their deadlines
+
+    def _announced(self, commands: tuple[object, ...]) -> Announce:
+        (announce,) = [command for command in commands if isinstance(command, Announce)]
+        self.node.tell(RoundPublished(announce.id, announce.round, announce.stage))
+        return announce
+
+    def hold(self, *others: str, late: Collection[str] = ()) -> None:
+        """One round, in which `others` report at once, and `late` after all honest nodes where it is still open."""
+        round = self.announce.round
+        closing = self.node.tell(*(_report(peer, round) for peer in (*others, *self.honest)))
+        for peer in () if closing else late:
+            closing = closing or self.node.tell(_report(peer, round))
+        if not closing:
+            self.overdue.append(round)
+            closing = self.node.wait("stage")
+        self.announce = self._announced(closing)
+
+    def rounds_of(self, peer: str) -> int:
+        """Rounds that a member was credited for."""
+        assert self.node.state.coordination is not None
+        member = self.node.state.coordination.members.get(peer)
+        return member.rounds if member is not None else 0
+
+
+def _report(peer: str, round: int) -> ReportSeen:
+    return ReportSeen(peer, round, 0, 1.0, record=f"{peer}/{round}".encode())
+
+
+def bound(stages: int) -> float:
+    """Stages that may last to their deadlines for one kind of silent peers, of so many."""
+    return ALLOWED + 1 + stages / VAIN_STAGES
+
+
+def newcomers_for_each_stage(swarm: Swarm, number: int) -> None:
+    swarm.node.tell(MemberSeen(f"new {number}"))
+    swarm.hold()
+
+
+def members_by_turns(swarm: Swarm, number: int) -> None:
+    swarm.hold(*(f"member {each}" for each in range(24) if (number + each) % 2))
+
+
+def members_that_come_and_report_once(swarm: Swarm, number: int) -> None:
+    swarm.hold(f"member {number}")
+
+
+STALLS: tuple[Stall, ...] = (newcomers_for_each_stage, members_by_turns, members_that_come_and_report_once)
+
+
+@pytest.mark.parametrize("stall", STALLS)
+def test_silent_peers_cost_few_stages_their_time_and_honest_ones_no_credit(stall: Stall) -> None:
+    swarm = Swarm()
+    for number in range(STAGES):
+        stall(swarm, number)
+    assert ALLOWED < len(swarm.overdue) <= bound(STAGES) + STEPS_MAX
+    assert [swarm.rounds_of(peer) for peer in HONEST] == [STAGES] * 3
+
+
+@pytest.mark.parametrize("stall", STALLS)
+def test_under_the_rules_of_before_they_cost_as_many_as_they_like(
+    stall: Stall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "RULES", 10)
+    swarm = Swarm()
+    for number in range(STAGES):
+        stall(swarm, number)
+    assert len(swarm.overdue) > 0.9 * STAGES
+    assert swarm.announce.steady_min == 0
+
+
+def test_who_behaved_for_long_is_soon_not_waited_for_when_it_begins_to_stall() -> None:
+    swarm, sleepers = Swarm(), [f"sleeper {number}" for number in range(24)]
+    for _ in range(200):
+        swarm.hold(*sleepers)
+    assert not swarm.overdue
+    for number in range(STAGES):
+        swarm.hold(*(each for place, each in enumerate(sleepers) if (number + place) % 2))
+    assert len(swarm.overdue) <= bound(STAGES) + STEPS_MAX
+    assert swarm.announce.steady_min > 0
+
+
+def test_nodes_that_fail_now_and_then_are_waited_for_as_ever() -> None:
+    swarm = Swarm()
+    swarm.hold("slow")
+    failing = range(9, STAGES, VAIN_STAGES)
+    for number in range(1, STAGES):
+        swarm.hold(late=[] if number in failing else ["slow"])
+    assert swarm.overdue == list(failing)
+    assert swarm.announce.steady_min == 0
+    assert swarm.rounds_of("slow") == STAGES - 2 * len(failing), "it is back in step after the round that it missed"
+
+
+def test_a_slow_newcomer_gets_in_whatever_others_do() -> None:
+    swarm = Swarm()
+    for number in range(2 * VAIN_STAGES):
+        swarm.node.tell(MemberSeen(f"new {number}"))
+        swarm.hold()
+    late = [f"late {number}" for number in range(10)]
+    for number in range(VAIN_STAGES + 2):
+        swarm.node.tell(*map(MemberSeen, [f"newer {number}", *late[number : number + 1]]))
+        swarm.hold(late=late)
+    assert min(map(swarm.rounds_of, late)) >= 1, "one stage lasts as long as they need"
+    before = swarm.rounds_of("late 0")
+    for number in range(VAIN_STAGES):
+        swarm.node.tell(MemberSeen(f"newest {number}"))
+        swarm.hold(late=late)
+    assert swarm.rounds_of("late 0") == before + VAIN_STAGES, "from then on it is a member like others"
+
+
+def test_a_young_swarm_asks_of_nobody_more_than_half_of_what_it_has_itself() -> None:
+    swarm, sleepers = Swarm(), [f"sleeper {number}" for number in range(24)]
+    for _ in range(20):
+        swarm.hold(*sleepers)
+    for number in range(len(sleepers)):
+        swarm.hold(*(sleepers[:number] + sleepers[number + 1 :]))
+        assert swarm.announce.steady_min <= swarm.rounds_of("me") // 2
+    assert swarm.announce.steady_min >= 16, "it asks for as much as that"
+
+
+def test_what_this_node_misses_itself_is_not_held_against_others() -> None:
+    swarm = Swarm(("a", "b"))
+    swarm.node.tell(MemberSeen("me"))
+    for _ in range(3 * ALLOWED):
+        swarm.hold()
+    coordination = swarm.node.state.coordination
+    assert swarm.overdue and coordination is not None
+    assert (coordination.vain_members, coordination.vain_newcomers) == (0, 0)
+
+
+def test_who_leaves_was_not_waited_for_in_vain() -> None:
+    swarm = Swarm()
+    swarm.node.tell(MemberSeen("guest"))
+    swarm.hold("guest")
+    swarm.node.tell(*(_report(peer, swarm.announce.round) for peer in HONEST))
+    swarm.announce = swarm._announced(swarm.node.tell(MemberLeft("guest")))
+    coordination = swarm.node.state.coordination
+    assert coordination is not None and (coordination.vain_members, coordination.vain_newcomers) == (0, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11))), min_size=150, max_size=200))
+def test_whatever_they_do_they_cost_no_more(schedule: list[tuple[set[int], set[int]]]) -> None:
+    """Each stage some are seen anew and some report, as they like."""
+    swarm = Swarm()
+    for number, (seen, reporting) in enumerate(schedule):
+        swarm.node.tell(*(MemberSeen(f"peer {each} {number // 16}") for each in seen))
+        swarm.hold(*(f"peer {each} {number // 16}" for each in reporting))
+    assert len(swarm.overdue) <= 2 * bound(len(schedule)) + STEPS_MAX
+    assert [swarm.rounds_of(peer) for peer in HONEST] == [len(schedule)] * 3
