@@ -69,7 +69,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "core/turn.py::Turn": 29,
         "dht/limits/door.py::RequestLimits": 15,
         "dht/members/membership.py::Members": 20,
-        "dht/pubsub/evidence_gossip.py::EvidenceGossip": 19,
+        "dht/pubsub/evidence_gossip.py::EvidenceGossip": 16,
         "dht/rounds/gather.py::Gathering": 25,
         "observe/narrative/story.py::StoryTeller": 14,
         "shell/loop.py::Loop": 14,

@@ -33,6 +33,7 @@ from swarmd.dht.ports import (
     ReportCheck,
     ReportSink,
 )
+from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
@@ -140,6 +141,7 @@ class NetworkSession(ABC):
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         self.members = 1  # present, this node included, without those that have not worked; decides how much of a body
         # goes into a record, and whether all rollouts of a swarm that was just started are there
+        self.suppression = Suppression(random, lambda: self.members)
         self.rejections = Rejections(runtime.now)
         self.offers = MembersOffers(self.rejections.count)  # of weights
         follows = bool(self.coordinator) and not self.coordinating

@@ -190,7 +190,7 @@ class Session(NetworkSession):
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
         told = (self.rejections, self.emit)
-        exchange = EvidenceGossip(topic, self.policy, self, self.is_credited, *told, self.runtime, self.random)
+        exchange = EvidenceGossip(topic, self.policy, self, self.is_credited, *told, self.runtime, self.suppression)
         self.exchange, self.compared = exchange, RecordComparison(self.coordinator, self.is_credited, exchange.found)
         self.validator.verified = self.compared.see
 

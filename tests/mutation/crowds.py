@@ -48,6 +48,20 @@ CROWDS = (
         ("tests/dht/pubsub/test_evidence_gossip.py",),
     ),
     Mutant(
+        "all tell of a leaderboard at about the same time",
+        "swarmd/dht/pubsub/suppression.py",
+        "math.e * max(1, self._members())",
+        "math.e",
+        ("tests/dht/pubsub/test_crowded_gossip.py",),
+    ),
+    Mutant(
+        "one message for each of a lie's pairs",
+        "swarmd/dht/pubsub/evidence_gossip.py",
+        "if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):",
+        "if each is held:",
+        ("tests/dht/pubsub/test_crowded_gossip.py",),
+    ),
+    Mutant(
         "newcomers' bodies fill a stage",
         "swarmd/dht/rounds/gather.py",
         "not credited and self._newcomers + size_bytes > NEWCOMERS_BYTES_MAX",

@@ -8,7 +8,6 @@ others, told again now and then while it counts, and bounded for each signer, so
 from __future__ import annotations
 
 import logging
-from random import Random
 from typing import Protocol
 
 import msgspec
@@ -20,17 +19,12 @@ from swarmd.core.values import KnownEvidence
 from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, RecordJudge, Topic, as_signed
+from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, RecordJudge, Topic
+from swarmd.dht.pubsub.board_gossip import BoardGossip, BoardRead, BoardShown
+from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
-from swarmd.dht.wire.records import (
-    ROUNDS_AHEAD,
-    LeaderboardRecord,
-    RecordPolicy,
-    Round,
-    SignedRecord,
-    check_payload,
-)
+from swarmd.dht.wire.records import ROUNDS_AHEAD, RecordPolicy
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from swarmd.worker.ports import EventSink
@@ -42,24 +36,9 @@ ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatur
 SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
 KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
-HEARD_ELSEWHERE_S = 2.0  # longest wait before something is told, in which others may have told it
 RETELL_S = 300.0
-DIGEST_LENGTH = 64
 
 log = logging.getLogger(__name__)
-
-
-class BoardRead(msgspec.Struct, frozen=True, gc=False, tag="board"):
-    """The leaderboard of a round that a node has read, by its digest; whoever has another shows it."""
-
-    round: Round
-    digest: str
-
-
-class BoardShown(msgspec.Struct, frozen=True, gc=False, tag="shown"):
-    """The signed record of a leaderboard, because somebody has read another one."""
-
-    record: SignedRecord
 
 
 class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
@@ -88,6 +67,20 @@ class EvidenceCheck(Protocol):
         """What a pair shows. Raises RecordRejected where it shows nothing."""
 
 
+class HeldPair:
+    """What is known of evidence that is held: what it shows, and when it was told last, by whomever."""
+
+    __slots__ = ("charge", "told_at")
+
+    def __init__(self, charge: Charge) -> None:
+        self.charge = charge
+        self.told_at = -RETELL_S
+
+    def is_due(self, now: float) -> bool:
+        """Whether it was told by nobody lately."""
+        return now >= self.told_at + RETELL_S / 2
+
+
 class EvidenceGossip:
     """Tells, takes and keeps evidence. No hivemind in it.
 
@@ -99,7 +92,7 @@ class EvidenceGossip:
         rejections: where refusals are counted.
         emit: takes `Equivocated`.
         runtime: the clock.
-        random: chance.
+        suppression: how long others are waited for.
         check: checks pairs of records.
     """
 
@@ -112,24 +105,21 @@ class EvidenceGossip:
         rejections: Rejections,
         emit: EventSink,
         runtime: Runtime,
-        random: Random,
+        suppression: Suppression,
         check: EvidenceCheck = check_evidence,
     ) -> None:
         self._topic = topic
         self._policy = policy
-        self._judge = judge
         self._is_known = known
         self._rejections = rejections
         self._emit = emit
         self._runtime = runtime
-        self._random = random
+        self._suppression = suppression
         self._check = check
         self.contradicted: EvidenceSink = lambda evidence: None
         self._noted: tuple[KnownEvidence, ...] = ()
-        self._pairs: dict[Evidence, float] = {}  # held → when it was told last, by whomever
-        self._board: SignedRecord | None = None  # the leaderboard that this node read last
-        self._board_told: set[tuple[int, str]] = set()  # (round, digest) that somebody has told of
-        self._board_shown = -1  # round whose leaderboard somebody with ours has shown
+        self._pairs: dict[Evidence, HeldPair] = {}
+        self._boards = BoardGossip(self._send, policy, judge, runtime, suppression)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
         self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now)
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
@@ -166,7 +156,7 @@ class EvidenceGossip:
             self._rejections.count(charge.peer, "full", "more evidence than is kept")
             return False
         self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
-        self._pairs[evidence] = -RETELL_S
+        self._pairs[evidence] = HeldPair(charge)
         while len(self._pairs) > KEPT:
             del self._pairs[next(iter(self._pairs))]
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
@@ -178,51 +168,9 @@ class EvidenceGossip:
         """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
         return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge("")
 
-    # --- leaderboards ---
-
     def read_board(self, record: Record) -> None:
         """This node has read a leaderboard: tell which, if nobody else has told of the same."""
-        self._board = as_signed(record)
-        self._runtime.start(self._tell_board(self._board))
-
-    async def _tell_board(self, signed: SignedRecord) -> None:
-        content = signed.content
-        assert isinstance(content, LeaderboardRecord)
-        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
-        if (content.round, content.digest) not in self._board_told:
-            self._note_board(content.round, content.digest)
-            await self._send(BoardRead(content.round, content.digest))
-
-    def _note_board(self, round: int, digest: str) -> None:
-        """Of the latest rounds only, and of a bounded number of digests."""
-        self._board_told = {told for told in self._board_told if told[0] >= round - 1}
-        if len(self._board_told) < KEPT:
-            self._board_told.add((round, digest))
-
-    async def _show_board(self, signed: SignedRecord, round: int) -> None:
-        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
-        if self._board_shown < round:
-            self._board_shown = round
-            await self._send(BoardShown(signed))
-
-    def _hear_board(self, told: BoardRead) -> None:
-        board = self._board
-        content = None if board is None else board.content
-        if board is None or not isinstance(content, LeaderboardRecord) or told.round != content.round:
-            return
-        if len(told.digest) <= DIGEST_LENGTH:
-            self._note_board(told.round, told.digest)
-        if told.digest != content.digest:
-            self._runtime.start(self._show_board(board, content.round))
-
-    def _see_board(self, signed: SignedRecord) -> None:
-        """Somebody shows a leaderboard; it is compared like any record that is seen first. Raises RecordRejected."""
-        content = check_payload(signed.payload)
-        if not isinstance(content, LeaderboardRecord):
-            raise RecordRejected("malformed", "no leaderboard")
-        self._judge.judge(content.key, signed)
-        if self._board is not None and signed == self._board:
-            self._board_shown = content.round
+        self._boards.read(record)
 
     # --- gossip ---
 
@@ -240,15 +188,24 @@ class EvidenceGossip:
         self._limits.charge(sender, self._is_known(sender))
         told = decode_message(message)
         if isinstance(told, BoardRead):
-            self._hear_board(told)
+            self._boards.hear(told)
         elif isinstance(told, BoardShown):
-            self._see_board(told.record)
-        elif told.pair in self._pairs:
-            self._pairs[told.pair] = self._runtime.now()
+            self._boards.see(told.record)
         else:
-            charge = self._check(self._policy, told.pair)
-            if self._counts(charge) and self._keep(told.pair, charge):
-                self._pairs[told.pair] = self._runtime.now()
+            self._hear_evidence(told.pair)
+
+    def _hear_evidence(self, pair: Evidence) -> None:
+        """Somebody tells evidence. Raises RecordRejected."""
+        held = self._pairs.get(pair)
+        charge = self._check(self._policy, pair) if held is None else held.charge
+        if held is None and not self._counts(charge):
+            return
+        if held is None:
+            self._keep(pair, charge)
+        told = (KnownEvidence(charge.kind, charge.peer, charge.round),)
+        for each in self._pairs.values():  # of one lie there are as many pairs as its two records have expirations
+            if not is_news(told, each.charge.kind, each.charge.peer, each.charge.round):
+                each.told_at = self._runtime.now()
 
     def _counts(self, charge: Charge) -> bool:
         """Whether evidence is about rounds that still matter: nobody is reminded of what is over.
@@ -267,15 +224,21 @@ class EvidenceGossip:
     async def run(self) -> None:
         """Tell again what still counts, for whoever was away; seldom, and only what nobody else told lately."""
         while True:
-            await self._runtime.sleep(RETELL_S * self._random.uniform(0.5, 1.0))
+            await self._runtime.sleep(self._suppression.apart_s(RETELL_S))
             for evidence in list(self._pairs):
                 await self._tell_evidence(evidence)
 
     async def _tell_evidence(self, evidence: Evidence) -> None:
-        await self._runtime.sleep(self._random.uniform(0, HEARD_ELSEWHERE_S))
-        if evidence in self._pairs and self._runtime.now() >= self._pairs[evidence] + RETELL_S / 2:
-            self._pairs[evidence] = self._runtime.now()
+        if self._is_due(evidence):
+            await self._runtime.sleep(self._suppression.delay_s())
+        if self._is_due(evidence):
+            self._pairs[evidence].told_at = self._runtime.now()
             await self._send(EvidenceTold(evidence))
+
+    def _is_due(self, evidence: Evidence) -> bool:
+        """Whether it is held, and nobody has told it lately."""
+        held = self._pairs.get(evidence)
+        return held is not None and held.is_due(self._runtime.now())
 
     async def _send(self, message: Message) -> None:
         await self._topic.send(msgspec.msgpack.encode(message))

@@ -113,7 +113,7 @@ class SimSession(NetworkSession):
             self.seniority.learn(kept.standings)
         self.records, self.bodies = SimRecords(worker), SimBodies(worker)
         self.gossip = SimHintGossip(worker)
-        told = (self.rejections, self.emit, self.runtime, self.random)
+        told = (self.rejections, self.emit, self.runtime, self.suppression)
         topic = SimTopic(worker, names.evidence_topic(SWARM))
         self.exchange = SimEvidenceGossip(topic, self.policy, self, self.is_credited, *told, check=check_unsigned)
         self.compared = RecordsSeen(

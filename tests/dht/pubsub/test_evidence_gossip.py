@@ -22,20 +22,20 @@ from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.pubsub import evidence_gossip as exchange_module
+from swarmd.dht.pubsub.board_gossip import DIGEST_LENGTH, BoardRead, BoardShown
 from swarmd.dht.pubsub.evidence_gossip import (
     ALL,
     KEPT,
     NEWCOMERS_BURST,
     SENDER,
     SIGNER_BURST,
-    BoardRead,
-    BoardShown,
     EvidenceGossip,
     EvidenceTold,
     Message,
 )
+from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.rounds.record_comparison import BOARDS_KEPT, RecordComparison
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
@@ -48,10 +48,11 @@ pytestmark = pytest.mark.anyio
 OTHER = DIGEST[::-1]
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+class AtOnce(Suppression):
     """Nobody waits for others to tell something first."""
-    monkeypatch.setattr(exchange_module, "HEARD_ELSEWHERE_S", 0.0)
+
+    def delay_s(self, spread_s: float = 0.0) -> float:
+        return 0.0
 
 
 class Wire:
@@ -95,15 +96,16 @@ class Listener:
         self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
+        self.judge = Judge(validator)
         self.exchange = EvidenceGossip(
             Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
-            Judge(validator),
+            self.judge,
             peers.__contains__,
             self.rejections,
             self.events.append,
             LoopRuntime(),
-            Random(1),
+            AtOnce(Random(1), lambda: 3),
         )
         validator.verified = RecordComparison(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
 
@@ -240,7 +242,7 @@ async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() 
     other = sign(COORDINATOR, replace(LEADERBOARD, digest=OTHER), now + 101)
     anna, otto = Listener(), Listener()
     for listener, signed in ((anna, one), (otto, other)):
-        listener.exchange._judge.judge(LEADERBOARD.key, signed)
+        listener.judge.judge(LEADERBOARD.key, signed)
         listener.exchange.read_board(signed)
     await anyio.sleep(0.01)
     assert anna.wire.sent == [BoardRead(3, DIGEST)]
@@ -256,12 +258,49 @@ async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() 
 async def test_who_has_read_the_same_leaderboard_is_silent() -> None:
     anna, otto = Listener(), Listener()
     signed = sign(COORDINATOR, LEADERBOARD, time.time() + 100)
-    otto.exchange._board = signed
     await otto.hear(BoardRead(3, DIGEST))
-    await otto.exchange._tell_board(signed)
-    anna.exchange._board = signed
+    otto.exchange.read_board(signed)
+    await anyio.sleep(0.01)
+    assert otto.wire.sent == [], "though it was told before it had read it"
+    anna.exchange.read_board(signed)
+    await anna.hear(BoardRead(3, DIGEST))
     await anna.hear(BoardRead(4, OTHER))
-    assert otto.wire.sent == anna.wire.sent == []
+    assert anna.wire.sent == [], "and another round is another matter"
+
+
+async def test_a_leaderboard_that_was_renewed_is_not_told_again_and_the_later_record_is_shown() -> None:
+    listener, now = Listener(), time.time()
+    early, late = (sign(COORDINATOR, LEADERBOARD, now + after_s) for after_s in (100, 200))
+    for signed in (early, late, early):
+        listener.exchange.read_board(signed)
+    await anyio.sleep(0.01)
+    await listener.hear(BoardRead(3, OTHER))
+    assert listener.wire.sent == [BoardRead(3, DIGEST), BoardShown(late)]
+
+
+async def test_a_leaderboard_that_has_expired_is_not_shown_for_nobody_would_take_it() -> None:
+    listener = Listener()
+    listener.exchange.read_board(sign(COORDINATOR, LEADERBOARD, time.time() - 1.0))
+    await listener.hear(BoardRead(3, OTHER))
+    assert listener.wire.sent == [BoardRead(3, DIGEST)]
+
+
+async def test_a_leaderboard_of_an_earlier_round_is_shown_to_who_comes_to_it_late() -> None:
+    listener, now = Listener(), time.time()
+    boards = [sign(COORDINATOR, replace(LEADERBOARD, round=round), now + 100) for round in range(3, 4 + BOARDS_KEPT)]
+    for signed in boards:
+        listener.exchange.read_board(signed)
+    await anyio.sleep(0.01)
+    for round in (3, 4):
+        await listener.hear(BoardRead(round, OTHER))
+    assert [each for each in listener.wire.sent if isinstance(each, BoardShown)] == [BoardShown(boards[1])]
+
+
+async def test_a_digest_that_is_too_long_is_refused() -> None:
+    listener = Listener()
+    listener.exchange.read_board(sign(COORDINATOR, LEADERBOARD, time.time() + 100))
+    await listener.hear(BoardRead(3, "a" * (DIGEST_LENGTH + 1)))
+    assert listener.refused == {"malformed": 1} and len(listener.wire.sent) == 1
 
 
 async def test_evidence_is_told_again_for_those_who_were_away(monkeypatch: pytest.MonkeyPatch) -> None:
