@@ -83,7 +83,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "daemon/service.py::Node": 13,
         "daemon/supervisor.py::Supervisor": 15,
         "daemon/worker_process.py::WorkerProcess": 15,
-        "dht/network_session.py::NetworkSession": 28,
+        "dht/network_session.py::NetworkSession": 30,
         "dht/p2p/node.py::DhtNode": 20,
         "dht/session.py::Session": 23,
         "training/engine.py::TrainingEngine": 24,

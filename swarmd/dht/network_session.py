@@ -41,7 +41,15 @@ from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, decode_board, rows_by_peer
-from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, ClockRecord, LeaderboardRecord, RecordPolicy, is_sharded
+from swarmd.dht.wire.records import (
+    PAST_S,
+    TTL_MAX_S,
+    ClockRecord,
+    LeaderboardRecord,
+    Membership,
+    RecordPolicy,
+    is_sharded,
+)
 from swarmd.weights.fetched import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.ports import EventSink
@@ -257,6 +265,16 @@ class NetworkSession(ABC):
         """An own record is out: hint at it, and look at it like everybody else."""
         if not is_sharded(record.content):  # those who need it have it, or ask for its shard
             self.gossip.publish(record)
+        self._note_out(record)
+
+    def renewed(self, record: Record) -> None:
+        """An own record is out again, for it is time, and others have it: they find a membership before it expires."""
+        if isinstance(record.content, Membership):
+            self._note_out(record)
+        else:
+            self.told(record)
+
+    def _note_out(self, record: Record) -> None:
         self.compared.see(record)
         if isinstance(record.content, ClockRecord):
             self.herald.publish(record)

@@ -175,6 +175,7 @@ class Session(NetworkSession):
         own_records = OwnRecordStore(OwnRecordFile(paths.records), self.swarm)
         network = HiveNetwork(self.node, self.identity)
         self.publisher = Publisher(network, own_records, self.runtime, dht.record_s, self.coordinating, self.told)
+        self.publisher.renewed = self.renewed
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
         self.offered, self.chunks = OfferedWeights(paths.weights), HiveChunks(self.node)
         passes_on = self.config.training.pass_on_weights

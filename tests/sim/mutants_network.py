@@ -63,7 +63,7 @@ NETWORK_MUTANTS = (
     Mutant(
         "records are not renewed",
         publisher,
-        "whole = await self._renew_all()",
+        "whole = await self._renew_all(told)",
         "whole = True",
     ),
     Mutant(

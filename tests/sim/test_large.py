@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,10 +11,13 @@ from msgspec.structs import replace
 from swarmd.core.commands import Announce
 from swarmd.core.events import ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import RolloutsRef
-from swarmd.dht.wire.records import ReportRecord
+from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.ports import Record
+from swarmd.dht.wire.records import Membership, ReportRecord
 from swarmd.sim.figures import Counted, quantile
+from swarmd.sim.ports.network_ports import SimHintGossip
 from swarmd.sim.profile import LARGE
-from swarmd.sim.world import FOUNDERS, World, run
+from swarmd.sim.world import BEGIN, FOUNDERS, World, run
 
 SMALL: dict[str, Any] = {"nodes": 24, "hours": 0.2, "shard_members": 4, "gather_peers": 3, "min_peers": 16}
 
@@ -89,3 +93,32 @@ def test_what_a_round_cost_is_counted() -> None:
 def test_quantiles() -> None:
     assert [quantile([3.0, 1.0, 2.0, 4.0], share) for share in (0.0, 0.5, 1.0)] == [1.0, 3.0, 4.0]
     assert quantile([], 0.5) == 0.0
+
+
+def test_a_membership_that_is_renewed_is_hinted_at_only_where_its_node_was_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under one key each hint has all members look for it: N look-ups of each of N nodes in a third of its life."""
+    hinted: list[str] = []
+    publish, renewed = SimHintGossip.publish, list[str]()
+
+    def note(gossip: SimHintGossip, record: Record) -> None:
+        if isinstance(record.content, Membership):
+            hinted.append(record.owner)
+        publish(gossip, record)
+
+    def note_renewed(session: NetworkSession, record: Record) -> None:
+        if isinstance(record.content, Membership):
+            renewed.append(record.owner)
+        renew(session, record)
+
+    renew = NetworkSession.renewed
+    monkeypatch.setattr(SimHintGossip, "publish", note)
+    monkeypatch.setattr(NetworkSession, "renewed", note_renewed)
+    world = World(0, replace(LARGE, **{**SMALL, "hours": 0.3, "shard_members": 0, "doubles_s": 0.0}))
+    world.call_at(BEGIN + 400.0, lambda: world.dht.workers[5].lose_link())
+    world.play()
+    gone, times = world.dht.workers[5].node.peer, Counter(hinted)
+    assert len(renewed) >= 2 * len(world.nodes)
+    assert times.pop(gone) > 1
+    assert times == dict.fromkeys((node.peer for node in world.nodes if node.peer != gone), 1)

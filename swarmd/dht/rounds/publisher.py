@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 class Publisher:
     """Writes this node's records.
 
+    Attributes:
+        renewed: called in place of `told` with what is published again for no other reason than that it is time.
+
     Args:
         network: where to.
         own_records: remembers them.
@@ -50,6 +53,7 @@ class Publisher:
         self._ttl_s = ttl_s
         self._alone = alone
         self._told = told
+        self.renewed: RecordSink = told
         self._floors: dict[str, float] = {}
         self._locks: dict[str, Limiter] = {}
         self._live: dict[str, Payload] = {
@@ -68,7 +72,7 @@ class Publisher:
             RecordRejected: the record itself cannot count.
         """
         async with self._lock_of(content.key):
-            return await self._publish(content)
+            return await self._publish(content, self._told)
 
     def _lock_of(self, key: str) -> Limiter:
         """One record of a key at a time: a renewal must not overtake the record that replaces it."""
@@ -77,11 +81,11 @@ class Publisher:
             self._locks[key] = Limiter(self._runtime, 1)
         return self._locks[key]
 
-    async def _publish(self, content: Payload) -> Record:
+    async def _publish(self, content: Payload, told: RecordSink) -> Record:
         for _ in range(ATTEMPTS):
             record = self._network.sign(content, self._expiration(content.key))
             await self._remember(content, record)  # first: some peer may have it, though none shows it in time
-            later = await self._network.call(partial(self._place, content.key, record))
+            later = await self._network.call(partial(self._place, content.key, record, told))
             if later is None:
                 return record
             self._floors[content.key] = later.expiration
@@ -102,7 +106,7 @@ class Publisher:
         self._live = {key: content for key, content in self._live.items() if key in self._own_records}
         await self._own_records.save()
 
-    async def _place(self, key: str, record: Record, keepers: Keepers) -> Record | None:
+    async def _place(self, key: str, record: Record, told: RecordSink, keepers: Keepers) -> Record | None:
         """Store and read back. Returns a later record of this node's own that is in the way, if there is one."""
         try:
             keepers.admit(key, record)
@@ -114,13 +118,13 @@ class Publisher:
         near = keepers.near(key)
         if not near:
             await self._prove_alone(keepers)
-            self._told(record)  # clients are in nobody's table, and listen
+            told(record)  # clients are in nobody's table, and listen
             return None
         guides = keepers.guides(key)
         peers = list(dict.fromkeys((*near, *guides)))
         took = await keepers.spread(key, record, peers)
         if took:
-            self._told(record)
+            told(record)
         later = await self._prove(keepers, key, record, took or peers, guides)
         if later is None:
             keepers.settle(key, record, peers)
@@ -159,20 +163,24 @@ class Publisher:
     async def run(self) -> None:
         """Publish every live record again: thrice in its life, when p2pd was started anew, when peers are back, when
         this machine's clock was set."""
+        told = self._told
         while True:
             await self._network.wait_up()
             await self._network.disturbed(COMPANY_S, lonely=True)
-            whole = await self._renew_all()
-            await self._network.disturbed(self._ttl_s / RENEWALS if whole else FAILED_S, lonely=False)
+            whole = await self._renew_all(told)
+            pause_s, began = self._ttl_s / RENEWALS if whole else FAILED_S, self._runtime.now()
+            await self._network.disturbed(pause_s, lonely=False)
+            is_quiet = whole and self._runtime.now() >= began + pause_s
+            told = self.renewed if is_quiet else self._told
 
-    async def _renew_all(self) -> bool:
+    async def _renew_all(self, told: RecordSink) -> bool:
         """Returns whether all that can be published again are."""
         whole = True
         for content in list(self._live.values()):
             try:
                 async with self._lock_of(content.key):
                     if self._live.get(content.key) is content:  # it may have been replaced meanwhile
-                        await self._publish(content)
+                        await self._publish(content, told)
             except (NetworkDown, RecordRejected) as error:
                 whole = whole and not isinstance(error, NetworkDown)  # what cannot count does not count later either
                 log.info("%s was not renewed: %s", content.key, error)

@@ -129,6 +129,7 @@ class SimSession(NetworkSession):
         )
         own_records, network = OwnRecordStore(SimOwnRecords(worker), SWARM), SimNetwork(worker)
         self.publisher = Publisher(network, own_records, self.runtime, RECORD_S, self.coordinating, self.told)
+        self.publisher.renewed = self.renewed
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         self._dht.watch(self._worker, name)

@@ -191,7 +191,7 @@ async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
     monkeypatch.setattr(Publisher, "_place", slowly)
     for delay_s in (0.05, 0.15):  # while the report is renewed, and while the clock is
         later = clocks[1] if delay_s < 0.1 else clocks[2]
-        renewing = asyncio.ensure_future(one.publisher._renew_all())
+        renewing = asyncio.ensure_future(one.publisher._renew_all(one.told.append))
         await asyncio.sleep(delay_s)
         await one.publisher.publish(later)
         await renewing
@@ -214,7 +214,7 @@ async def test_what_a_record_replaced_is_not_renewed_though_nobody_showed_the_ne
         await one.publisher.publish(later)
     restarted = one.publish_from(tmp_path / "0" / "records.bin")
     for each in (one.publisher, restarted):
-        await each._renew_all()
+        await each._renew_all(each.renewed)
         assert (await two.read(later.key))[one.identity.peer_id].content == later
 
 
