@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -186,12 +186,16 @@ def _facts(history: TrainingHistory) -> list[str]:
 
 def accuracy_words(history: TrainingHistory) -> str:
     """Accuracy before and after, in words."""
-    measured = [row.held_out for row in history.rounds if row.held_out is not None]
-    if not measured:
+    last = _first_measured(reversed(history.rounds))
+    if last is None:
         return "not measured"
-    before = history.held_out_before
-    first = f"{before:.3f} before the first step" if before is not None else f"{measured[0]:.3f} when first measured"
-    return f"{first}, {measured[-1]:.3f} when last measured"
+    before, first = history.held_out_before, _first_measured(history.rounds)
+    told = f"{before:.3f} before the first step" if before is not None else f"{first:.3f} when first measured"
+    return f"{told}, {last:.3f} when last measured"
+
+
+def _first_measured(rounds: Iterable[RoundResult]) -> float | None:
+    return next((row.held_out for row in rounds if row.held_out is not None), None)
 
 
 def _causes(history: TrainingHistory) -> str:

@@ -6,7 +6,9 @@ kept beside it (`swarmd.eventlog.summaries`), so that the next reading is of the
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
+from heapq import merge
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import msgspec
 
 from swarmd.animals import animal_name
+from swarmd.bounds import fit
 from swarmd.core.events import (
     Envelope,
     ModelPushed,
@@ -32,9 +35,12 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.summaries import SummaryKind, gather
+from swarmd.results.rows import Packed, Rows
 from swarmd.results.skills import SkillCurve, curves_of
 
-KIND = SummaryKind("history", 2)
+KIND = SummaryKind("history", 3)
+PLACE = attrgetter("round", "stage")
+NOWHERE = (-1, -1)  # before every stage
 
 
 class StageResult(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +94,7 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     model: str = ""
     device: str = ""
     parameters: int = 0
-    stages: tuple[StageResult, ...] = ()  # each round and stage once, in their order
+    stages: Sequence[StageResult] = ()  # each round and stage once, in their order; of a log, `Rows`
     skips: tuple[SkippedRounds, ...] = ()
     restarts: tuple[Restart, ...] = ()
     pushes: tuple[ModelPushed, ...] = ()
@@ -102,10 +108,10 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
         return self.name or animal_name(self.peer)
 
     @cached_property
-    def rounds(self) -> tuple[RoundResult, ...]:
+    def rounds(self) -> Rows[RoundResult]:
         """The trained rounds in their order."""
         by_round = groupby(self.stages, attrgetter("round"))
-        return tuple(_sum_up(round, list(stages)) for round, stages in by_round)
+        return Rows(RoundResult, (_sum_up(round, stages) for round, stages in by_round))
 
     @cached_property
     def skills(self) -> tuple[SkillCurve, ...]:
@@ -117,17 +123,18 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
         return sum(skip.last - skip.first + 1 for skip in self.skips)
 
 
-def _sum_up(round: int, stages: list[StageResult]) -> RoundResult:
-    measured = [stage.held_out for stage in stages if stage.held_out is not None]
-    return RoundResult(
-        round,
-        len(stages),
-        sum(stage.reward for stage in stages) / len(stages),
-        measured[-1] if measured else None,
-        sum(stage.seconds for stage in stages),
-        sum(stage.tokens for stage in stages),
-        sum(stage.peer_groups for stage in stages),
-    )
+def _sum_up(round: int, stages: Iterable[StageResult]) -> RoundResult:
+    held_out: float | None = None
+    reward = seconds = 0.0
+    count = tokens = peer_groups = 0
+    for stage in stages:
+        count += 1
+        reward += stage.reward
+        seconds += stage.seconds
+        tokens += stage.tokens
+        peer_groups += stage.peer_groups
+        held_out = held_out if stage.held_out is None else stage.held_out
+    return RoundResult(round, count, reward / count, held_out, seconds, fit(tokens), fit(peer_groups))
 
 
 def read_history(directory: Path, trained: StageTrained | None = None) -> TrainingHistory:
@@ -154,7 +161,7 @@ class GatheredHistory(msgspec.Struct, array_like=True):
     first_seq: int = -1
     stopping: bool = False
     fields: TrainingHistory = TrainingHistory("")  # without what follows
-    stages: list[StageResult] = []
+    stages: list[Packed] = []  # as `Rows` keeps them
     skips: list[SkippedRounds] = []
     restarts: list[Restart] = []
     pushes: list[ModelPushed] = []
@@ -165,23 +172,28 @@ class HistoryGathering:
 
     def __init__(self) -> None:
         self._kept = GatheredHistory()
-        self._stages: dict[tuple[int, int], StageResult] = {}
+        self._stages = Rows(StageResult)  # in their order
+        self._told_late: dict[
+            tuple[int, int], StageResult
+        ] = {}  # once more, or after a later one: they belong among these
+        self._newest = NOWHERE
 
     def begin(self, base: Base) -> None:
         state = base.state
         fields = TrainingHistory("", model=state.trainer.model, device=state.trainer.device)
         self._kept = GatheredHistory(round=state.clock.round if state.clock else -1, fields=fields)
-        self._stages = {}
+        self._stages, self._told_late, self._newest = Rows(StageResult), {}, NOWHERE
         if state.settings is not None:
             self._set(peer=state.settings.peer, name=state.settings.name, swarm=state.settings.swarm)
 
     def resume(self, kept: bytes | memoryview) -> None:
         self._kept = msgspec.msgpack.decode(kept, type=GatheredHistory)
-        self._stages = {(stage.round, stage.stage): stage for stage in self._kept.stages}
-        self._kept.stages = []
+        self._stages.resume(self._kept.stages)
+        self._newest = PLACE(self._stages[-1]) if self._stages else NOWHERE
+        self._told_late, self._kept.stages = {}, []
 
     def keep(self) -> bytes:
-        return msgspec.msgpack.encode(msgspec.structs.replace(self._kept, stages=list(self._stages.values())))
+        return msgspec.msgpack.encode(msgspec.structs.replace(self._kept, stages=self._in_order().keep()))
 
     def take(self, commit: Commit) -> None:
         for envelope in commit.envelopes():
@@ -221,7 +233,7 @@ class HistoryGathering:
         self._kept.round = max(self._kept.round, event.round)
         if event.held_out_before is not None:
             self._set(held_out_before=event.held_out_before)
-        self._stages[event.round, event.stage] = StageResult(
+        result = StageResult(
             event.round,
             event.stage,
             self._kept.at,
@@ -231,9 +243,26 @@ class HistoryGathering:
             event.tokens,
             event.seconds,
             event.peer_groups,
-            sum(count for _, count in event.rejected),
+            fit(sum(count for _, count in event.rejected)),
             event.skills,
         )
+        place = (event.round, event.stage)
+        if place > self._newest:
+            self._stages.append(result)
+            self._newest = place
+        else:
+            self._told_late[place] = result
+
+    def _in_order(self) -> Rows[StageResult]:
+        """Each stage once, as it was told last."""
+        if self._told_late:
+            late = sorted(self._told_late.values(), key=PLACE)
+            by_place = groupby(
+                merge(self._stages, late, key=PLACE), PLACE
+            )  # of two in one place the late one is second
+            self._stages = Rows(StageResult, (list(told)[-1] for _, told in by_place))
+            self._told_late = {}
+        return self._stages
 
     def _set(self, **fields: Any) -> None:
         self._kept.fields = msgspec.structs.replace(self._kept.fields, **fields)
@@ -247,7 +276,7 @@ class HistoryGathering:
             raise NotFoundError("the log holds no start of a node", "Its beginning was removed; name a whole log")
         return msgspec.structs.replace(
             kept.fields,
-            stages=tuple(sorted(self._stages.values(), key=attrgetter("round", "stage"))),
+            stages=self._in_order(),
             skips=tuple(kept.skips),
             restarts=tuple(kept.restarts),
             pushes=tuple(kept.pushes),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,9 +109,10 @@ def _draw_task(axes: Axes, histories: Sequence[TrainingHistory], task: str) -> N
     for place, history in enumerate(histories):
         look = {**_look(place, history), "markersize": 3.0, "linewidth": 1.2}
         for points in (curve.points for curve in history.skills if curve.task == task):
-            held_out = thinned([(point.round, point.held_out) for point in points])
+            held_out = thinned(((point.round, point.held_out) for point in points), len(points))
             axes.plot([round for round, _ in held_out], [value for _, value in held_out], **look)
-            more = thinned([(each.round, each.held_out if each.weight > 1 else math.nan) for each in points])
+            drawn_more = ((each.round, each.held_out if each.weight > 1 else math.nan) for each in points)
+            more = thinned(drawn_more, len(points))
             under = {"color": look["color"], "marker": "o", "markersize": 9, "linewidth": 7, "alpha": 0.25}
             axes.plot([round for round, _ in more], [value for _, value in more], **under, label=None)
     axes.set_ylim(-0.04, 1.04)
@@ -131,7 +133,8 @@ def _look(place: int, history: TrainingHistory) -> dict[str, Any]:
 
 
 def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
-    measured = thinned([(row.round, row.held_out) for row in history.rounds if row.held_out is not None])
+    count = sum(row.held_out is not None for row in history.rounds)
+    measured = thinned(((row.round, row.held_out) for row in history.rounds if row.held_out is not None), count)
     if history.held_out_before is not None and measured:
         first = measured[0][0] - 1
         unnamed = {**look, "label": None, "markevery": 1}
@@ -142,17 +145,19 @@ def _draw_accuracy(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -
 
 
 def _draw_reward(axes: Axes, history: TrainingHistory, look: dict[str, Any]) -> None:
-    points = thinned([(row.round, row.reward) for row in history.rounds])
+    points = thinned(((row.round, row.reward) for row in history.rounds), len(history.rounds))
     axes.plot([round for round, _ in points], [reward for _, reward in points], **look)
 
 
-def thinned(points: list[tuple[int, float]]) -> list[tuple[float, float]]:
-    """Means of as many neighbours as leave `POINTS_MAX` points at most; so many are given back as they are."""
-    step = math.ceil(len(points) / POINTS_MAX)
+def thinned(points: Iterable[tuple[int, float]], count: int) -> list[tuple[float, float]]:
+    """Means of as many neighbours as leave `POINTS_MAX` of `count` points at most; so many stay as they are."""
+    step = math.ceil(count / POINTS_MAX)
     if step <= 1:
         return [*points]
-    groups = (points[first : first + step] for first in range(0, len(points), step))
-    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+    rest, means = iter(points), []
+    while group := list(islice(rest, step)):
+        means.append((sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)))
+    return means
 
 
 def _draw_lives(axes: Axes, histories: Sequence[TrainingHistory], names: Sequence[str]) -> None:
@@ -187,7 +192,8 @@ def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
 
 def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
     """Rounds from the first to the last that are shown: the trained ones, and skipped ones near them."""
-    trained = [row.round for history in histories for row in history.rounds] or [0]
+    ends = [(history.rounds[0], history.rounds[-1]) for history in histories if history.rounds]
+    trained = [row.round for both in ends for row in both] or [0]
     first, last = min(trained), max(trained)
     margin = max((last - first) // 2, SKIPS_BESIDE)
     skips = [skip for history in histories for skip in history.skips]

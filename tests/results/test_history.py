@@ -97,6 +97,28 @@ def test_a_stage_told_twice_counts_once_and_one_that_is_not_in_the_log_yet_count
     assert [(row.round, row.reward) for row in history.rounds] == [(0, 0.6), (1, 0.9)]
 
 
+def test_stages_in_any_order_come_out_in_theirs_as_told_last() -> None:
+    told = [(5, 0.1), (6, 0.2), (2, 0.3), (6, 0.4), (7, 0.5), (2, 0.6), (5, 0.7), (-1, 0.8)]
+    gathering = HistoryGathering()
+    gathering.begin(Base(State(settings=SETTINGS)))
+    for seq, (round, reward) in enumerate(told):
+        gathering.apply(Envelope(seq, float(seq), trained(round, reward=reward)))
+        again = HistoryGathering()
+        again.resume(gathering.keep())
+        gathering = again
+    expected = [(-1, 0.8), (2, 0.6), (5, 0.7), (6, 0.4), (7, 0.5)]
+    assert [(stage.round, stage.reward) for stage in gathering.history().stages] == expected
+    start = [Envelope(seq, float(seq), trained(round, reward=reward)) for seq, (round, reward) in enumerate(told)]
+    assert make_history(start, state=State(settings=SETTINGS)).stages == gathering.history().stages
+
+
+def test_sums_of_a_round_stay_within_what_can_be_kept() -> None:
+    most = 2**64 - 1
+    refused = (("stale", most), ("swarm", most))
+    (row,) = history_of(*[trained(1, stage, tokens=most, rejected=refused) for stage in (0, 1)]).rounds
+    assert (row.stages, row.tokens) == (2, most)
+
+
 def test_skips_restarts_exits_and_pushes_are_told() -> None:
     pushed = ModelPushed(4, "a/b", "c")
     history = history_of(

@@ -218,7 +218,7 @@ def test_a_long_life_is_drawn_with_bounded_points_and_bars() -> None:
 
 def test_a_short_life_is_drawn_round_by_round() -> None:
     points = [(round, float(round % 3)) for round in range(POINTS_MAX)]
-    assert thinned(points) == points
-    assert thinned([(0, 0.0), (1, 1.0)] * POINTS_MAX) == [(0.5, 0.5)] * POINTS_MAX
+    assert thinned(points, len(points)) == points
+    assert thinned([(0, 0.0), (1, 1.0)] * POINTS_MAX, 2 * POINTS_MAX) == [(0.5, 0.5)] * POINTS_MAX
     assert spans_of(history(0, rounds=5), gap=0.01) == [(round, round) for round in range(5)]
     assert spans_of(history(0, rounds=5), gap=1.0) == [(0, 4)]
