@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,13 +94,14 @@ def has_daemon(directory: Path) -> bool:
     return True
 
 
-def tell_round(directory: Path, round_: int, now: float | None = None) -> list[Story]:
+def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
     """The story of one round.
 
     Args:
         directory: the node's.
         round_: which.
         now: POSIX seconds, where its daemon runs.
+        points: at which the node had just joined a stage, where some are known: the last ones of the log.
 
     Raises:
         NotFoundError: there is no log.
@@ -112,7 +113,7 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
 
     log = find_log(directory)
     teller = StoryTeller(round_)
-    for base in bases_before(log, round_):
+    for base in bases_before(log, round_, points):
         teller = StoryTeller(round_)
         for applied in folded(log, None, progress=True, base=base):
             teller.apply(applied)
@@ -123,9 +124,9 @@ def tell_round(directory: Path, round_: int, now: float | None = None) -> list[S
     return [teller.story(now)]
 
 
-def bases_before(log: Path, round_: int) -> Iterator[Base]:
+def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
     """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
-    joined a stage, then snapshots.
+    joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
     """
     from swarmd.eventlog.fold import bases_where, nearer_base
     from swarmd.observe.narrative.story import joins_stage, reached
@@ -133,9 +134,11 @@ def bases_before(log: Path, round_: int) -> Iterator[Base]:
     def is_before(state: State) -> bool:
         return reached(state) < round_ - 1
 
+    known = [point for point in points if is_before(point.state)]
+    yield from known[-1:]
     bases = bases_where(log, is_before)
     first = next(bases)
-    nearer = nearer_base(log, first, is_before, joins_stage)
+    nearer = None if known else nearer_base(log, first, is_before, joins_stage)
     if nearer is not None:
         yield nearer
     yield first
@@ -144,14 +147,14 @@ def bases_before(log: Path, round_: int) -> Iterator[Base]:
 
 def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
-    from swarmd.eventlog.fold import load
+    from swarmd.eventlog.fold import load_with_points
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.narrative.story import reached
+    from swarmd.observe.narrative.story import joins_stage, reached
 
-    state, _ = load(find_log(directory))
+    state, points = load_with_points(find_log(directory), joins_stage)
     rounds = [state.skips[-1].first] if state.skips else []
     rounds.append(max(0, reached(state)))
-    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now)]
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now, points)]
 
 
 def picture_of(story: Story) -> RenderableType:

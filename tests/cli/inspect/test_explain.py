@@ -11,13 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.explain import tell_round
+from swarmd.cli.inspect.explain import tell_latest, tell_round
 from swarmd.core.applied import Applied
 from swarmd.core.events import Equivocated, Event
 from swarmd.dht.wire.evidence import open_evidence, pair_of
 from swarmd.dht.wire.records import sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.fold import fold, oldest_base
+from swarmd.eventlog.fold import fold, fold_commit, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.narrative.story import StoryTeller, reached
@@ -146,3 +146,20 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     )
     tell_round(tmp_path, reached(heard[-1].after))
     assert begins and min(begins) > 0
+
+
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+def test_the_latest_rounds_are_told_as_when_they_are_asked_for(node: Path) -> None:
+    latest = tell_latest(node)
+    assert latest == [story for told in latest for story in tell_round(node, told.round)]
+
+
+def test_for_the_latest_round_the_end_of_the_log_is_folded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = GOLDEN / "rules-1" / "kills" / "node-1"
+    folded: list[int] = []
+    monkeypatch.setattr(
+        "swarmd.eventlog.fold.fold_commit",
+        lambda state, commit: folded.append(commit.seq) or fold_commit(state, commit),
+    )
+    (story,) = tell_latest(node)
+    assert story.outcome == "trained" and folded == [commit.seq for commit in read_commits(node / "events")]
