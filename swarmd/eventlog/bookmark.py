@@ -1,9 +1,9 @@
 """A place in a log and what somebody who follows it has made of all before, so that the next one goes on from there.
 
-`summaries/<kind>.sum` beside the segments, like a summary (`swarmd.eventlog.summaries`), which ends where a segment
-does; a bookmark lies at the end of any commit. It is a cache, and written whole or not at all. It is used only where
-the log up to its place is the one that was read: the header of the segment there has the SHA-256 of the segment before,
-and so of all before that, and what of this segment lies before the place has the SHA-256 that it had.
+`summaries/<kind>.sum` beside the segments; the place is the end of any commit. It is a cache, and written whole or not
+at all. It is used only where the log up to its place is the one that was read: the header of the segment there has the
+SHA-256 of the segment before, and so of all before that, and what of this segment lies before the place has the SHA-256
+that it had.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq
 
-POINTS_KEPT = 64  # behind which a fold can start too, of those that a fold of the log's end has passed
+POINTS_KEPT = 64  # of those that `load_with_points` passes, the last ones
 
-StatePair = Callable[[State, State], bool]  # of the states before and after a commit
+StatePair = Callable[[State, State], bool]  # asked of the states before and after a commit
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign
+from swarmd.eventlog.bookmark import Place
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.digest import digest_file
 from swarmd.eventlog.files import open_regular
@@ -48,6 +49,7 @@ class LogReader:
         self._file: FileIO | None = None
         self._opening: Opening
         self._offset = 0
+        self._left: Place | None = None  # `place` when this segment was opened
         self._node = ""
 
     def read(self) -> Iterator[Commit]:
@@ -66,7 +68,8 @@ class LogReader:
             if successor is None:
                 yield from self._finish()
                 return
-            self._open(successor, digest=self._sealed_digest())
+            assert self._file is not None and self._path is not None
+            self._open(successor, digest=_sealed_digest(self._file, self._path, self._offset))
 
     def close(self) -> None:
         """Close the file that is being read."""
@@ -81,6 +84,13 @@ class LogReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def place(self) -> Place | None:
+        """Behind the last commit that was read; None before the first."""
+        if self._path is None or self._offset == self._opening.size_bytes:
+            return self._left
+        return Place(self.next_seq, first_seq_of(self._path), self._offset)
 
     @property
     def node(self) -> str:
@@ -114,6 +124,7 @@ class LogReader:
             raise LogDamaged(f"{path} was removed while the log was read", "Read the log again") from error
         except OSError as error:
             raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+        self._left = self.place
         self.close()
         self._file = file
         self._opening = read_header(file, path)
@@ -162,17 +173,17 @@ class LogReader:
             yield from self._drain()
         self.torn_bytes = tail.torn_bytes
 
-    def _sealed_digest(self) -> bytes:
-        """Check that the segment was read to its very end. Returns its SHA-256."""
-        assert self._file is not None and self._path is not None
-        try:
-            size_bytes = os.fstat(self._file.fileno()).st_size
-            digest = digest_file(self._file)
-        except OSError as error:
-            raise LogDamaged(f"{self._path} cannot be read: {error.strerror}") from error
-        if size_bytes != self._offset:
-            raise damaged(self._path, self._offset, "a broken frame in a sealed segment")
-        return digest
+
+def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
+    """Check that so many bytes are the whole segment. Returns its SHA-256."""
+    try:
+        size_bytes = os.fstat(file.fileno()).st_size
+        digest = digest_file(file)
+    except OSError as error:
+        raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+    if size_bytes != read_bytes:
+        raise damaged(path, read_bytes, "a broken frame in a sealed segment")
+    return digest
 
 
 def read_commits(directory: Path, from_seq: int = 0, rules_max: int = RULES) -> Iterator[Commit]:

@@ -1,7 +1,7 @@
 """What a node's event log tells of its training: stages, rewards, accuracy, skipped rounds, restarts, pushes.
 
-Reads the log without a lock, with the daemon up or down, and folds nothing. What a long log's sealed segments tell is
-kept beside it (`swarmd.eventlog.summaries`), so that the next reading is of the last segment alone.
+Reads the log without a lock, with the daemon up or down, and folds nothing. What a long log tells is kept beside it
+(`swarmd.eventlog.summaries`), so that the next reading is of what came since.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 
 from swarmd.core.events import LinkDown, MemberSeen
 from swarmd.errors import LogDamaged
+from swarmd.eventlog.bookmark import Place
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.frame import CHUNK_BYTES, encode_frame, judge_tail, read_frames
 from swarmd.eventlog.reader import LogReader, end_of, follow_commits, read_commits
@@ -43,6 +44,7 @@ def test_a_log_is_read_from_any_event_on(tmp_path: Path) -> None:
 
 
 def test_an_empty_directory_is_a_log_of_nothing(tmp_path: Path) -> None:
+    assert LogReader(tmp_path).place is None
     assert list(read_commits(tmp_path)) == []
     assert end_of(tmp_path) == 0
 
@@ -69,8 +71,12 @@ def test_an_empty_segment_replaced_by_the_next_life_is_followed(tmp_path: Path) 
         log._begin_segment()
     with LogReader(tmp_path) as reader:
         assert len(list(reader.read())) == 2
+        before = reader.place
         written = write_groups(tmp_path, members(2, first=2), run="next")
         assert list(reader.read()) == written
+    first, second = list_segments(tmp_path)
+    assert before == Place(2, 0, first.stat().st_size), "of the empty one nothing lasts"
+    assert reader.place == Place(4, 2, second.stat().st_size)
 
 
 def test_following_ends_when_the_pause_says_so(tmp_path: Path) -> None:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from swarmd.cli.inspect.gathered_boards import read_boards
+from swarmd.cli.inspect.gathered_boards import BOARDS, CHAIN, read_boards
 from swarmd.cli.inspect.standings import board_of_log
 from swarmd.core.step import RULES
-from swarmd.errors import NotFoundError
+from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
+from swarmd.eventlog.bookmark import Place, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import node_of
+from swarmd.eventlog.reader import LogReader, end_of
 from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import list_segments
+from swarmd.results.history import KIND as HISTORY
 from swarmd.results.history import read_history
 from tests.eventlog.recut import recut
 
@@ -27,13 +28,13 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 COORDINATOR = GOLDEN / "rules-4/low-space-and-stops/node-1/events"
 WITH_PROBLEMS = GOLDEN / "rules-8/own-pace/node-1/events"
 FOLLOWER = GOLDEN / "rules-1/kills/node-1/events"
-CHAIN = GOLDEN / "rules-2/chain-kills/node-2/events"
+CHAINED = GOLDEN / "rules-2/chain-kills/node-2/events"
 READERS: list[tuple[str, Path, Callable[[Path], object]]] = [
     ("history", FOLLOWER, read_history),
     ("history", COORDINATOR, read_history),
     ("leaderboard", COORDINATOR, read_boards),
     ("leaderboard", WITH_PROBLEMS, read_boards),
-    ("chain", CHAIN, lambda log: board_of_log(log, "reward", 2)),
+    ("chain", CHAINED, lambda log: board_of_log(log, "reward", 2)),
 ]
 each_reader = pytest.mark.parametrize(("kind", "source", "read"), READERS)
 
@@ -86,6 +87,30 @@ def test_what_a_summary_covers_is_not_read_again(tmp_path: Path, kind: str, sour
     assert read(tmp_path) == expected
 
 
+@each_reader
+def test_a_summary_ends_where_the_log_does(tmp_path: Path, kind: str, source: Path, read) -> None:
+    recut(source, tmp_path, seed=1)
+    expected = read(tmp_path)
+    found = read_bookmark(tmp_path, kind, KINDS[kind].version_from(0))
+    assert found is not None and found[0].seq == end_of(tmp_path)
+    assert read(tmp_path) == expected
+
+
+@each_reader
+def test_what_follows_on_another_log_does_not_follow_on_a_summary(
+    tmp_path: Path, kind: str, source: Path, read
+) -> None:
+    log, other = tmp_path / "log", tmp_path / "other"
+    recut(source, log, seed=1)
+    recut(source, other, seed=1, later_s=1.0)
+    *_, last = list_segments(log)
+    last.unlink()
+    read(log)
+    shutil.copy(other / last.name, last)
+    with pytest.raises(LogDamaged, match="not the one that it was written after"):
+        read(log)
+
+
 def damaged(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -105,19 +130,33 @@ def of_another_log(path: Path) -> None:
 
 
 def of_another_version(path: Path) -> None:
-    summary = summaries._read(path)
-    assert summary is not None
-    other = msgspec.structs.replace(summary, version=summary.version + 1, body=memoryview(b""))
-    payload = msgspec.msgpack.encode(other)
-    path.write_bytes(summaries.MAGIC + hashlib.sha256(payload).digest() + payload)
+    log = path.parent.parent
+    write_bookmark(log, path.stem, "of another, from event 0", place_of(log), [b""])
 
 
-SOURCES = {"history": FOLLOWER, "leaderboard": COORDINATOR, "chain": CHAIN}
+def of_nonsense(path: Path) -> None:
+    """Of this very log and version, but not what is gathered."""
+    log = path.parent.parent
+    version = KINDS[path.stem].version_from(0)
+    assert read_bookmark(log, path.stem, version)
+    write_bookmark(log, path.stem, version, place_of(log), [b"nonsense"])
+
+
+def place_of(log: Path) -> Place:
+    with LogReader(log) as reader:
+        for _ in reader.read():
+            continue
+        assert reader.place is not None
+        return reader.place
+
+
+KINDS = {"history": HISTORY, "leaderboard": BOARDS, "chain": CHAIN}
+SOURCES = {"history": FOLLOWER, "leaderboard": COORDINATOR, "chain": CHAINED}
 _READ = {kind: read for kind, _, read in READERS}
 
 
 @pytest.mark.parametrize("kind", SOURCES)
-@pytest.mark.parametrize("spoil", [damaged, cut, of_another_log, of_another_version, Path.unlink])
+@pytest.mark.parametrize("spoil", [damaged, cut, of_another_log, of_another_version, of_nonsense, Path.unlink])
 def test_a_summary_that_does_not_fit_the_log_is_made_anew(tmp_path: Path, kind: str, spoil) -> None:
     log = tmp_path / "log"
     recut(SOURCES[kind], log, seed=1)

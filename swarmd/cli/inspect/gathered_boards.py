@@ -1,6 +1,6 @@
 """What a log's whole life says of standings: signed reports added up again, or what a contract said.
 
-Both are `swarmd.eventlog.summaries.Gathered`: of a long log, the last segment alone is read the next time.
+Both are `swarmd.eventlog.summaries.Gathered`: of a long log, what came since is read the next time.
 """
 
 from __future__ import annotations
