@@ -116,7 +116,7 @@ class TrainingHistory(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def skills(self) -> tuple[SkillCurve, ...]:
         """Held-out accuracy by task."""
-        return curves_of([(each.round, each.stage, each.skills) for each in self.stages if each.skills])
+        return curves_of(self.stages)
 
     @property
     def rounds_skipped(self) -> int:

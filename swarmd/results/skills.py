@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from swarmd.core.values import SKILLS_MAX, Skill
+from swarmd.results.rows import Rows
 
-Measured = tuple[int, int, Sequence[Skill]]  # round, stage, and what was measured after it
+
+class Stage(Protocol):
+    """A trained stage: a `Measured`, or a `swarmd.results.history.StageResult`."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def stage(self) -> int: ...
+    @property
+    def skills(self) -> Sequence[Skill]: ...
+
+
+class Measured(NamedTuple):
+    """What was measured after a stage."""
+
+    round: int
+    stage: int
+    skills: Sequence[Skill]
 
 
 class SkillPoint(msgspec.Struct, frozen=True, gc=False):
@@ -26,38 +45,39 @@ class SkillCurve(msgspec.Struct, frozen=True):
     """The measurements of one task, in their order."""
 
     task: str
-    points: tuple[SkillPoint, ...]
+    points: Sequence[SkillPoint]
     fallen_since: int | None = None  # round; None where it has not fallen now
     drawn_more_since: int | None = None  # round; None where it is drawn as ever now
 
 
-def curves_of(measured: Sequence[Measured]) -> tuple[SkillCurve, ...]:
-    """The curves of `SKILLS_MAX` tasks at most, those measured last before others, by name.
+def curves_of(stages: Sequence[Stage]) -> tuple[SkillCurve, ...]:
+    """The curves, each with `Rows`, of `SKILLS_MAX` tasks at most, those measured last before others, by name.
 
     Args:
-        measured: in the order of rounds and stages.
+        stages: in their order.
     """
-    points: dict[str, list[SkillPoint]] = {task: [] for task in _latest_tasks(measured)}
-    for round, stage, skills in measured:
-        for skill in skills:
+    points = {task: Rows(SkillPoint) for task in _latest_tasks(stages)}
+    for each in stages:
+        for skill in each.skills:
             if skill.task in points:
                 told = (skill.held_out, skill.best, skill.fallen, skill.weight)
-                points[skill.task].append(SkillPoint(round, stage, *told))
+                points[skill.task].append(SkillPoint(each.round, each.stage, *told))
     return tuple(_curve(task, found) for task, found in sorted(points.items()))
 
 
-def _latest_tasks(measured: Sequence[Measured]) -> list[str]:
+def _latest_tasks(stages: Sequence[Stage]) -> list[str]:
     tasks: dict[str, None] = {}
-    for _, _, skills in reversed(measured):
-        tasks |= dict.fromkeys(skill.task for skill in skills)
+    for each in reversed(stages):
+        if each.skills:
+            tasks |= dict.fromkeys(skill.task for skill in each.skills)
         if len(tasks) >= SKILLS_MAX:
             break
     return list(tasks)[:SKILLS_MAX]
 
 
-def _curve(task: str, points: list[SkillPoint]) -> SkillCurve:
+def _curve(task: str, points: Rows[SkillPoint]) -> SkillCurve:
     fallen = _since((point.round, point.fallen) for point in reversed(points))
-    return SkillCurve(task, tuple(points), fallen, _since((each.round, each.weight > 1) for each in reversed(points)))
+    return SkillCurve(task, points, fallen, _since((each.round, each.weight > 1) for each in reversed(points)))
 
 
 def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from swarmd.core.values import SKILLS_MAX, Skill
-from swarmd.results.skills import curves_of, skills_summary
+from swarmd.results.skills import Measured, curves_of, skills_summary
 
 
-def measured(task: str, *weights: float) -> list[tuple[int, int, tuple[Skill, ...]]]:
+def measured(task: str, *weights: float) -> list[Measured]:
     """A measurement a round, from round 10 on; weight 0: fallen, and drawn as ever."""
     return [
-        (10 + place, 0, (Skill(task, 0.5, 32, 0.8, weight != 1, weight or 1.0),))
+        Measured(10 + place, 0, (Skill(task, 0.5, 32, 0.8, weight != 1, weight or 1.0),))
         for place, weight in enumerate(weights)
     ]
 
@@ -38,7 +38,8 @@ def test_since_when_is_the_begin_of_the_last_unbroken_run(
 
 
 def test_a_task_that_is_measured_at_times_has_those_points() -> None:
-    rows = [(1, 0, (Skill("a", 0.1, 8, 0.1), Skill("b", 0.2, 8, 0.2))), (2, 1, (Skill("b", 0.3, 8, 0.3),))]
+    both = (Skill("a", 0.1, 8, 0.1), Skill("b", 0.2, 8, 0.2))
+    rows = [Measured(1, 0, both), Measured(1, 1, ()), Measured(2, 1, (Skill("b", 0.3, 8, 0.3),))]
     a, b = curves_of(rows)
     assert (a.task, [point.held_out for point in a.points]) == ("a", [0.1])
     assert [(point.round, point.stage, point.held_out) for point in b.points] == [(1, 0, 0.2), (2, 1, 0.3)]

@@ -104,6 +104,8 @@ def print_card(histories: Sequence[TrainingHistory]) -> None:
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:
+    import msgspec
+
     from swarmd.eventlog.offline.text import indented
 
     nodes = [
@@ -111,7 +113,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
             **{name: getattr(history, name) for name in history.__struct_fields__},
             "label": history.label,
             "rounds": history.rounds,
-            "skills": history.skills,
+            "skills": [msgspec.structs.asdict(curve) for curve in history.skills],
         }
         for history in histories
     ]

@@ -9,7 +9,7 @@ from swarmd.core.events import StageTrained, TrainerReady
 from swarmd.core.state import Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
-from swarmd.results.skills import curves_of
+from swarmd.results.skills import Measured, curves_of
 from swarmd.web.shapes import TrainedStage, TrainingView
 from swarmd.web.views.moments import number
 
@@ -90,5 +90,6 @@ class TrainedStages:
     def view(self) -> TrainingView:
         """The trained stages as the HTTP interface answers them."""
         rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
-        measured = [(round, stage, skills) for (round, stage), skills in sorted(self._skills.items()) if skills]
-        return TrainingView(tuple(rows), self._total, self._before, curves_of(measured))
+        curves = curves_of([Measured(*place, skills) for place, skills in sorted(self._skills.items())])
+        skills = tuple(msgspec.structs.replace(curve, points=tuple(curve.points)) for curve in curves)
+        return TrainingView(tuple(rows), self._total, self._before, skills)
