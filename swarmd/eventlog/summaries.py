@@ -75,9 +75,8 @@ def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
     if place is None:
         gathered.begin(oldest)
     start = oldest.seq if place is None else place.seq
-    with LogReader(
-        directory, start - (place is not None)
-    ) as reader:  # in its segment, so that the next one is compared
+    within = start - (place is not None)  # its segment, so that the next one is compared with it
+    with LogReader(directory, within) as reader:
         for commit in reader.read():
             if commit.end_seq > start:
                 gathered.take(commit)

@@ -173,9 +173,8 @@ class HistoryGathering:
     def __init__(self) -> None:
         self._kept = GatheredHistory()
         self._stages = Rows(StageResult)  # in their order
-        self._told_late: dict[
-            tuple[int, int], StageResult
-        ] = {}  # once more, or after a later one: they belong among these
+        # told once more, or after a later one: they belong among those
+        self._told_late: dict[tuple[int, int], StageResult] = {}
         self._newest = NOWHERE
 
     def begin(self, base: Base) -> None:
@@ -257,9 +256,8 @@ class HistoryGathering:
         """Each stage once, as it was told last."""
         if self._told_late:
             late = sorted(self._told_late.values(), key=PLACE)
-            by_place = groupby(
-                merge(self._stages, late, key=PLACE), PLACE
-            )  # of two in one place the late one is second
+            # of two in one place the late one is second
+            by_place = groupby(merge(self._stages, late, key=PLACE), PLACE)
             self._stages = Rows(StageResult, (list(told)[-1] for _, told in by_place))
             self._told_late = {}
         return self._stages

@@ -48,7 +48,7 @@ CHANGES = {
     "swarmd.core.turn.Turn.move_submission": "swarmd.core.state.Submission",
     "swarmd.core.turn.Turn.note_chain": "swarmd.core.state.Chain",
     "swarmd.core.turn.Turn.work_on": "swarmd.core.state.Work",
-    "swarmd.results.history._Gathering._set": "swarmd.results.history.TrainingHistory",
+    "swarmd.results.history.HistoryGathering._set": "swarmd.results.history.TrainingHistory",
 }
 
 _OWNERS = {f"builtins.{name}" for name in CONTAINERS} | {
