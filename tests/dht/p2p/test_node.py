@@ -19,6 +19,7 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID
+from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store import partial_answers, storage, validator
@@ -167,6 +168,7 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
         hearing=CoordinatorContact(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
         shards=AnnouncedShards(False),
+        waits=AnnouncedWaits(),
     )
     clock = SwarmClock(session)  # type: ignore[arg-type]
     for ahead_s, round in ((3600.0, 1), (0.0, 2)):
