@@ -3,9 +3,9 @@
 A stage that waits for somebody who does not report lasts to its deadline. Identities cost little, so there is no end of
 them: one that reports now and then, or a new one for each stage, would have every stage last that long. So what was
 waited in vain is remembered, forgotten by one stage's worth with each stage that closes by its quorum, and while there
-is more of it than honest nodes bring about now and then, newcomers are not waited for, or members not that have not
-been credited often enough since a stage last waited for them in vain. Their reports count all the same, if they come
-while the stage is open.
+is more of it than honest nodes bring about now and then, nobody waits for newcomers, or for members that have been
+credited too rarely since a stage last waited for them in vain. Their reports count all the same, if they come while the
+stage is open.
 """
 
 from __future__ import annotations
