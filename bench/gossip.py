@@ -26,7 +26,7 @@ Figure = Callable[[ModelSwarm], float]
 class Even(Suppression):
     """Waits that are drawn evenly and know nothing of the size of the swarm."""
 
-    def delay_s(self, spread_s: float = 0.0) -> float:
+    def delay_s(self) -> float:
         return self._random.uniform(0.0, EVEN_S)
 
 

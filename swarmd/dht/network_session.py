@@ -147,8 +147,10 @@ class NetworkSession(ABC):
         self.waits = AnnouncedWaits()  # of stages, for whom
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
-        self.members = 1  # present, this node included, without those that have not worked; decides how much of a body
-        # goes into a record, and whether all rollouts of a swarm that was just started are there
+        # present, this node included, without those that have not worked; a follower of a large swarm goes by the
+        # records of a shard, whosever they are. Decides how much of a body goes into a record, how long nodes wait
+        # before they tell what all know, and whether all rollouts of a swarm that was just started are there
+        self.members = 1
         self.suppression = Suppression(random, lambda: self.members)
         self.rejections = Rejections(runtime.now)
         self.offers = MembersOffers(self.rejections.count)  # of weights

@@ -395,7 +395,7 @@ def is_awaited(coordination: AnyCoordination, member: Member | None) -> bool:
         return False
     if member.peer in coordination.barred:
         return False
-    if not patience.is_waited_for(coordination, member):
+    if not patience.may_wait_for(coordination, member):
         return False
     lately = coordination.round - 1
     certain = member.last_round >= lately or member.since_round > lately
@@ -472,8 +472,8 @@ def _remember_waiting(turn: Turn, trigger: CoordinatorTrigger) -> None:
     if trigger == "quorum":
         patience.on_quorum(turn)
     else:
-        silent = [member for member in closed.members if member.peer not in closed.reports]
-        patience.on_deadline(turn, [member for member in silent if is_awaited(closed, member)])
+        awaited = [member for member in closed.members if is_awaited(closed, member)]
+        patience.on_deadline(turn, [member for member in awaited if member.peer not in closed.reports])
 
 
 def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:

@@ -22,7 +22,7 @@ ALLOWED = 8  # that may be remembered before anybody is waited for less
 STEPS_MAX = 12  # from there on, each asks of members for twice as many rounds
 
 
-def is_waited_for(coordination: AnyCoordination, member: Member) -> bool:
+def may_wait_for(coordination: AnyCoordination, member: Member) -> bool:
     """Whether the open stage may wait for a member at all, after what was waited in vain."""
     if not member.rounds:
         return coordination.vain_newcomers <= ALLOWED * VAIN_STAGES

@@ -35,9 +35,9 @@ class Suppression:
         self._random = random
         self._members = members
 
-    def delay_s(self, spread_s: float = SPREAD_S) -> float:
-        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) spreads."""
-        return spread_s * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
+    def delay_s(self) -> float:
+        """Seconds to wait before one tells what nobody else has told by then: at most 1 + ln(members) of `SPREAD_S`."""
+        return SPREAD_S * math.log1p(self._random.random() * (math.e * max(1, self._members()) - 1.0))
 
     def apart_s(self, period_s: float) -> float:
         """A period, or up to half of it less: what all do regularly they do not do together."""

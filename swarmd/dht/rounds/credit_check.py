@@ -119,7 +119,7 @@ class CreditCheck:
         return sum(self._in_a_row.get(row.peer, 0) >= least for row in rows)
 
     def _steady_most(self) -> int:
-        """More than that an honest coordinator asks of nobody: half of its own rounds."""
+        """Half of the most rounds that anybody has: an honest coordinator asks for half of its own at most."""
         return max((row.rounds for row in self._standings.values()), default=0) // 2
 
     def _count_in_a_row(self, round: int, reporters: Mapping[int, Collection[str]]) -> None:

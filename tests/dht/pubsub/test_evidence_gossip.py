@@ -51,7 +51,7 @@ OTHER = DIGEST[::-1]
 class AtOnce(Suppression):
     """Nobody waits for others to tell something first."""
 
-    def delay_s(self, spread_s: float = 0.0) -> float:
+    def delay_s(self) -> float:
         return 0.0
 
 
