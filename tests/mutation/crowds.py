@@ -127,9 +127,16 @@ CROWDS = (
     Mutant(
         "what stages waited in vain is not remembered",
         "swarmd/core/coordinator/patience.py",
-        "    return fit(vain + VAIN_STAGES, stages_max * VAIN_STAGES)",
+        "    return fit(vain + weights.vain, (weights.allowed + steps_max) * weights.vain)",
         "    return vain",
         ("tests/core/coordinator/test_patience.py",),
+    ),
+    Mutant(
+        "a stage that waited in vain counts whatever its time",
+        "swarmd/core/coordinator/patience.py",
+        "    if turn.rules < BY_TIME_SINCE:\n        return Weights",
+        "    if True:\n        return Weights",
+        ("tests/core/coordinator/test_patience.py::test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take",),
     ),
     Mutant(
         "a young swarm asks more of its members than it has itself",

@@ -248,7 +248,7 @@ def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> No
     coordination.reports, coordination.barred = NO_REPORTS, evidence.barred_in(turn.state, round)
     coordination.openings += 1
     coordination.held_since = None
-    coordination.steady_min = patience.find_steady_min(coordination, turn.settings.peer)
+    patience.on_open(turn)
     _announce(turn)
 
 

@@ -1,14 +1,16 @@
-"""How often a coordinator waits in vain: for newcomers, and for members that were credited and then fell silent.
+"""How long a coordinator waits in vain: for newcomers, and for members that were credited and then fell silent.
 
 A stage that waits for somebody who does not report lasts to its deadline. Identities cost little, so there is no end of
-them: one that reports now and then, or a new one for each stage, would have every stage last that long. So what was
-waited in vain is remembered, forgotten by one stage's worth with each stage that closes by its quorum, and while there
-is more of it than honest nodes bring about now and then, nobody waits for newcomers, or for members that have been
-credited too rarely since a stage last waited for them in vain. Their reports count all the same, if they come while the
-stage is open.
+them: one that reports now and then, or a new one for each stage, would have every stage last that long. So the time of
+stages that waited in vain is remembered until others, which closed by their quorum, have lasted 64 times as long
+together. While more than three such stages are remembered, nobody waits for newcomers, or for members that have been credited
+too rarely since a stage last waited for them in vain. Their reports count all the same, if they come while the stage is
+open.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,23 +19,47 @@ from swarmd.core.state import AnyCoordination, Member
 from swarmd.core.turn import Turn
 
 PATIENCE_SINCE = 11  # rules under which a coordinator remembers what it waited for in vain
-VAIN_STAGES = 64  # stages that close by their quorum, after which one that waited in vain is forgotten
-ALLOWED = 8  # that may be remembered before anybody is waited for less
+BY_TIME_SINCE = 12  # rules under which stages count by their time; before, one in vain was forgotten after 64 others
+FORGOTTEN_AFTER = 64  # times as long as a stage that waited in vain
+ALLOWED = 3  # stages in vain that may be remembered before anybody is waited for less
+ALLOWED_BEFORE = 8  # under `BY_TIME_SINCE`
 STEPS_MAX = 12  # from there on, each asks of members for twice as many rounds
+
+
+class Weights(NamedTuple):
+    """What the stage that closes counts for."""
+
+    vain: int  # that it adds, where it waited in vain: ms of other stages, or under older rules stages
+    closed: int  # that it takes away, where it closed by its quorum
+    allowed: int  # stages in vain
+
+
+def _weigh(turn: Turn) -> Weights:
+    if turn.rules < BY_TIME_SINCE:
+        return Weights(FORGOTTEN_AFTER, 1, ALLOWED_BEFORE)
+    assert turn.settings.coordination is not None, "a coordinator coordinates"
+    longest_ms = max(1, round(1000 * turn.settings.coordination.stage_s))
+    lasted_ms = round(1000 * (turn.at - turn.coordination.opened_at))
+    return Weights(FORGOTTEN_AFTER * longest_ms, fit(lasted_ms, longest_ms, 0), ALLOWED)
 
 
 def may_wait_for(coordination: AnyCoordination, member: Member) -> bool:
     """Whether the open stage may wait for a member at all, after what was waited in vain."""
     if not member.rounds:
-        return coordination.vain_newcomers <= ALLOWED * VAIN_STAGES
+        return waits_for_newcomers(coordination)
     return member.rounds - member.missed_at >= coordination.steady_min
+
+
+def waits_for_newcomers(coordination: AnyCoordination) -> bool:
+    """Whether the open stage may wait for members that were never credited."""
+    return coordination.vain_newcomers <= coordination.vain_allowed
 
 
 def on_quorum(turn: Turn) -> None:
     """A stage closed with the reports that it waited for."""
-    coordination = turn.coordination
-    coordination.vain_newcomers = max(0, coordination.vain_newcomers - 1)
-    coordination.vain_members = max(0, coordination.vain_members - 1)
+    coordination, closed = turn.coordination, _weigh(turn).closed
+    coordination.vain_newcomers = max(0, coordination.vain_newcomers - closed)
+    coordination.vain_members = max(0, coordination.vain_members - closed)
 
 
 def on_deadline(turn: Turn, missing: list[Member]) -> None:
@@ -42,26 +68,35 @@ def on_deadline(turn: Turn, missing: list[Member]) -> None:
     missed = {member.peer: member for member in missing if member.peer != own}
     if not missed:
         return
+    weights = _weigh(turn)
     if any(not member.rounds for member in missed.values()):
-        coordination.vain_newcomers = _add_stage(coordination.vain_newcomers, ALLOWED + 1)
+        coordination.vain_newcomers = _add_stage(coordination.vain_newcomers, weights, 1)
     if any(member.rounds for member in missed.values()):
-        coordination.vain_members = _add_stage(coordination.vain_members, ALLOWED + STEPS_MAX)
+        coordination.vain_members = _add_stage(coordination.vain_members, weights, STEPS_MAX)
     coordination.members = coordination.members.renewed(
         [replace(each, missed_at=each.rounds) if each.peer in missed else each for each in coordination.members]
     )
 
 
-def _add_stage(vain: int, stages_max: int) -> int:
-    return fit(vain + VAIN_STAGES, stages_max * VAIN_STAGES)
+def _add_stage(vain: int, weights: Weights, steps_max: int) -> int:
+    return fit(vain + weights.vain, (weights.allowed + steps_max) * weights.vain)
 
 
-def find_steady_min(coordination: AnyCoordination, own: str) -> int:
+def on_open(turn: Turn) -> None:
+    """Say for whom the stage that opens waits."""
+    coordination, weights = turn.coordination, _weigh(turn)
+    if turn.rules >= BY_TIME_SINCE:
+        coordination.vain_allowed = weights.allowed * weights.vain
+    coordination.steady_min = _find_steady_min(coordination, weights, turn.settings.peer)
+
+
+def _find_steady_min(coordination: AnyCoordination, weights: Weights, own: str) -> int:
     """Rounds that a credited member must have been credited for since a stage last waited for it in vain.
 
     Never more than half of what this node itself has, so that members who joined when it was half as old are waited for
     whatever others do.
     """
-    steps = -(-coordination.vain_members // VAIN_STAGES) - ALLOWED
+    steps = -(-coordination.vain_members // weights.vain) - weights.allowed
     if steps <= 0:
         return 0
     member = coordination.members.get(own)

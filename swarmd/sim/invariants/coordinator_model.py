@@ -38,7 +38,8 @@ class CoordinatorModel:
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
         self.rounds: dict[str, int] = {}  # and how many there were
-        self.patience = PatienceModel(self.rounds)
+        assert node.settings.coordination is not None, "a coordinator coordinates"
+        self.patience = PatienceModel(self.rounds, node.settings.coordination.stage_s)
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
         self._expected_of: tuple[Members, int, list[str]] = (NO_MEMBERS, -1, [])  # found last, and of what
@@ -128,7 +129,8 @@ class CoordinatorModel:
             self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
         missing = [peer for peer in self._find_expected(then.round, then.members) if peer not in self.reports]
         self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
-        self.patience.note([peer for peer in missing if peer != self.node.peer], isinstance(event, TimerFired))
+        others = [peer for peer in missing if peer != self.node.peer]
+        self.patience.note(others, envelope.at - then.opened_at, isinstance(event, TimerFired))
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)

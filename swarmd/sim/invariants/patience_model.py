@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-WORTH = 64  # stages that close by their quorum, by which one in vain is forgotten
-FREE = 8  # of each kind, which change nothing
-MOST = {"newcomers": 9, "members": 20}  # that are remembered
+SHARE = 1 / 64  # of the time of stages that closed by their quorum, by which what was waited in vain is forgotten
+FREE = 3  # stages of each kind, which change nothing
+MOST = {"newcomers": 4, "members": 15}  # that are remembered
 
 
 class PatienceModel:
@@ -15,28 +15,32 @@ class PatienceModel:
 
     Args:
         rounds: that each peer was credited for, kept by the caller.
+        stage_s: longest time of a stage.
     """
 
-    def __init__(self, rounds: Mapping[str, int]) -> None:
+    def __init__(self, rounds: Mapping[str, int], stage_s: float) -> None:
         self._rounds = rounds
+        self._stage_s = stage_s
         self._missed_at: dict[str, int] = {}  # rounds of a peer when a stage last waited for it in vain
-        self._vain = dict.fromkeys(MOST, 0)
+        self._vain_s = dict.fromkeys(MOST, 0.0)
         self._steady_min = 0
 
-    def note(self, missing: Sequence[str], timed_out: bool) -> None:
+    def note(self, missing: Sequence[str], lasted_s: float, timed_out: bool) -> None:
         """A stage closed, before its reports are credited; of those that it waited for these did not report."""
         whom = {"members" if self._rounds.get(peer) else "newcomers" for peer in missing}
         for kind, most in MOST.items():
             if timed_out:
-                self._vain[kind] = min(WORTH * most, self._vain[kind] + WORTH * (kind in whom))
+                added_s = self._stage_s * (kind in whom)
+                self._vain_s[kind] = min(self._stage_s * most, self._vain_s[kind] + added_s)
             else:
-                self._vain[kind] = max(0, self._vain[kind] - 1)
+                forgotten_s = SHARE * min(max(lasted_s, 0.0), self._stage_s)
+                self._vain_s[kind] = max(0.0, self._vain_s[kind] - forgotten_s)
         if timed_out:
             self._missed_at |= {peer: self._rounds.get(peer, 0) for peer in missing}
 
     def open(self, own: str) -> None:
         """The next stage opens; `own` is the coordinator."""
-        steps = math.ceil(self._vain["members"] / WORTH) - FREE
+        steps = math.ceil(self._stages("members")) - FREE
         self._steady_min = min(2**steps - 1, self._rounds.get(own, 0) // 2) if steps > 0 else 0
 
     def forget(self, peer: str) -> None:
@@ -47,5 +51,8 @@ class PatienceModel:
         """Whether a stage may wait for this member."""
         rounds = self._rounds.get(peer, 0)
         if not rounds:
-            return self._vain["newcomers"] <= FREE * WORTH
+            return self._stages("newcomers") <= FREE
         return rounds - self._missed_at.get(peer, 0) >= self._steady_min
+
+    def _stages(self, kind: str) -> float:
+        return round(self._vain_s[kind] / self._stage_s, 6)

@@ -10,21 +10,24 @@ from hypothesis import strategies as st
 
 from swarmd.core import step
 from swarmd.core.commands import Announce
-from swarmd.core.coordinator.patience import ALLOWED, STEPS_MAX, VAIN_STAGES
+from swarmd.core.coordinator.patience import ALLOWED, ALLOWED_BEFORE, FORGOTTEN_AFTER, STEPS_MAX
 from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, RoundPublished
 from tests.core.story import Story, coordinator_settings
 
 HONEST = ("me", "a", "b")
 STAGES = 300
+STAGE_S = 100.0  # longest
+TRAINING_S = 50.0
+RARELY = round(FORGOTTEN_AFTER * STAGE_S / TRAINING_S)  # after so many others a stage may wait in vain again
 
 Stall = Callable[["Swarm", int], None]
 
 
 class Swarm:
-    """Three honest nodes that report in each stage, and whoever else a test names."""
+    """Three honest nodes that report in each stage when they have trained, and whoever else a test names."""
 
-    def __init__(self, honest: Collection[str] = HONEST) -> None:
-        self.node = Story(coordinator_settings(min_peers=len(honest), stage_s=100))
+    def __init__(self, honest: Collection[str] = HONEST, stage_s: float = STAGE_S) -> None:
+        self.node = Story(coordinator_settings(min_peers=len(honest), stage_s=stage_s))
         self.honest = tuple(honest)
         self.announce = self._announced(
             (*self.node.join(), *self.node.tell(*map(MemberSeen, [peer for peer in honest if peer != "me"])))
@@ -38,8 +41,9 @@ class Swarm:
         return announce
 
     def hold(self, *others: str, late: Collection[str] = ()) -> None:
-        """One round, in which `others` report at once, and `late` after all honest nodes where it is still open."""
+        """One round, in which `others` report in time, and `late` after all honest nodes where it is still open."""
         round = self.announce.round
+        self.node.at += TRAINING_S
         closing = self.node.tell(*(_report(peer, round) for peer in (*others, *self.honest)))
         for peer in () if closing else late:
             closing = closing or self.node.tell(_report(peer, round))
@@ -59,9 +63,9 @@ def _report(peer: str, round: int) -> ReportSeen:
     return ReportSeen(peer, round, 0, 1.0, record=f"{peer}/{round}".encode())
 
 
-def bound(stages: int) -> float:
-    """Stages that may last to their deadlines for one kind of silent peers, of so many."""
-    return ALLOWED + 1 + stages / VAIN_STAGES
+def bound(stages: int, stage_s: float = STAGE_S) -> float:
+    """Stages that may last to their deadlines for one kind of silent peers, beside so many that do not."""
+    return ALLOWED + 1 + stages * TRAINING_S / (FORGOTTEN_AFTER * stage_s)
 
 
 def newcomers_for_each_stage(swarm: Swarm, number: int) -> None:
@@ -90,6 +94,30 @@ def test_silent_peers_cost_few_stages_their_time_and_honest_ones_no_credit(stall
 
 
 @pytest.mark.parametrize("stall", STALLS)
+@pytest.mark.parametrize("stage_s", [60.0, 300.0, 3600.0])
+def test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take(stall: Stall, stage_s: float) -> None:
+    swarm = Swarm(stage_s=stage_s)
+    for number in range(STAGES):
+        stall(swarm, number)
+    since, overdue = swarm.node.at, len(swarm.overdue)
+    for number in range(STAGES, 2 * STAGES):
+        stall(swarm, number)
+    lost_s = (len(swarm.overdue) - overdue) * stage_s
+    assert lost_s <= (swarm.node.at - since) / FORGOTTEN_AFTER + (1 + STEPS_MAX / 2) * stage_s
+
+
+@pytest.mark.parametrize("stall", STALLS)
+def test_under_rules_11_they_cost_stages_whatever_these_may_take(
+    stall: Stall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "RULES", 11)
+    swarm = Swarm(stage_s=3600.0)
+    for number in range(STAGES):
+        stall(swarm, number)
+    assert ALLOWED_BEFORE < len(swarm.overdue) <= ALLOWED_BEFORE + 1 + STAGES / FORGOTTEN_AFTER + STEPS_MAX
+
+
+@pytest.mark.parametrize("stall", STALLS)
 def test_under_the_rules_of_before_they_cost_as_many_as_they_like(
     stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,29 +143,29 @@ def test_who_behaved_for_long_is_soon_not_waited_for_when_it_begins_to_stall() -
 def test_nodes_that_fail_now_and_then_are_waited_for_as_ever() -> None:
     swarm = Swarm()
     swarm.hold("slow")
-    failing = range(9, STAGES, VAIN_STAGES)
-    for number in range(1, STAGES):
+    failing = range(9, 2 * STAGES, RARELY)
+    for number in range(1, 2 * STAGES):
         swarm.hold(late=[] if number in failing else ["slow"])
     assert swarm.overdue == list(failing)
     assert swarm.announce.steady_min == 0
-    assert swarm.rounds_of("slow") == STAGES - 2 * len(failing), "it is back in step after the round that it missed"
+    assert swarm.rounds_of("slow") == 2 * STAGES - 2 * len(failing), "it is back in step after the round that it missed"
 
 
 def test_a_slow_newcomer_gets_in_whatever_others_do() -> None:
     swarm = Swarm()
-    for number in range(2 * VAIN_STAGES):
+    for number in range(2 * RARELY):
         swarm.node.tell(MemberSeen(f"new {number}"))
         swarm.hold()
     late = [f"late {number}" for number in range(10)]
-    for number in range(VAIN_STAGES + 2):
+    for number in range(RARELY + 2):
         swarm.node.tell(*map(MemberSeen, [f"newer {number}", *late[number : number + 1]]))
         swarm.hold(late=late)
     assert min(map(swarm.rounds_of, late)) >= 1, "one stage lasts as long as they need"
     before = swarm.rounds_of("late 0")
-    for number in range(VAIN_STAGES):
+    for number in range(RARELY):
         swarm.node.tell(MemberSeen(f"newest {number}"))
         swarm.hold(late=late)
-    assert swarm.rounds_of("late 0") == before + VAIN_STAGES, "from then on it is a member like others"
+    assert swarm.rounds_of("late 0") == before + RARELY, "from then on it is a member like others"
 
 
 def test_a_young_swarm_asks_of_nobody_more_than_half_of_what_it_has_itself() -> None:
@@ -153,7 +181,7 @@ def test_a_young_swarm_asks_of_nobody_more_than_half_of_what_it_has_itself() -> 
 def test_what_this_node_misses_itself_is_not_held_against_others() -> None:
     swarm = Swarm(("a", "b"))
     swarm.node.tell(MemberSeen("me"))
-    for _ in range(3 * ALLOWED):
+    for _ in range(STAGES // 10):
         swarm.hold()
     coordination = swarm.node.state.coordination
     assert swarm.overdue and coordination is not None
