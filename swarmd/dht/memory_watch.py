@@ -25,7 +25,7 @@ from swarmd.errors import OutOfRoom
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
 P2PD_SHARE = 0.5  # of the worker's mark; quiet, p2pd has some 60 MiB, with 512 connections 150
-COLLECTED = 0.7  # share of p2pd's mark from which on its garbage collector runs all the time: before `PRESSED`, and above a full house
+COLLECTED = 0.7  # share of p2pd's mark above which it collects garbage all the time: more than 512 connections need
 SPARED = 3  # attempts to make room in which strangers who are served keep their connection
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
 HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
