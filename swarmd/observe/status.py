@@ -12,6 +12,7 @@ import msgspec
 
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer, waiting_of
+from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.node.restored import is_barred
 from swarmd.core.peers.claims import unbacked
 from swarmd.core.peers.conduct import verdict_of
@@ -30,6 +31,7 @@ from swarmd.observe.layers import (
 from swarmd.observe.live import Live
 from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import coordinator_trouble, equivocation_notes
+from swarmd.observe.narrative.patience import not_waited_for, patience_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.weights import WeightsStatus, weights_status
 
@@ -134,6 +136,9 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     members: int
     reports: int
     expected: int
+    # Present members that the open stage does not wait for, by kind (newcomers, members), since others like them were
+    # waited for in vain; without a kind of which it waits for all.
+    not_waited_for: dict[Kind, int] = msgspec.field(default_factory=dict)
     standings: tuple[StandingStatus, ...] = ()
 
 
@@ -214,7 +219,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
-        notes=(*equivocation_notes(state), *complaints_of(state)),
+        notes=(*equivocation_notes(state), *complaints_of(state), *patience_notes(state)),
         conduct=verdict_of(state),
         unbacked=tuple(claimant.peer for claimant in unbacked(state)),
         weights=weights_status(state, now),
@@ -372,6 +377,7 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         members=coordination.members.present,
         reports=len(coordination.reports),
         expected=waiting_of(coordination).awaited,
+        not_waited_for=not_waited_for(coordination),
         standings=tuple(StandingStatus(r.peer, r.name, r.reward, r.rounds, r.last_round) for r in standings),
     )
 

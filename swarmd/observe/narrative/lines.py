@@ -72,6 +72,7 @@ from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.blocks import block_words
 from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
+from swarmd.observe.narrative.patience import is_less, patience_turn
 from swarmd.observe.narrative.weights import weights_level, weights_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
@@ -198,6 +199,9 @@ def line_of(applied: Applied) -> EventLine:
     blamed = conduct_turn(before, after)
     if blamed:
         level, message = ("warning" if is_trouble(before, after) else "info"), f"{message}; {blamed}"
+    waits = patience_turn(before, after)
+    if waits:
+        level, message = ("warning" if is_less(before, after) else "info"), f"{message}; {waits}"
     return EventLine(level, message, _fields(envelope, before, after))
 
 

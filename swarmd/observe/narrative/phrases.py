@@ -46,6 +46,7 @@ from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
 from swarmd.observe.narrative.off_policy import off_policy_words
+from swarmd.observe.narrative.patience import closed_without
 from swarmd.observe.narrative.skills import skills_words
 from swarmd.observe.narrative.weights import weights_level, weights_round, weights_words
 
@@ -94,6 +95,7 @@ def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
         said.append(_warning(applied))
     said.append(_held(applied))
     said.append(_conduct(applied))
+    said.append(_patience(applied))
     said.append(_entered(applied))
     return [sentence for sentence in said if sentence is not None]
 
@@ -138,6 +140,12 @@ def _conduct(applied: Applied) -> Sentence | None:
     """The coordinator's conduct turned out to be other than it was, or a peer's claims do not hold."""
     text = conduct_turn(applied.before, applied.after)
     return Sentence(applied.at, applied.seq, text, trouble=is_trouble(applied.before, applied.after)) if text else None
+
+
+def _patience(applied: Applied) -> Sentence | None:
+    """A stage was not waited with for somebody who had not reported."""
+    round, text = closed_without(applied)
+    return _fact(applied, f"round {round} {text}", round) if text else None
 
 
 def _started(applied: Applied, last_at: float) -> Sentence | None:

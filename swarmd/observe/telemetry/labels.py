@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from swarmd.core.chart_types import SubmissionState
+from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
 from swarmd.core.peers.observed import Verdict
@@ -21,6 +22,7 @@ EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # 
 WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
 SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
 CONDUCTS: tuple[Verdict, ...] = ("slow", "hasty", "skips", "leaves-out")  # of a coordinator
+MEMBER_KINDS: tuple[Kind, ...] = ("newcomers", "members")  # never credited, and credited before
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health
 EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")

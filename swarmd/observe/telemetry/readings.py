@@ -51,6 +51,10 @@ GAUGES: dict[str, Gauge] = {
     "members": Gauge("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
     "reports": Gauge("Reports in for the open stage; on a coordinator only."),
     "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
+    "members_not_waited_for": Gauge(
+        "Present members that the open stage does not wait for, since others like them were waited for in vain.",
+        ("kind",),
+    ),
     "round": Gauge("Round that the swarm is in."),
     "stage": Gauge("Stage that the swarm is in."),
     "stage_limit_seconds": Gauge("Longest the stage that is open may take, by its deadline."),
@@ -160,6 +164,8 @@ def _round(status: Status) -> Iterator[Reading]:
         yield "members", (), view.members
         yield "reports", (), view.reports
         yield "reports_expected", (), view.expected
+        for kind in labels.MEMBER_KINDS:
+            yield "members_not_waited_for", (kind,), view.not_waited_for.get(kind, 0)
 
 
 def _rewards(status: Status) -> Iterator[Reading]:

@@ -26,8 +26,10 @@ Stall = Callable[["Swarm", int], None]
 class Swarm:
     """Three honest nodes that report in each stage when they have trained, and whoever else a test names."""
 
+    kind: type[Story] = Story
+
     def __init__(self, honest: Collection[str] = HONEST, stage_s: float = STAGE_S) -> None:
-        self.node = Story(coordinator_settings(min_peers=len(honest), stage_s=stage_s))
+        self.node = self.kind(coordinator_settings(min_peers=len(honest), stage_s=stage_s))
         self.honest = tuple(honest)
         self.announce = self._announced(
             (*self.node.join(), *self.node.tell(*map(MemberSeen, [peer for peer in honest if peer != "me"])))
@@ -107,9 +109,7 @@ def test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take(stall: Sta
 
 
 @pytest.mark.parametrize("stall", STALLS)
-def test_under_rules_11_they_cost_stages_whatever_these_may_take(
-    stall: Stall, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_rules_11_they_cost_stages_whatever_these_may_take(stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "RULES", 11)
     swarm = Swarm(stage_s=3600.0)
     for number in range(STAGES):
