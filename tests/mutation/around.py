@@ -70,10 +70,17 @@ WEB = (
     ),
     Mutant(
         "any number of clients listen",
-        "swarmd/web/http/stream.py",
-        "        if len(self._clients) >= CLIENTS_MAX:\n",
-        "        if False:\n",
+        "swarmd/web/http/audience.py",
+        "        return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None\n",
+        "        return True\n",
         ("tests/web/http/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place",),
+    ),
+    Mutant(
+        "one address holds all places of the stream",
+        "swarmd/web/http/audience.py",
+        "        if most < held[origin] + 2:\n",
+        "        if True:\n",
+        ("tests/web/http/test_stream.py::test_one_address_keeps_nobody_else_out",),
     ),
     Mutant(
         "two processes tell of one node",

@@ -16,13 +16,14 @@ from starlette.types import Receive, Scope, Send
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.web.http.answers import encode, refusal
+from swarmd.web.http.audience import CLIENTS_MAX, Audience
+from swarmd.web.http.origins import asker
 from swarmd.web.http.protocol import cut, narrow
 from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message
 from swarmd.web.sources import SwarmSource
 from swarmd.web.views.moments import charts_of, event_row
 from swarmd.web.views.node import LogNode
 
-CLIENTS_MAX = 32
 EVENTS_WAITING_MAX = 4096  # of one client; one that lets more wait is let go, and may come again
 HEARTBEAT_S = 15.0
 SEND_S = 10.0  # longest wait for a client to take what was sent
@@ -97,7 +98,7 @@ class Stream:
     def __init__(self, swarm: SwarmSource, node: LogNode | None) -> None:
         self._swarm = swarm
         self._node = node
-        self._clients: set[Client] = set()
+        self._clients: Audience[Client] = Audience()
         self._somebody = asyncio.Event()
         self._charts: dict[str, str] = {}
         if node is not None:
@@ -186,14 +187,16 @@ class Stream:
 
     async def open(self, request: Request) -> Response:
         """GET /api/v1/stream."""
-        if len(self._clients) >= CLIENTS_MAX:
-            return refusal(503, f"{CLIENTS_MAX} clients listen already", {"retry-after": "10"})
+        if not self._clients.has_room(asker.get()):
+            why = f"{CLIENTS_MAX} clients listen already, and no other address has more of them than yours"
+            return refusal(503, why, {"retry-after": "10"})
         return _Streaming(self, last_seq(request.headers.get("last-event-id", "")))
 
     async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
-        """What one client gets, from now on or from an event on."""
+        """What one client gets, from now on or from an event on; nothing where its place was taken meanwhile."""
         client = Client()
-        self._clients.add(client)
+        if not self._clients.take_place(client, asker.get()):
+            return
         self._somebody.set()
         try:
             yield b"retry: %d\n\n" % RETRY_MS
@@ -208,7 +211,7 @@ class Stream:
                 told, sent = await client.wait_for_events(sent)
                 yield told
         finally:
-            self._clients.discard(client)
+            self._clients.leave(client)
             if not self._clients:
                 self._somebody.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -16,10 +17,11 @@ from swarmd.core.state import State
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
-from swarmd.web.http.stream import CLIENTS_MAX, Client, last_seq
+from swarmd.web.http.audience import CLIENTS_MAX
+from swarmd.web.http.stream import Client, last_seq
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
-from tests.web.serving import FOLLOWER, Listener, Served, copy_of, served, until
+from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until
 
 
 def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> None:
@@ -113,6 +115,31 @@ def test_clients_have_a_bound_and_leaving_frees_a_place(tmp_path: Path) -> None:
         assert until(comes_in)
         for connection in connections[1:]:
             connection.close()
+
+
+def test_one_address_keeps_nobody_else_out(tmp_path: Path) -> None:
+    with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
+
+        def listen(address: str) -> tuple[socket.socket, bytes]:
+            place = (server.host, server.port)
+            connection = stack.enter_context(socket.create_connection(place, LONG_S, (address, 0)))
+            connection.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection, connection.recv(12).split()[1]
+
+        def hears(connection: socket.socket) -> bool:
+            return bool(until(lambda: connection.recv(65536)))
+
+        crowd = [listen("127.0.0.2") for _ in range(CLIENTS_MAX)]
+        assert {status for _, status in crowd} == {b"200"} and all(hears(each) for each, _ in crowd)
+        others = [listen("127.0.0.3") for _ in range(CLIENTS_MAX // 2)]
+        assert {status for _, status in others} == {b"200"} and all(hears(each) for each, _ in others)
+        assert listen("127.0.0.3")[1] == listen("127.0.0.2")[1] == b"503", "both have as many"
+        assert listen("127.0.0.4")[1] == b"200"
+        for connection, _ in crowd[CLIENTS_MAX // 2 :]:
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(65536):  # those that came last gave way: a timeout would be an error
+                    continue
+        assert clients(server) == CLIENTS_MAX
 
 
 def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
