@@ -158,8 +158,13 @@ class RequestLimits:
         self.streams.give_back(caller)
 
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
-        """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted."""
+        """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted.
+
+        Nor is it of less worth for one of no weight: somebody else may be at fault.
+        """
         self._count(peer, reason, detail)
+        if not weight:
+            return RecordRejected(reason, detail)
         self._served.pop(peer, None)
         now = time.monotonic()
         if now - self._refusals_since > REFUSALS_S or len(self._refusals) > PLACES_MAX:

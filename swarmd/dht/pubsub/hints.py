@@ -77,7 +77,8 @@ class HintGossip:
         if len(message) > HINT_BYTES_MAX:
             raise self._door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
         if not self._bounds.try_charge_sender(sender):
-            raise self._door.refusal(sender, "hints", "too many hints a second")
+            # Anybody can send again what a peer once wrote, with its signature, when p2pd has forgotten it.
+            raise self._door.refusal(sender, "hints", "too many hints a second", weight=0)
         try:
             return msgspec.msgpack.decode(message, type=Hint)
         except DECODE_ERRORS as error:
