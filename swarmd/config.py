@@ -373,7 +373,10 @@ def read_config_text(path: Path) -> str:
     except IsADirectoryError as error:
         fix = f"Name the file: {path / 'config.toml'}"
         raise NotFoundError(f"{path} is a directory, not a configuration file", fix) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        fix = "Name a regular file that you may read"
+        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}", fix) from error
+    except ValueError as error:
         raise ConfigError(f"the configuration file {path} cannot be read: {error}") from error
 
 

@@ -10,6 +10,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from swarmd.regular_files import read_start
+
 TEXT_BYTES_MAX = 2 * 1024 * 1024
 PARTS_MAX = 32  # of one name with dots
 DEPTH_MAX = 64  # of tables and arrays in each other
@@ -19,9 +21,8 @@ _ENDLESS = re.compile(rf"""(?<![\w\-."'\\])(?:{_PART}){{{PARTS_MAX},}}""", re.AS
 
 
 def read_toml(path: Path) -> str:
-    """A file's text. Raises ValueError where it is too large or not UTF-8, OSError."""
-    with path.open("rb") as file:
-        content = file.read(TEXT_BYTES_MAX + 1)
+    """A file's text. Raises ValueError where it is too large or not UTF-8, OSError where it is no file."""
+    content = read_start(path, TEXT_BYTES_MAX + 1)
     if len(content) > TEXT_BYTES_MAX:
         raise ValueError(f"it has more than {TEXT_BYTES_MAX} bytes")
     return content.decode("utf-8").replace("\r\n", "\n")

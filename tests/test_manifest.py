@@ -382,7 +382,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_manifest(tmp_path / "none.toml")
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):  # nobody writes to that
-        with pytest.raises(ManifestError, match="is no file"):
+        with pytest.raises(ManifestError, match="no regular file"):
             read_manifest(path)
     large = tmp_path / "large.toml"
     large.write_text("#" * (MANIFEST_BYTES_MAX + 1))

@@ -62,9 +62,14 @@ def test_short_names_in_each_other_are_no_way_around_the_bounds() -> None:
         parse_toml(f"{name} = {{{name} = {{{name} = 1}}}}")
 
 
-def test_a_file_without_an_end_is_refused() -> None:
-    with pytest.raises(ValueError, match=str(TEXT_BYTES_MAX)):
+def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="it is a device"):
         read_toml(Path("/dev/zero"))
+    large = tmp_path / "large.toml"
+    with large.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ValueError, match=str(TEXT_BYTES_MAX)):
+        read_toml(large)
 
 
 def test_looking_for_names_and_lines_takes_no_longer_than_the_text() -> None:

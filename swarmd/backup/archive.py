@@ -22,6 +22,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.daemon.notes import Restored
 from swarmd.dht.identity.backup import BackupMarks
 from swarmd.errors import BackupError, NotFoundError
+from swarmd.regular_files import read_start
 
 FORMAT = 1
 MANIFEST = "backup.json"
@@ -163,8 +164,7 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
 
 def _opened(path: Path) -> tarfile.TarFile:
     """With gzip or plain, as `ArchiveWriter` writes: what else there is takes more memory to unpack."""
-    with path.open("rb") as file:
-        zipped = file.read(len(GZIP)) == GZIP
+    zipped = read_start(path, len(GZIP)) == GZIP
     return tarfile.open(path, mode="r|gz" if zipped else "r|", tarinfo=BoundedTarHeader)
 
 

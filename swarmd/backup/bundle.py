@@ -25,12 +25,12 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
-from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, snapshot_directory, snapshot_seq
+from swarmd.regular_files import open_regular, read_start
 
 FORMAT = 1
 MANIFEST = "bundle.json"
@@ -161,7 +161,10 @@ def _clear(into: Path, there: bool) -> None:
 
 def _open_into(file: Path, into: Path, report: Report) -> BundleManifest:
     try:
-        with tarfile.open(file, "r:gz", tarinfo=BoundedTarHeader) as archive:
+        with (
+            open_regular(file) as opened,
+            tarfile.open(fileobj=opened, mode="r:gz", tarinfo=BoundedTarHeader) as archive,
+        ):
             into.mkdir(parents=True, exist_ok=True)
             _unpack(archive, file, into)
     except FileNotFoundError:
@@ -220,8 +223,7 @@ def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
 def read_manifest(path: Path, file: Path) -> BundleManifest:
     """The manifest of an unpacked bundle. Raises BundleError."""
     try:
-        with path.open("rb") as opened:
-            manifest = msgspec.json.decode(opened.read(MANIFEST_BYTES_MAX), type=BundleManifest)
+        manifest = msgspec.json.decode(read_start(path, MANIFEST_BYTES_MAX), type=BundleManifest)
     except (OSError, *DECODE_ERRORS) as error:
         raise BundleError(f"{file} is no bundle: {MANIFEST} cannot be read: {error}") from error
     if manifest.format > FORMAT:

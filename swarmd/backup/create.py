@@ -35,7 +35,7 @@ from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
-from swarmd.eventlog.files import open_regular, sync_directory
+from swarmd.eventlog.files import sync_directory
 from swarmd.eventlog.fold import fold_commit, newest_base, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
@@ -44,6 +44,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.observe.logging.redaction import redact_text
 from swarmd.paths import DataPaths
+from swarmd.regular_files import open_regular
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
 SWARM = "swarm.toml"

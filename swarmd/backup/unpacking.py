@@ -14,8 +14,9 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import BackupError, BackupUnwritable, ExitCode
-from swarmd.eventlog.files import read_regular, sync_directory, write_durably
+from swarmd.eventlog.files import sync_directory, write_durably
 from swarmd.paths import DataPaths
+from swarmd.regular_files import read_regular
 
 WHOLE_BYTES_MAX = 1024 * 1024
 WHOLE = ".whole"  # in `.restoring` when all is in it: the names of what moves up, as JSON

@@ -25,12 +25,13 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError
-from swarmd.eventlog.files import open_regular, sync_directory, write_durably
+from swarmd.eventlog.files import sync_directory, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
+from swarmd.regular_files import open_regular
 
 LAYOUT = 2  # of the data directories that this swarmd writes
 COPY_KEPT_S = 30 * 86400.0  # the copy from before an upgrade is removed at the first start after so long

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from swarmd.errors import BlobError, NotFoundError
-from swarmd.eventlog.files import TEMPORARY, make_directory, read_regular, write_durably
+from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+from swarmd.regular_files import read_regular
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
 TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash

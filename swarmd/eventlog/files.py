@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from collections.abc import Sequence
-from io import FileIO
 from pathlib import Path
 
 from swarmd.errors import LogWriteFailed, NoSpaceLeft
 
 TEMPORARY = ".tmp"  # suffix of files being written
-READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -41,31 +38,6 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def open_regular(path: Path) -> FileIO:
-    """A file to read, unbuffered, as `regular_descriptor` opens it. Raises OSError."""
-    return FileIO(regular_descriptor(path), "rb")
-
-
-def regular_descriptor(path: Path) -> int:
-    """A file opened to read; no pipe or device, on which whoever reads might wait for ever. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(descriptor)
-        problem = errno.EISDIR if stat.S_ISDIR(kind) else errno.EINVAL
-        raise OSError(problem, os.strerror(problem) if stat.S_ISDIR(kind) else "It is no regular file", str(path))
-    return descriptor
-
-
-def read_regular(path: Path, bytes_max: int = READ_BYTES_MAX) -> bytes:
-    """The content of a regular file of at most so many bytes. Raises OSError."""
-    with open_regular(path) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes > bytes_max:
-            raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, no more than {bytes_max} are read", str(path))
-        return file.readall()
 
 
 def make_directory(path: Path) -> None:

@@ -17,9 +17,9 @@ from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.bookmark import Place
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
+from swarmd.regular_files import open_regular
 
 
 class LogReader:

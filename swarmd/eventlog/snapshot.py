@@ -16,8 +16,9 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
-from swarmd.eventlog.files import make_directory, read_regular, write_durably
+from swarmd.eventlog.files import make_directory, write_durably
 from swarmd.eventlog.segment import damaged
+from swarmd.regular_files import read_regular
 
 MAGIC = b"SWRMSNP1"
 FORMAT = 1

@@ -16,6 +16,7 @@ from swarmd.errors import ConfigError, ManifestError, NotFoundError
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
+from swarmd.regular_files import read_start
 from swarmd.toml_text import parse_toml
 
 MANIFEST_BYTES_MAX = 64 * 1024
@@ -47,15 +48,13 @@ def read_manifest(path: Path) -> Manifest:
         NotFoundError: there is no such file.
         ManifestError: it cannot be read, is too large, malformed, altered, or not signed by its creator.
     """
-    if path.exists() and not path.is_file():
-        raise ManifestError(f"{path} is no file", "Name the manifest that the swarm's creator gave you")
     try:
-        with path.open("rb") as file:
-            raw = file.read(MANIFEST_BYTES_MAX + 1)
+        raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
     except OSError as error:
-        raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}") from error
+        fix = "Name the manifest that the swarm's creator gave you, a regular file"
+        raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
         raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")
     try:

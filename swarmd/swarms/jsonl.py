@@ -14,6 +14,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
+from swarmd.regular_files import irregular
 
 Row = dict[str, Any]
 
@@ -100,7 +101,7 @@ def _check_file(path: Path, file_bytes_max: int) -> None:
             "A relative path is taken from the node's data directory: put the file there",
         ) from error
     if not stat.S_ISREG(found.st_mode):  # a pipe would keep the trainer waiting
-        raise SwarmError(f"{path} is no regular file", "Name a JSONL file")
+        raise SwarmError(f"{path}: {irregular(found.st_mode)}", "Name a JSONL file")
     if found.st_size > file_bytes_max:
         raise SwarmError(f"{path} has {found.st_size} bytes, the limit is {file_bytes_max}", "Leave rows out")
 

@@ -9,6 +9,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import is_loopback
+from swarmd.regular_files import read_start
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ENDPOINTS_MAX = 32
@@ -36,8 +37,7 @@ def _urls_of(entry: str, root: Path) -> list[str]:
         return [entry]
     path = locate_secret(entry.removeprefix("file:"), root, URLS).path
     try:
-        with path.open(encoding="utf-8") as file:
-            lines = [line.strip() for line in file.read(FILE_BYTES_MAX).splitlines()]
+        lines = [line.strip() for line in read_start(path, FILE_BYTES_MAX).decode().splitlines()]
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"chain.rpc: the file {path} cannot be read: {reason}", "One URL a line") from None

@@ -23,6 +23,7 @@ from swarmd.dht.identity.identity import (
 )
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
 from swarmd.paths import DataPaths
+from swarmd.regular_files import read_start
 
 if TYPE_CHECKING:
     from swarmd.dht.identity.backup import Backup, BackupMarks
@@ -179,8 +180,7 @@ def _words_of(source: Path, names: Path | None) -> Words | None:
     """
     for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
         try:
-            with file.open("rb") as opened:
-                words = read_words(opened.read(NAME_FILE_BYTES_MAX).decode(errors="replace"))
+            words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))
         except OSError as error:
             if names:
                 raise NotFoundError(f"{names} cannot be read: {error.strerror}") from error
@@ -208,8 +208,7 @@ def _name_to_keep(peer: str, words: Words | None) -> str:
 
 def _read_foreign(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            return file.read(FILE_BYTES_MAX + 1)
+        return read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no identity {path}") from error
     except OSError as error:

@@ -23,6 +23,7 @@ from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
 from swarmd.eventlog.fold import load, node_of
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
+from swarmd.regular_files import read_start
 
 MAGIC = b"swarmd-identity-backup\x00"
 VERSION = 1
@@ -88,8 +89,7 @@ def read_backup(path: Path) -> bytes:
         IdentityError: it cannot be read or is no backup.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(FILE_BYTES_MAX + 1)
+        raw = read_start(path, FILE_BYTES_MAX + 1)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no backup {path}", "`swarmd identity backup` makes one") from error
     except OSError as error:

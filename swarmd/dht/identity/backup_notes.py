@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.regular_files import read_start
 
 SUFFIX = ".saved"  # identity.key.saved
 NOTE_BYTES_MAX = 16 * 1024
@@ -33,8 +34,7 @@ def note_backup(key: Path, peer: str, at: float, out: Path) -> None:
 def last_backup(key: Path, peer: str = "") -> BackupNote | None:
     """The latest backup of this peer's key, or of whatever key lay there, that was made here; None: none is known."""
     try:
-        with note_of(key).open("rb") as file:
-            saved = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=BackupNote)
+        saved = msgspec.json.decode(read_start(note_of(key), NOTE_BYTES_MAX), type=BackupNote)
     except (OSError, *DECODE_ERRORS):
         return None
     return saved if peer in ("", saved.peer) else None

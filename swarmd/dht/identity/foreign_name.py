@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.regular_files import read_start
 
 SUFFIX = ".called"  # identity.key.called
 NOTE_BYTES_MAX = 4096
@@ -28,8 +29,7 @@ def note_name(key: Path, peer: str, rl_swarm: str) -> None:
 def known_name(key: Path, peer: str) -> str:
     """What this peer is called in RL Swarm, empty where no note says it."""
     try:
-        with key.with_name(key.name + SUFFIX).open("rb") as file:
-            called = msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=ForeignName)
+        called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=ForeignName)
     except (OSError, *DECODE_ERRORS):
         return ""
     sound = called.peer == peer and len(called.rl_swarm) <= NAME_CHARS_MAX and called.rl_swarm.isprintable()

@@ -16,6 +16,7 @@ from swarmd.dht.members.admission import Invitation
 from swarmd.dht.members.withdrawal import ID_BYTES, WITHDRAWN_MAX, id_of, pack
 from swarmd.errors import ConfigError
 from swarmd.eventlog.files import make_directory, write_durably
+from swarmd.regular_files import read_start
 
 MADE_MAX = 4096  # listed; the oldest that are not withdrawn are forgotten
 MADE_BYTES_MAX = 2 * 1024 * 1024
@@ -50,8 +51,7 @@ class OwnInvitations:
     def read(self) -> tuple[IssuedInvitation, ...]:
         """All of them, oldest first. Raises ConfigError where the file is there and is none."""
         try:
-            with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
+            return msgspec.json.decode(read_start(self._path, MADE_BYTES_MAX), type=tuple[IssuedInvitation, ...])
         except FileNotFoundError:
             return ()
         except (OSError, *DECODE_ERRORS) as error:

@@ -18,6 +18,7 @@ from swarmd.dht.members.admission import Invitation
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import ConfigError
 from swarmd.eventlog.files import write_durably
+from swarmd.regular_files import read_start
 
 ID_BYTES = 6
 WITHDRAWN_MAX = 32  # of one host at a time; with the field's name within what nodes of before take of unknown fields
@@ -128,8 +129,7 @@ def keep_withdrawals(path: Path, swarm: str, told: tuple[HostWithdrawals, ...]) 
 def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
     """What was kept of this swarm; nothing where nothing is there that can be read."""
     try:
-        with path.open("rb") as file:
-            kept = msgspec.msgpack.decode(file.read(HOSTS_MAX * 512), type=KeptWithdrawals)
+        kept = msgspec.msgpack.decode(read_start(path, HOSTS_MAX * 512), type=KeptWithdrawals)
     except (OSError, *DECODE_ERRORS):
         return ()
     return kept.told[:HOSTS_MAX] if kept.swarm == swarm else ()

@@ -19,6 +19,7 @@ from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.fold import node_of
 from swarmd.paths import DataPaths
+from swarmd.regular_files import read_start
 
 KEY_NAMES = ("identity.key", "swarm.pem")
 NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
@@ -174,8 +175,7 @@ def _examine_file(path: Path, user: int) -> Iterator[Finding]:
 
 def _read(path: Path) -> Identity:
     """The key, whoever's it is. Raises IdentityError, OSError."""
-    with path.open("rb") as file:
-        identity = parse_identity(file.read(FILE_BYTES_MAX), str(path))
+    identity = parse_identity(read_start(path, FILE_BYTES_MAX), str(path))
     if not identity.is_whole():
         raise SwarmdError(f"{path} is damaged: its public key does not belong to its secret")
     return identity

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from pathlib import Path
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
+from swarmd.regular_files import irregular
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
@@ -43,11 +45,23 @@ def locate_model(name: str) -> str:
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
+        _refuse_irregular(path)
         return str(path)
     if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
         raise ModelError(f"there is no model directory {path}", "Correct training.model")
     _check_form(name)
     return name
+
+
+def _refuse_irregular(directory: Path) -> None:
+    """Raise ModelError where something of a model would keep whoever reads it waiting, for ever perhaps."""
+    for path in sorted(directory.iterdir()):
+        try:
+            mode = path.stat().st_mode
+        except OSError:  # a link to nothing: whoever needs it says so
+            continue
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ModelError(f"{path}, of a model: {irregular(mode)}", "Point training.model at a saved model")
 
 
 def _check_form(name: str) -> None:

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.files import open_regular
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import list_segments, read_header
+from swarmd.regular_files import open_regular
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.keeping import Keeping
 from swarmd.web.views.log_cursor import Gone, begin_of, commits_at
