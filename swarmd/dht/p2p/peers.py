@@ -19,6 +19,7 @@ from swarmd.dht.addresses import split_address
 from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.multiaddrs import tcp_place
+from swarmd.dht.p2p.name_lookup import NameLookup, is_name
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
@@ -63,7 +64,7 @@ class AddressBook:
             self.port = int(kept["port"])
             for address in list(kept["peers"])[:PEERS_KEPT]:
                 place, peer = split_address(str(address))
-                if self._local or is_elsewhere(place):
+                if self.may_lie(place):
                     self._met.setdefault(peer, []).append(place)
         except FileNotFoundError:
             return
@@ -72,9 +73,13 @@ class AddressBook:
 
     def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
         """Note where a member says that it can be reached. When there are too many, those stay that the swarm knows,
-        and of the others the latest met."""
+        and of the others the latest met.
+
+        Names are looked up for those alone that the swarm knows: whoever owns one has nodes ask where, and wait as long
+        as, it likes.
+        """
         places = [address.rpartition("/p2p/")[0] or address for address in addresses]
-        places = [place for place in places if self._local or is_elsewhere(place)]
+        places = [place for place in places if self.may_lie(place) and (known or not is_name(place))]
         if peer == self._own or not places:
             return
         self._met.pop(peer, None)
@@ -84,6 +89,10 @@ class AddressBook:
             gone = next((other for other in self._met if other not in self._known), next(iter(self._met)))
             self._known.discard(gone)
             del self._met[gone]
+
+    def may_lie(self, place: str) -> bool:
+        """Whether a peer may be reached there: on this machine alone, or on its wire, only where that is expected."""
+        return self._local or is_elsewhere(place)
 
     def met(self) -> list[tuple[str, str]]:
         """(multiaddr, peer id) of all peers met."""
@@ -117,6 +126,7 @@ class Rejoin:
         self._book = book
         self._mute = 0
         self._dialled = DialledHosts()
+        self._lookups = {True: NameLookup(), False: NameLookup()}  # of configured names, and of others
         self.rounds = 0  # completed
         node.attendants.append(self.attend)
 
@@ -189,10 +199,11 @@ class Rejoin:
 
     def _dialling(self, life: NodeRun, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
         async def dial() -> bool:
-            if not await answers(place):
-                return False
-            await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(place)])
-            return await _ping(life, peer)
+            for found in await self._places_of(place, peer):
+                if await answers(found):
+                    await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
+                    return await _ping(life, peer)
+            return False
 
         async def note() -> bool:
             reached = False
@@ -204,6 +215,12 @@ class Rejoin:
             return reached
 
         return note
+
+    async def _places_of(self, place: str, peer: str) -> list[str]:
+        """Where a peer is to be dialled: p2pd is given no name, behind which another address may lie by then."""
+        configured = (place, peer) in self._book.bootstrap
+        found = await self._lookups[configured].places_of(place)
+        return [each for each in found if configured or self._book.may_lie(each)]
 
     def _pinging(self, life: NodeRun, peer: str) -> Callable[[], Awaitable[bool]]:
         async def ping() -> bool:

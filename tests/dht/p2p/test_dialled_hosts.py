@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,10 +12,13 @@ from typing import Any, cast
 import pytest
 
 from swarmd.dht.p2p.dialled_hosts import HOSTS_MAX, PAUSE_MAX_S, PAUSE_S, DialledHosts, is_elsewhere
-from swarmd.dht.p2p.peers import AddressBook, Rejoin
+from swarmd.dht.p2p.peers import AddressBook, Rejoin, _run_bounded
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
+
+
+LONG_S = 30.0  # half of for ever
 
 
 class Clock:
@@ -90,6 +95,43 @@ def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_machine(l
 async def test_who_is_not_where_it_says_is_dialled_less_and_less_unless_it_is_known(
     credited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
+    book.meet(BOB.peer_id, ["/ip4/203.0.113.9/tcp/1"], known=credited)
+    rejoin, asked = rejoin_of(book, monkeypatch)
+    for _ in range(5):
+        await dial_all(rejoin)
+    assert len(asked) == (5 if credited else 1)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, tmp_path: Path) -> None:
+    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
+    book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/dns/slow.example/tcp/1", "/dnsaddr/slow.example"], known)
+    assert len(book.met()) == (3 if known else 0)
+    book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.9/tcp/1"], known)
+    assert [place for place, _ in book.met()][-1] == "/ip4/203.0.113.9/tcp/1"
+    book.save()
+    assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).met() == book.met()
+
+
+class Names:
+    """Stands for the system's resolver: of `slow` names nothing is heard until `end`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, addresses: list[str]) -> None:
+        self.addresses, self.end = addresses, threading.Event()
+        self._asked = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self.look_up)
+
+    def look_up(self, host: str, port: int, *rest: Any, **more: Any) -> list[Any]:
+        if host.startswith("slow"):
+            self.end.wait()
+        elif not host.endswith(".example"):
+            return self._asked(host, port, *rest, **more)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in self.addresses]
+
+
+def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoin, list[str]]:
+    """It, and the places that it asks whether somebody listens there; nobody does."""
     asked: list[str] = []
 
     async def nobody(place: str) -> bool:
@@ -97,11 +139,42 @@ async def test_who_is_not_where_it_says_is_dialled_less_and_less_unless_it_is_kn
         return False
 
     monkeypatch.setattr("swarmd.dht.p2p.peers.answers", nobody)
-    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
-    book.meet(BOB.peer_id, ["/ip4/203.0.113.9/tcp/1"], known=credited)
-    node = cast(Any, SimpleNamespace(attendants=[]))
-    rejoin, life = Rejoin(node, book), cast(Any, SimpleNamespace(peers=1))
-    for _ in range(5):
-        for place, peer in rejoin._to_dial({"somebody"}):
-            await asyncio.wait_for(cast(Any, rejoin._dialling(life, place, peer)()), 5.0)
-    assert len(asked) == (5 if credited else 1)
+    return Rejoin(cast(Any, SimpleNamespace(attendants=[])), book), asked
+
+
+async def dial_all(rejoin: Rejoin) -> None:
+    life = cast(Any, SimpleNamespace(peers=1))
+    await _run_bounded([rejoin._dialling(life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+
+
+@pytest.mark.parametrize("configured", [False, True])
+async def test_a_name_leads_to_this_machine_only_where_it_is_configured(
+    configured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Names(monkeypatch, ["127.0.0.1", "203.0.113.9"])
+    place, bootstrap = "/dns4/node.example/tcp/6379", []
+    if configured:
+        bootstrap.append(f"{place}/p2p/{BOB.peer_id}")
+    book = AddressBook(tmp_path / "peers.json", bootstrap, ALICE.peer_id, local=False)
+    book.meet(BOB.peer_id, [place], known=True)
+    rejoin, asked = rejoin_of(book, monkeypatch)
+    await dial_all(rejoin)
+    assert asked == ["/ip4/127.0.0.1/tcp/6379"] * configured + ["/ip4/203.0.113.9/tcp/6379"]
+
+
+async def test_names_that_take_for_ever_hold_up_neither_the_loop_nor_configured_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.dht.p2p.name_lookup.LOOKUP_S", 0.2)
+    names = Names(monkeypatch, ["203.0.113.9"])
+    book = AddressBook(tmp_path / "peers.json", [f"/dns4/node.example/tcp/1/p2p/{BOB.peer_id}"], ALICE.peer_id)
+    for number in range(64):
+        book.meet(f"peer-{number}", [f"/dns4/slow-{number}.example/tcp/1"], known=True)
+    rejoin, asked = rejoin_of(book, monkeypatch)
+    try:
+        for _ in range(8):
+            await dial_all(rejoin)
+        await asyncio.wait_for(asyncio.to_thread(book.save), LONG_S)
+        assert asked and set(asked) == {"/ip4/203.0.113.9/tcp/1"}
+    finally:
+        names.end.set()
