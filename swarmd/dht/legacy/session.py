@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import anyio
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import ONCHAIN_PEERS_MAX
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.guard import CLOCK_ID, LegacyGuard
+from swarmd.dht.legacy.newcomers import Newcomers
 from swarmd.dht.legacy.protocol import install_legacy
 from swarmd.dht.legacy.publisher import LegacyPublisher
 from swarmd.dht.legacy.records import read_reward
@@ -50,7 +50,7 @@ class LegacySession(Session):
         self.publisher = LegacyPublisher(self.node, guard, self.coordinating)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit)
         self.clock_stored = asyncio.Event()  # set when a peer stores the clock with this node: as good as a hint
-        self._members: set[str] = set()
+        self._newcomers = Newcomers()
         self._refused: dict[int, None] = {}  # the latest bad records that were found
 
     def _check(self) -> None:
@@ -119,10 +119,8 @@ class LegacySession(Session):
 
     def meet(self, peers: Iterable[str]) -> None:
         """Tell of newcomers, once each. v0.4 has no other sign of membership than a reward."""
-        for peer in peers:
-            if peer not in self._members and len(self._members) < ONCHAIN_PEERS_MAX:
-                self._members.add(peer)
-                self.emit(MemberSeen(peer))
+        for peer in self._newcomers.among(peers):
+            self.emit(MemberSeen(peer))
 
 
 def is_direct(address: object) -> bool:
