@@ -59,7 +59,7 @@ CHOSEN = {  # options that a benchmark has
     "fuzz": ("frames", "seed"),
     "newcomer": ("crowd", "times"),
     "longlife": ("events", "logs", "verbs"),
-    "scale": ("sizes", "rounds", "simulated", "churn"),
+    "scale": ("sizes", "rounds", "simulated", "churn", "whole"),
 }
 RESUMED = (
     "sharing",
@@ -141,6 +141,7 @@ def parse() -> argparse.Namespace:
     scale.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="16,32")
     scale.add_argument("--simulated", action="store_true", help="a model of 100, 1,000 and 10,000 nodes; no process")
     scale.add_argument("--churn", type=float, default=0.0, metavar="SHARE", help="of the simulated nodes, an hour")
+    scale.add_argument("--whole", type=int, metavar="N", help="so many whole nodes beside the model, 2 to 9")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in known]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")

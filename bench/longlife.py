@@ -7,21 +7,18 @@ Figures are processor seconds of the process and its children, and the largest r
 
 from __future__ import annotations
 
-import http.client
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bench.long_log import write_long_log
+from bench.long_page import page_rows
 from bench.measure import sample
 from bench.table import Row
-from swarmd.errors import ExitCode
 from swarmd.eventlog.reader import end_of
 from swarmd.eventlog.retention import log_bytes
 
@@ -31,8 +28,7 @@ SUMMARIES = "summaries"  # the directory in the log's
 RESTART_GOAL_S = 2.0
 READ_GOAL_S = 5.0  # of a verb that need not read a whole log, once its summaries are kept
 MEMORY_GOAL_MIB = 200.0
-READY_S = 3600.0
-PAUSE_S = 0.2
+PAGE = "dashboard"
 
 RESTART = """
 import sys
@@ -94,6 +90,8 @@ def rows_of(place: Path, size: int, smallest: dict[str, Cost], words: Sequence[s
             name = f"{name} again"
             again = cost_of(verb.words, place)
             yield from _rows(f"{name}, {size:,}", again, smallest.setdefault(name, again), whole=False)
+    if any(word in PAGE for word in words):
+        yield from page_rows(place, size, log / SUMMARIES)
 
 
 def _rows(what: str, cost: Cost, smallest: Cost, whole: bool) -> Iterable[Row]:
@@ -133,44 +131,18 @@ def verbs_of(place: Path) -> Mapping[str, Verb]:
         "report": Verb((*swarmd, "report", root, "--out", picture), again=True),
         "report --json": Verb((*swarmd, "report", root, "--json"), again=True),
         "leaderboard": Verb((*swarmd, "leaderboard", root), again=True),
-        "dashboard": Verb(("-u", *swarmd, "dashboard", root, "--listen", "127.0.0.1:0"), again=True),
     }
 
 
 def cost_of(words: Sequence[str], place: Path) -> Cost:
-    """Run it to its end, or a page until it has read the log. Raises RuntimeError where a verb fails."""
-    page = "dashboard" in words
-    process = subprocess.Popen(
-        [sys.executable, *words], stdout=subprocess.PIPE if page else subprocess.DEVNULL, cwd=place, text=True
-    )
+    """Run it to its end. Raises RuntimeError where a verb fails."""
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, cwd=place)
     try:
-        if page:
-            assert process.stdout
-            _wait_read(int(process.stdout.readline().split()[0].rstrip("/").rpartition(":")[2]))
-            process.send_signal(signal.SIGINT)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     finally:
         if process.returncode is None:
             process.kill()
-    ended = (0, -signal.SIGINT, ExitCode.INTERRUPTED) if page else (0, 1) if "status" in words else (0,)
-    if process.returncode not in ended:  # status says 1 of a node that is down
+    if process.returncode not in ((0, 1) if "status" in words else (0,)):  # status says 1 of a node that is down
         raise RuntimeError(f"{' '.join(words)} ended with {process.returncode}")
     return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
-
-
-def _wait_read(port: int) -> None:
-    """Until a page has read its log to the end."""
-    end = time.monotonic() + READY_S
-    while b'"read":1.0' not in _get(port, "/api/v1/here"):
-        if time.monotonic() > end:
-            raise RuntimeError("the page has not read its log")
-        time.sleep(PAUSE_S)
-
-
-def _get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path)
-    body = connection.getresponse().read()
-    connection.close()
-    return body

@@ -121,6 +121,12 @@ def memory_of(pid: int) -> dict[str, float]:
     return {line[0].rstrip(":"): int(line[1]) / 1024 for line in lines}
 
 
+def peak_memory_of(pid: int) -> float:
+    """MiB that a process had resident at most since it was executed. Raises OSError when it is gone."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
 def program_of(pid: int) -> str:
     """What a process runs, in a word: its module, or its executable's name. Raises OSError when it is gone."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace").split("\0")

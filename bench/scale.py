@@ -18,8 +18,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from bench import scale_whole
 from bench.scale_model import Settings, simulate
-from bench.scale_rows import Outcome, goal_rows, rows_of
+from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
 from bench.scale_worker import read_counts
 from bench.table import Row, cells
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard, PublishReport, Register
@@ -47,6 +48,7 @@ ONE_KEY_MAX = 32  # nodes of a swarm that is run with one key too: of 64, none g
 GATHER_PEERS = 8  # a quarter of the shipped number
 BODY_BYTES = 12 * 1024
 TRAIN_S = 10.0  # and up to half of it more
+IDLE = Settings(SHARD_MEMBERS, GATHER_PEERS, train_s=(TRAIN_S, TRAIN_S * 1.5), body_bytes=BODY_BYTES)
 STARTS_AT_ONCE = 4
 READY_S = 600.0
 STAGE_S = 120.0
@@ -195,9 +197,16 @@ def run(
     rounds: int = ROUNDS,
     simulated: bool = False,
     churn: float = 0.0,
+    whole: int = 0,
 ) -> Iterable[Row]:
+    """Measure network workers of these sizes, models where `simulated`, or so many whole nodes."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    rows = simulated_rows(sizes or SIMULATED_SIZES, rounds, churn) if simulated else real_rows(directory, sizes, rounds)
+    if whole:
+        rows = whole_rows(directory, whole, rounds)
+    elif simulated:
+        rows = simulated_rows(sizes or SIMULATED_SIZES, rounds, churn)
+    else:
+        rows = real_rows(directory, sizes, rounds)
     for row in rows:
         say(" | ".join(cells(row)))
         yield row
@@ -214,6 +223,15 @@ def simulated_rows(sizes: Sequence[int], rounds: int, churn: float) -> Iterable[
         yield from goal_rows(size, ours, smallest, churn > 0)
 
 
+def whole_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
+    """Whole nodes beside the model of the same swarm."""
+    real = scale_whole.play(directory / f"whole-{size}", size, rounds)
+    model = simulate(size, rounds, settings_like(size, real.outcome, real.settings()))
+    title = f"N = {size}, whole nodes"
+    yield from rows_of(title, real.outcome, "simulated", model)
+    yield from agreement_rows(title, real.outcome, model)
+
+
 def real_rows(directory: Path, sizes: Sequence[int], rounds: int) -> Iterable[Row]:
     """Real nodes, beside others with one key for all where they have shards, and beside the model of the same swarm."""
     for size in sizes or SIZES:
@@ -228,11 +246,11 @@ def _real_rows(directory: Path, size: int, rounds: int) -> Iterable[Row]:
     yield from rows_of(f"N = {size}", ours, "simulated", simulate(size, rounds, settings_like(size, ours)))
 
 
-def settings_like(size: int, real: Outcome) -> Settings:
-    """Of the model of a swarm that was run: messages and rounds take as long as they took on this machine, by when
-    announcements were heard. How many there are, and of how many bytes, is the model's own."""
-    train_s = (TRAIN_S, TRAIN_S * 1.5)
-    idle = Settings(SHARD_MEMBERS, GATHER_PEERS, train_s=train_s, link_s=HERE_S, body_bytes=BODY_BYTES)
+def settings_like(size: int, real: Outcome, idle: Settings = IDLE) -> Settings:
+    """Of the model of a swarm that was run, which is like `idle` but for this: messages and rounds take as long as they
+    took on this machine, by when announcements were heard. How many there are, and of how many bytes, is the model's
+    own."""
+    idle = replace(idle, link_s=HERE_S)
     heard_s = simulate(size, 1, idle).sample("announced p50").median
     slower = max(1.0, real.sample("announced p50").median / heard_s)
     link_s = (HERE_S[0] * slower, HERE_S[1] * slower)

@@ -25,9 +25,9 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.member_keys import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
-from swarmd.dht.p2p.search_peers import choose_guides
+from swarmd.dht.p2p.search_peers import GUIDES, choose_guides
 from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
-from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S
+from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.rounds.sampled_shards import SampledShards
 from swarmd.dht.store import answer_memory
@@ -48,6 +48,7 @@ HINT_BYTES = 200
 CLOCK_BYTES = 330
 KEPT_RECORDS = 7  # of its own that a node renews: a membership, three reports and three rollouts
 BOARD_ROWS = 300  # of a leaderboard that are encoded; so many fit into no record, and more have as many bytes each
+BOARD_READS = 1.0  # of a leaderboard's key: .9 to 1.1 in `swarmd sim --large`, since few ask before it is there
 DEAD_FOR_S = 600.0  # a peer that is gone stays in a routing table for about so long
 
 
@@ -62,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True):
     link_s: tuple[float, float] = (0.05, 0.2)  # one way
     churn_per_hour: float = 0.0
     body_bytes: int = 12 * 1024
+    packed_bytes: int = 0  # of a body inside its record, where that has room for it; 0: as many as of the body
     round_s: float = 0.0  # a round lasts so long at least: on a busy machine all that goes by time happens more often
 
 
@@ -151,6 +153,8 @@ class Model:
         self.sizes = sizes_of(min(BUCKET, size - 2))
         self.looked = self._look_ups(self.shards == 0)
         self.board = board_bytes(size)
+        self.keepers, self.shown_by = self._keepers()
+        self.inline_bytes = self._inline_bytes()
         self.peers = [f"12D3KooW{node:044d}" for node in range(size)]
         self.outcome = Outcome()
 
@@ -170,6 +174,21 @@ class Model:
         asked = sum(len(each.asked) for each in looked) / SAMPLED
         further = sum(len({*each.nearest} - {*each.known}) for each in looked) / SAMPLED
         return Kind(asked, load[0] / SAMPLED, further, np.array([each.seconds for each in looked]), load)
+
+    def _keepers(self) -> tuple[float, float]:
+        """(peers that a record is stored with, peers that show it to whoever looks for all of a key): the nearest ones
+        are asked each time; guides of its owner, and the owner itself, are by chance among those who are asked."""
+        others = self.size - 1
+        keepers = min(REPLICAS + GUIDES * (1 - min(1.0, REPLICAS / others)) + self.looked.further, others)
+        asked = min(1.0, self.looked.asked / others)
+        nearest = min(REPLICAS, others)
+        return keepers, nearest + (keepers + 1 - nearest) * asked - keepers / others
+
+    def _inline_bytes(self) -> int:
+        """Of a body inside its record. Where more share a key than are read with all that lies under it, none is."""
+        if self.shards or self.size - 1 > WHOLE_MAX:
+            return 0
+        return len(deflate(self.chance.randbytes(self.settings.packed_bytes or self.settings.body_bytes), self.size))
 
     # --- a round ---
 
@@ -220,7 +239,7 @@ class Model:
             read.append(number)
             bodies.append(fetched)
             full += alive
-        waves = np.ceil(np.mean(bodies) / FETCHES_AT_ONCE)
+        waves = 0 if self.inline_bytes else np.ceil(np.mean(bodies) / FETCHES_AT_ONCE)
         fetch_s = waves * 2 * self._rtt()
         look_s = 2 * float(np.mean(read)) * self.random.choice(self.looked.seconds, self.size)
         rest_s = np.maximum(0.0, fetch_s - LOOK_AGAIN_S)
@@ -245,38 +264,55 @@ class Model:
 
     def _count(self, round_s: float, looks: float, read: float, bodies: float) -> Counter[str]:
         """What a follower counts in a round, in the names of `bench.scale_worker`."""
-        settings, looked = self.settings, self.looked
+        settings = self.settings
         renewals = round_s * RENEWALS / settings.record_s
         in_shard = self.size / max(self.shards, 1)
         counts: Counter[str] = Counter()
-        often = settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1)
-        self._find(counts, "clock", looked, round_s / often, 0.0)
+        often = round_s / (settings.poll_s * (CLOCK_WATCHED_SLOWLY if self.shards else 1))
+        self._find(counts, "clock", often, CLOCK_BYTES * self.shown_by * min(often, 1.0))
         reads = round_s / (settings.poll_s * WATCHED_SLOWLY)
-        self._find(counts, "members", looked, reads, self._members_shown(round_s, reads, in_shard))
+        self._find(counts, "members", reads, self._members_shown(round_s, reads, in_shard))
         self._find_single_members(counts, round_s, bodies)
         inside, apart = self.board
-        self._find(counts, "leaderboard", looked, 2.0, inside * REPLICAS)  # all of whom are asked, and have it by then
+        self._find(counts, "leaderboard", BOARD_READS, inside * self.shown_by)
         pings = CHECKED * round_s / REJOIN_S
-        counts["out ping places"] += pings
         for way in ("out", "in"):
+            counts[f"{way} ping places"] += pings
             counts[f"bytes {way} ping places"] += pings * self.sizes.ping
         own = 1.0 + renewals * (KEPT_RECORDS - 1) / 2
+        elsewhere = 1 - min(1.0, read / self.shards) if self.shards else 0.0  # the own shard, with which boards are
+        # compared, is read besides those that were gathered from
         readings = {"reports": looks * read + 1 + own, "rollouts": looks * read + own}
-        kept = {"reports": (read + 0.5) * in_shard, "rollouts": read * in_shard}
+        kept = {"reports": (read + elsewhere) * in_shard, "rollouts": read * in_shard}
         for kind, number in readings.items():
-            self._find(counts, kind, looked, number, kept[kind] * REPLICAS * self.sizes.shown[kind])
+            body = self.inline_bytes if kind == "rollouts" else 0
+            self._find(counts, kind, number, kept[kind] * self.shown_by * (self.sizes.shown[kind] + body))
             counts[f"out find {kind}"] += own  # one reads back what it has stored
-            self._store(counts, kind, own)
+            counts[f"in find {kind}"] += own
+            self._store(counts, kind, own, body)
         self._store(counts, "members", renewals + (1 / EPOCH_ROUNDS if self.shards else 0))
+        self._answer_coordinator(counts, round_s)
         each_hinted = 0 if self.shards else 2 * self.size
         counts["bytes in gossip"] += each_hinted * HINT_BYTES + CLOCK_BYTES * (
             1 + round_s * RENEWALS / settings.record_s
         )
-        counts["bytes in body"] = counts["bytes out body"] = bodies * settings.body_bytes
+        if not self.inline_bytes:
+            counts["bytes in body"] = counts["bytes out body"] = bodies * settings.body_bytes
         counts["bytes out body"] += apart
-        for name in [name for name in counts if name.startswith("out ")]:
-            counts["in " + name[4:]] = counts[name]
         return counts
+
+    def _answer_coordinator(self, counts: Counter[str], round_s: float) -> None:
+        """Add a follower's part of what the coordinator asks for and stores: as much as a follower and, where all lies
+        under one key, reports and memberships in each poll. What it looks for in shards is not in it."""
+        others = self.size - 1
+        for name in [name for name in counts if name.startswith(("out find", "out store"))]:
+            counts["in " + name[4:]] += counts[name] / others
+            counts["bytes in " + name[4:]] += counts["bytes " + name] / others
+        if not self.shards:
+            polls = round_s / self.settings.poll_s * self.looked.asked / others
+            for kind in ("reports", "members"):
+                counts[f"in find {kind}"] += polls
+                counts[f"bytes in find {kind}"] += polls * (self.sizes.request + self.sizes.answer)
 
     def _members_shown(self, round_s: float, reads: float, in_shard: float) -> float:
         """Bytes of memberships that a node is shown in a round under the key that it watches: those that are new or,
@@ -285,7 +321,7 @@ class Model:
         records = min(in_shard, KEY_BYTES_MAX // shown)
         fits = records * (shown + answer_memory.RECORD_BYTES) <= answer_memory.KEY_BYTES_MAX
         fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s + (self.shards > 0) / EPOCH_ROUNDS)
-        return (REPLICAS + 1) * shown * (fresh if fits else reads * records)
+        return self.shown_by * shown * (fresh if fits else reads * records)
 
     def _find_single_members(self, counts: Counter[str], round_s: float, bodies: float) -> None:
         """Where memberships lie in shards, those of the peers that a node gathers from are asked of these themselves,
@@ -295,22 +331,24 @@ class Model:
         lives_s = self.settings.record_s * (1 - 0.5 / RENEWALS)  # of a record that is renewed, in the mean
         seen = 1 - (1 - bodies / (self.size - 1)) ** (lives_s / round_s)
         one = self.sizes.request + self.sizes.answer + self.sizes.shown["members"]
-        counts["out find members"] += (number := bodies * (1 - seen))
-        counts["bytes out find members"] += number * one
-        counts["bytes in find members"] += number * one
+        number = bodies * (1 - seen)
+        self._call(counts, "find members", number, number * one, 1 / (self.size - 1))
 
-    def _find(self, counts: Counter[str], kind: str, of: Kind, number: float, shown_bytes: float) -> None:
-        own = number * of.asked
+    def _find(self, counts: Counter[str], kind: str, number: float, shown_bytes: float) -> None:
+        own = number * self.looked.asked
         size = own * (self.sizes.request + self.sizes.answer) + shown_bytes
-        counts[f"out find {kind}"] += own
-        counts[f"bytes out find {kind}"] += size
-        counts[f"bytes in find {kind}"] += size * (1 - of.to_coordinator / of.asked)
+        self._call(counts, f"find {kind}", own, size, self.looked.to_coordinator / self.looked.asked)
 
-    def _store(self, counts: Counter[str], kind: str, number: float) -> None:
-        stores = number * (REPLICAS + 3 + self.looked.further)
-        counts[f"out store {kind}"] += stores
-        counts[f"bytes out store {kind}"] += stores * self.sizes.store[kind]
-        counts[f"bytes in store {kind}"] += stores * self.sizes.store[kind] * (1 - number / max(stores, 1))
+    def _store(self, counts: Counter[str], kind: str, number: float, more_bytes: int = 0) -> None:
+        stores = number * self.keepers
+        size = stores * (self.sizes.store[kind] + more_bytes)
+        self._call(counts, f"store {kind}", stores, size, 1 / self.keepers)
+
+    def _call(self, counts: Counter[str], name: str, number: float, size: float, to_coordinator: float) -> None:
+        """Count so many calls of so many bytes, and as many of other followers' that are answered."""
+        for way, share in (("out", 1.0), ("in", 1 - to_coordinator)):
+            counts[f"{way} {name}"] += number * share
+            counts[f"bytes {way} {name}"] += size * share
 
     def _largest(self, counts: Counter[str]) -> float:
         """Per cent of all finds that the follower answers that is asked most: one of the guides that all ask."""

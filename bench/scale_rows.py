@@ -34,6 +34,7 @@ GROWTH = {  # over the same of the smallest swarm, at most
 }
 FULL_MIN = 99.0  # percent of the nodes that gathered all they wanted
 FULL_MIN_OF_CHURN = 97.0  # where nodes leave
+AGREES = 0.2  # by so much at most is what was measured more or less than what the model says
 PERCENTILES = {"announced p50": 0.5, "announced p99": 0.99}
 KB = 1000.0
 
@@ -104,6 +105,15 @@ def goal_rows(size: int, ours: Outcome, smallest: Outcome, churns: bool) -> Iter
             ratio, (what, unit) = Sample((mine.median / first.median,)), FIGURES[name]
             met = ratio.median <= growths[size]
             yield Row(f"{title}: {what}", unit, mine, "the smallest swarm", first, ratio, f"<= {growths[size]:g}x", met)
+
+
+def agreement_rows(title: str, real: Outcome, model: Outcome) -> Iterable[Row]:
+    """Whether the model says what was measured."""
+    for name in ("operations", "KB"):
+        (what, unit), mine, other = FIGURES[name], real.sample(name), model.sample(name)
+        ratio, least, most = Sample((mine.median / other.median,)), 1 - AGREES, 1 + AGREES
+        met = least <= ratio.median <= most
+        yield Row(f"{title}: {what}", unit, mine, "simulated", other, ratio, f"{least:g}..{most:g}x", met)
 
 
 def rows_of(title: str, ours: Outcome, peer: str, theirs: Outcome) -> Iterable[Row]:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from bench.scale import settings_like
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
-from bench.scale_model import Settings, board_bytes, simulate
-from bench.scale_rows import Outcome, goal_rows, rows_of
+from bench.scale_model import Model, Settings, board_bytes, simulate
+from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
+from swarmd.dht.store.lookup import REPLICAS
 
 LINK_S = (0.05, 0.2)
 
@@ -65,6 +66,22 @@ def test_the_bodies_of_all_who_were_chosen_are_asked_for() -> None:
     assert kb == 2 * 10 * settings.body_bytes / 1000, "a quarter more than are wanted"
 
 
+def test_a_record_of_few_nodes_is_stored_with_fewer_peers_than_nearest_ones_and_guides() -> None:
+    """Of eight nodes each knows all: guides are among the nearest, or all others keep the record."""
+    few, many = Model(8, Settings(), 0), Model(1000, Settings(), 0)
+    assert REPLICAS < few.keepers < 7 and few.keepers < few.shown_by < 7, "its owner shows it, too"
+    assert many.keepers > REPLICAS + 2 and REPLICAS < many.shown_by < REPLICAS + 1
+
+
+def test_bodies_of_few_nodes_lie_in_their_records_and_are_shown_by_all_who_keep_them() -> None:
+    few, more = Settings(body_bytes=4000, packed_bytes=700), Settings(body_bytes=4000, packed_bytes=1400)
+    small, large = (simulate(8, 1, settings) for settings in (few, more))
+    assert small.sample("KB bodies").median == 0.0
+    grown = large.sample("KB find rollouts").median - small.sample("KB find rollouts").median
+    assert 2 * 8 * 5 * 0.7 < grown < 2 * 8 * 7 * 0.7
+    assert simulate(12, 1, few).sample("KB bodies").median > 0.0
+
+
 def test_who_waits_longer_polls_more_often() -> None:
     settings = Settings(shard_members=16, gather_peers=8, train_s=(1.0, 2.0))
     short, long = (simulate(32, 1, replace(settings, round_s=seconds)) for seconds in (0.0, 60.0))
@@ -94,6 +111,14 @@ def test_a_call_counts_for_who_makes_it_and_for_who_answers_it_and_bodies_apart(
     assert rows["N = 3: bytes of bodies in + out"] == 9.0
     assert rows["N = 3: the largest follower's share of all bytes"] == 100 * 11 / 26
     assert rows["N = 3: the coordinator's share of all bytes, bodies apart"] == 50.0
+
+
+def test_what_was_measured_agrees_with_the_model_within_a_fifth() -> None:
+    real, model = Outcome(), Outcome()
+    for outcome, operations, kb in ((real, 119.0, 79.0), (model, 100.0, 100.0)):
+        outcome.add("operations", operations)
+        outcome.add("KB", kb)
+    assert [row.met for row in agreement_rows("N = 8", real, model)] == [True, False]
 
 
 def test_what_grows_too_much_or_takes_too_long_misses_its_goal() -> None:

@@ -171,6 +171,7 @@ def table_of(summary: Summary) -> str:
         ("last report to the next announcement, p50 and most", "{:.2f} and {:.2f} s".format(*figures.closed_s)),
         ("gatherings with all that was wanted", f"{figures.full:.1%}"),
         ("nodes that reported in a stage", f"{figures.reported:.1%}"),
+        ("  of followers that were there for the stage before", f"{figures.stayed:.1%}"),
         ("look-ups of a node in a round", f"{sum(asked.values()) - asked.get('store', 0) - asked.get('body', 0):.1f}"),
         *((f"  of them: {kind}", f"{count:.1f}") for kind, count in asked.items() if kind not in ("store", "body")),
         ("records that a node stores in a round", f"{asked.get('store', 0):.1f}"),

@@ -25,6 +25,7 @@ class Figures(msgspec.Struct, frozen=True):
         closed_s: from the last report of a stage that was stored to the next announcement; p50, greatest.
         full: gatherings that brought as many peers' rollouts as are wanted, or as there were.
         reported: nodes with a report, of all nodes, in a stage.
+        stayed: nodes with a report, of the followers that had heard of the stage before, in a stage.
         asked: in a round and for each node: look-ups by kind of key, `store` for records stored and `body` for bodies
             fetched.
     """
@@ -34,6 +35,7 @@ class Figures(msgspec.Struct, frozen=True):
     closed_s: tuple[float, float] = (0.0, 0.0)
     full: float = 0.0
     reported: float = 0.0
+    stayed: float = 0.0
     asked: dict[str, float] = {}
 
 
@@ -54,6 +56,7 @@ class Counted:
         self._last_report: dict[Place, float] = {}
         self._reporters: defaultdict[Place, set[int]] = defaultdict(set)
         self._heard: dict[int, Place] = {}  # by node, the latest
+        self._followed: dict[Place, set[int]] = {}  # nodes that had heard of the stage before, when a stage opened
         self._announced: list[float] = []
         self._closed: list[float] = []
         self._gathered = [0, 0]  # all, full ones
@@ -66,6 +69,7 @@ class Counted:
             return
         if self._place in self._last_report and len(self._closed) < DELAYS_MAX:
             self._closed.append(now - self._last_report[self._place])
+        self._followed[place] = {node for node, heard in self._heard.items() if heard == self._place}
         self._opened[place], self._before, self._place = now, self._place, place
 
     def on_stored(self, content: Payload, now: float) -> None:
@@ -100,6 +104,7 @@ class Counted:
         """All of it, of the stages that have closed."""
         closed = [place for place in self._opened if place != self._place]
         reported = [len(self._reporters[place]) / self._nodes for place in closed]
+        stayed = [self._share_of(self._followed[place], place) for place in closed if self._followed[place]]
         rounds = max(1, len({round for round, _ in self._opened}))
         return Figures(
             stages=len(closed),
@@ -107,8 +112,13 @@ class Counted:
             closed_s=(quantile(self._closed, 0.5), quantile(self._closed, 1.0)),
             full=self._gathered[1] / max(1, self._gathered[0]),
             reported=sum(reported) / max(1, len(reported)),
+            stayed=sum(stayed) / max(1, len(stayed)),
             asked={what: count / rounds / self._nodes for what, count in sorted(self._asked.items())},
         )
+
+    def _share_of(self, nodes: set[int], place: Place) -> float:
+        """Those of them that reported in a stage."""
+        return len(nodes & self._reporters[place]) / len(nodes)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -90,6 +90,18 @@ def test_what_a_round_cost_is_counted() -> None:
     assert (figures.full, figures.reported, figures.asked) == (0.5, 2 / 3, {"store": 1 / 6})
 
 
+def test_of_followers_that_were_there_for_the_stage_before_those_are_counted_that_reported() -> None:
+    counted = Counted(nodes=4, wanted=2)
+    counted.on_announce(Announce("a", 0, 0, 0.0, 9.0), 10.0)
+    for node in (0, 1, 2):
+        counted.take(node, RoundAnnounced(0, 0, 0.0, 9.0), 11.0)
+    counted.on_announce(Announce("b", 1, 0, 0.0, 9.0), 20.0)
+    for node in (0, 1, 3):  # the coordinator, a follower that stayed, and one that has come; another is gone
+        counted.take(node, ReportPublished("p", 1, 0), 25.0)
+    counted.on_announce(Announce("c", 2, 0, 0.0, 9.0), 30.0)
+    assert counted.figures().stayed == 1 / 2
+
+
 def test_quantiles() -> None:
     assert [quantile([3.0, 1.0, 2.0, 4.0], share) for share in (0.0, 0.5, 1.0)] == [1.0, 3.0, 4.0]
     assert quantile([], 0.5) == 0.0

@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
 from swarmd.eventlog.segment import first_seq_of, segment_name
 from swarmd.eventlog.snapshot import decode_state, encode_state
+from swarmd.observe.narrative.story import reached
 from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
@@ -314,6 +315,13 @@ class LogHistory:
         """The first event that can be shown."""
         with self.lock:
             return self._keyframes.kept[0].seq if self._keyframes.kept else self.next_seq
+
+    def before_round(self, round_: int) -> int:
+        """An event before the swarm was seen at a round, by the states that are kept; `first` where none is as old."""
+        with self.lock:
+            kept = self._keyframes.kept
+            index = bisect_left(kept, round_, key=lambda keyframe: reached(self._keyframes.unpack(keyframe)))
+            return kept[index - 1].seq if index else self.first
 
     def _in_windows(self, first: int, count: int) -> list[Applied] | None:
         with self.lock:

@@ -127,6 +127,10 @@ class Timeline:
         index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
         return self._rounds[index].seq if index < len(self._rounds) else None
 
+    def forgot(self, round_: int) -> bool:
+        """Whether a round lies before all of which it is known where they were seen first."""
+        return bool(self._rounds) and round_ < self._rounds[0].round
+
     def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:
         """The part between two times, in so many buckets.
 

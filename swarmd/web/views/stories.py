@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from swarmd.observe.narrative.story import Story, StoryTeller
 from swarmd.web.views.history import LogHistory
+from swarmd.web.views.log_cursor import begin_of
 from swarmd.web.views.overview import Timeline
 from swarmd.web.views.stages import StageFollower
 
@@ -25,9 +26,10 @@ STAGES_BEFORE = 3
 class _Kept:
     """A story as far as it was told."""
 
-    def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False) -> None:
+    def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False, cut: bool = False) -> None:
         self.round = round_
         self.ahead = ahead  # the round has not been reached
+        self.cut = cut  # the log begins earlier than what is read of it
         self.teller = StoryTeller(round_)
         self.first, self.next, self.end = first, first, last
         self.wanted = wanted  # event from which on it would be told, were there no bound
@@ -45,6 +47,9 @@ class _Kept:
         if self.wanted < self.first and story.outcome in ("skipped", "missed"):
             unread = f"What was before event {self.first} is not read here, and may be the cause. {all_of_it}"
             return replace(story, unread=unread)
+        if self.cut and story.outcome == "unknown":
+            verdict = f"Round {self.round} was over before event {self.first}, where what is read here begins."
+            return replace(story, verdict=verdict, unread=all_of_it)
         return story
 
 
@@ -95,5 +100,8 @@ class Stories:
             if opened is None:  # not reached: the last event says where the swarm is
                 return _Kept(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
             before = self._stages.joined_before(round_, STAGES_BEFORE)
+            if self._timeline.forgot(round_):
+                opened = self._history.before_round(round_)
         wanted = max(first, min(opened, before if before is not None else first))
-        return _Kept(round_, max(wanted, opened - EVENTS_MAX), opened + EVENTS_MAX, wanted)
+        cut = first > begin_of(self._history.directory)
+        return _Kept(round_, max(wanted, opened - EVENTS_MAX), opened + EVENTS_MAX, wanted, cut=cut)

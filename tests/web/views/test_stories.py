@@ -9,8 +9,10 @@ import pytest
 from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
-from swarmd.eventlog.fold import Base
+from swarmd.eventlog.fold import Base, recent_base
 from swarmd.observe.narrative.story import Story as Told
+from swarmd.web.views import history as history_module
+from swarmd.web.views import overview as overview_module
 from swarmd.web.views import stories as stories_module
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import commits_at
@@ -26,11 +28,11 @@ LONG = 23_000  # events
 class Reader:
     """The page's books on a log."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, base: Base | None = None) -> None:
         stages, timeline = StageFollower(), Timeline()
         self._events = directory / "events"
         self._history = LogHistory(self._events, (stages, timeline))
-        self._history.begin(Base())
+        self._history.begin(base or Base())
         self._stories = Stories(self._history, stages, timeline)
         self.read()
 
@@ -81,6 +83,35 @@ def test_what_was_long_before_a_missed_round_is_said_not_to_be_read(
     assert shown.unread.startswith("What was before event ") and "may be the cause" in shown.unread
 
 
+def long_lived(rounds: int) -> Story:
+    """A node that has trained so many rounds."""
+    story = node()
+    for round_ in range(rounds):
+        story.tell(announced(round_), gathered(round_), trained(round_), *crowd(20))
+    story.tell(announced(rounds))
+    return story
+
+
+def test_a_round_of_which_the_opening_was_forgotten_is_found_by_the_states_that_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overview_module, "ROUNDS_MAX", 16)
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 32)
+    monkeypatch.setattr(stories_module, "EVENTS_MAX", 100)
+    reader = Reader(written(tmp_path, long_lived(60), group=4))
+    for round_ in (0, 1, 7, 30, 59):
+        shown, whole = reader.tell(round_), tell_round(tmp_path, round_, 1e6)[0]
+        assert (shown.outcome, shown.sentences) == ("trained", whole.sentences), round_
+
+
+def test_of_a_round_before_what_is_read_it_is_not_said_that_the_log_lacks_it(tmp_path: Path) -> None:
+    place = written(tmp_path, long_lived(60), group=4)
+    reader = Reader(place, recent_base(place / "events", 100))
+    shown = reader.tell(3)
+    assert shown.outcome == "unknown" and "before this log begins" not in shown.verdict
+    assert "`swarmd explain DIR 3` reads all." in shown.unread
+
+
 def test_a_round_that_was_ahead_is_told_anew_when_it_is_reached(tmp_path: Path) -> None:
     story = node()
     story.tell(announced(0))
@@ -95,7 +126,7 @@ def test_a_round_that_was_ahead_is_told_anew_when_it_is_reached(tmp_path: Path) 
         assert (reader.tell(1).outcome, reader.tell(1).unread) == ("open", "")
 
 
-def written(directory: Path, story: Story) -> Path:
+def written(directory: Path, story: Story, group: int = 500) -> Path:
     with open_log(directory / "events") as log:
-        write_story(log, story.recorded, State(), group=500)
+        write_story(log, story.recorded, State(), group=group)
     return directory
