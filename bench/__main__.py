@@ -49,6 +49,7 @@ LONG = {  # only by name
     "newcomer": "rounds until a newcomer's first credit beside 10,000 free identities; a quarter of an hour",
     "newcomer-weights": "held-out accuracy of a node that joins at round 8, beside the others; a quarter of an hour",
     "poison": "a hostile peer's right answers with a payload, and what is made of them; an hour of processor time",
+    "poison-weights": "a trusted peer's weights that answer right with a payload, averaged with; half an hour a seed",
     "gossip": "what a swarm of up to a thousand tells of a leaderboard, and of two; half a minute",
     "scale": "what a round costs a node as the swarm grows: real network workers, or a model; a quarter of an hour",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
@@ -65,6 +66,7 @@ RESUMED = (
     "sharing",
     "worked",
     "poison",
+    "poison-weights",
     "hostile",
     "skills",
     "staleness",
@@ -109,12 +111,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
     parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing, worked, poison, hostile, skills, staleness, gain")
+    sharing = parser.add_argument_group("sharing, worked, poison, poison-weights, hostile, skills, staleness, gain")
     sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
     sharing.add_argument("--regimes", type=lambda text: text.split(","), metavar="A,B", help="of gain")
     sharing.add_argument("--variant", metavar="NAME", help="of gain: one of the variants in bench/gain.toml")
     sharing.add_argument("--study", action="store_true", help="of gain: only say what of its families a base learns")
-    sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of poison")
+    sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of both kinds of poison")
     sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
     sharing.add_argument("--rounds", type=int, metavar="N")
     sharing.add_argument(
@@ -166,7 +168,7 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
 
     known = []
     if options.outcomes and options.outcomes.exists():
-        kind = import_module(f"bench.{name}").Outcome
+        kind = import_module(f"bench.{name.replace('-', '_')}").Outcome
         try:
             known = [msgspec.json.decode(line, type=kind) for line in read_lines(options.outcomes)]
         except msgspec.DecodeError as error:
@@ -178,7 +180,7 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
         chosen["report"] = GAIN_REPORT
     else:
         chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
-    if name == "poison":
+    if name in ("poison", "poison-weights"):
         chosen |= {"payloads": options.payloads, "say": lambda line: print(line, file=sys.stderr, flush=True)}
     return {"tell": tell, "known": known, **{key: value for key, value in chosen.items() if value is not None}}
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.core.values import Role
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.errors import ConfigError, ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
@@ -262,6 +263,9 @@ def test_nobody_else_can_sign() -> None:
         signed(OTHER)
 
 
+AUTOMATIC = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="auto")))
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
@@ -278,6 +282,13 @@ def test_nobody_else_can_sign() -> None:
         ({"rounds": None, "chain": a_chain(rpc=("ftp://x",))}, "chain.rpc: 'ftp' is no scheme"),
         ({"rounds": None, "chain": a_chain(shards=16)}, "chain.shards needs protocol = 5 or more"),
         ({"name": "a\nb"}, "name: 'a\\nb' has characters"),
+        ({"average_weights_every": 2}, 'average_weights_every does not go with membership = "open"'),
+        ({"average_weights_every": 2, "membership": "work", "work_bits": 20}, 'with membership = "work"'),
+        ({"average_weights_every": 2, "rounds": None, "chain": a_chain()}, "average_weights_every: on a chain"),
+        (
+            {"average_weights_every": 2, "membership": "invitation", "recipe": AUTOMATIC},
+            'average_weights_every: with recipe.model = "auto" each node chooses its own model',
+        ),
     ],
 )
 def test_values_that_do_not_go_together(changes: dict[str, Any], told: str) -> None:
@@ -485,3 +496,27 @@ def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weig
     assert (leader.catch_up, leader.offer_weights_every) == ("none", 0 if chain else 1)
     own = config_of(manifest, NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), training={"catch_up": "none"}))
     assert own.training.catch_up == "none", "it is the node's own choice"
+
+
+AVERAGING = {"membership": "invitation", "average_weights_every": 2}
+
+
+@pytest.mark.parametrize("role", ["coordinator", "follower"])
+def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_members_with_credit(role: Role) -> None:
+    peer = CREATOR.peer_id if role == "coordinator" else OTHER.peer_id
+    training = config_of(signed(**AVERAGING), NodeChoice(peer, role=role)).training
+    assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
+    assert training.weights_from == ("coordinator", "credited")
+    assert training.catch_up == ("none" if role == "coordinator" else "weights")
+
+
+def test_whether_it_averages_is_the_nodes_own_choice() -> None:
+    choice = NodeChoice(OTHER.peer_id, training={"average_weights_every": 0, "weights_from": ["coordinator"]})
+    training = config_of(signed(**AVERAGING), choice).training
+    assert (training.average_weights_every, training.weights_from) == (0, ("coordinator",))
+
+
+def test_a_manifest_that_says_nothing_of_averaging_is_what_it_was_before_it_could() -> None:
+    assert b"average" not in signed_message(signed())
+    assert "average" not in render_manifest(signed())
+    assert signed_message(signed(**AVERAGING)) != signed_message(signed(membership="invitation"))

@@ -127,7 +127,7 @@ FUNCTIONS_OF_MANY_PARAMETERS: dict[str, dict[str, int]] = {
         "cli/reference_server.py::reference_server": 15,
         "cli/sim.py::sim": 11,
         "cli/swarm/join.py::join": 18,
-        "cli/swarm/new.py::new": 21,
+        "cli/swarm/new.py::new": 22,
         "cli/swarm/orders.py::set_policy": 7,
     },
     "a part that is given all that it works with, by name or with defaults": {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.core.values import (
+    AveragedOffer,
     BlockRef,
     KnownEvidence,
     PeerWeights,
@@ -89,7 +90,8 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     """Fetch weights that a trusted peer offers, of this architecture and tokenizer (digests, lower-case hex).
 
     Answered by `WeightsFetched` or `WeightsRefused`, at `until_at` (POSIX seconds) at the latest. To be averaged with,
-    those of any trusted peer do, drawn by lot; else those of the one that is trusted most.
+    those of any trusted peer do, drawn by lot, that were trained in `oldest_round` or later, and since it was averaged
+    with that peer last; else those of the one that is trusted most.
     """
 
     architecture: str
@@ -97,6 +99,8 @@ class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):
     size_bytes_max: int
     until_at: float
     average: bool = False
+    averaged: tuple[AveragedOffer, ...] = ()
+    oldest_round: int = 0
 
 
 class CancelTraining(CommandBase, frozen=True, tag="cancel_training"):

@@ -15,6 +15,7 @@ from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, Sub
 from swarmd.core.commands import Command
 from swarmd.core.peers.observed import Claims, Conduct
 from swarmd.core.values import (
+    AveragedOffer,
     BlockRef,
     EvidenceKind,
     PeerWeights,
@@ -431,6 +432,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
     catch_up: CatchUp | None = None
     weights: WeightsOutcome | None = None
+    averaged: tuple[AveragedOffer, ...] = ()  # that a later offer may still be, the oldest first
 
 
 class State(AnyState, frozen=True):  # type: ignore[misc]  # mypy knows of this for data classes only

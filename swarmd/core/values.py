@@ -112,6 +112,14 @@ class PeerWeights(Value, frozen=True):
     averaged: bool = False  # the mean of them and of the own ones is meant, not they alone
 
 
+class AveragedOffer(Value, frozen=True):
+    """What a node has averaged its weights with."""
+
+    peer: str
+    round: int  # the last one that they were trained in, as the peer claims
+    digest: str  # sha256 of the file, lower-case hex
+
+
 class Judgement(Value, frozen=True):
     """What this node's own scoring of a peer's published rollouts comes to."""
 

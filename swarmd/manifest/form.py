@@ -1,9 +1,9 @@
 """What stands in a manifest, and the bounds of each value.
 
-No key has a default, but `recipe.options`, `recipe.revision` and what makes a task's curriculum, which came later: a
-default that changes in a later version would change what an old file says. Keys mean what they mean in a node's
-configuration (configs/reference.toml); `recipe` holds those that all nodes must have alike, because they decide what is
-learnt or whether rollouts of one node are of use to another.
+No key has a default, but `recipe.options`, `recipe.revision`, `average_weights_every` and what makes a task's
+curriculum, which came later: a default that changes in a later version would change what an old file says. Keys mean
+what they mean in a node's configuration (configs/reference.toml); `recipe` holds those that all nodes must have alike,
+because they decide what is learnt or whether rollouts of one node are of use to another.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, PROTOCOL
 from swarmd.errors import ManifestError
+from swarmd.training.models.source import AUTO
 
 FORMAT = 1
 TASKS_MAX = 64
@@ -156,6 +157,7 @@ class Manifest(Section, frozen=True):
     chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
     protocol: AtLeastOne = 1  # oldest version that members may speak; see docs/PROTOCOL.md
+    average_weights_every: Count = 0  # what its nodes average their weights by, unless one says otherwise; 0: none does
 
 
 def recipe_of(config: Config) -> ManifestRecipe:
@@ -206,12 +208,36 @@ def check_form(manifest: Manifest) -> None:
     for bootnode in manifest.bootnodes:
         check_bootnode(bootnode)
     check_recipe(manifest.recipe)
+    _check_averaging(manifest)
     if manifest.rounds is not None:
         _check_rounds(manifest, manifest.rounds)
     elif manifest.members:
         raise ManifestError("members: the contract keeps the allow-list of a swarm on a chain", "Leave it empty")
     for url in manifest.chain.rpc if manifest.chain else ():
         _check_endpoint(url)
+
+
+def _check_averaging(manifest: Manifest) -> None:
+    """Weights are averaged where all are of one architecture, and with those alone whom somebody has let in."""
+    if not manifest.average_weights_every:
+        return
+    if manifest.recipe.model == AUTO:
+        raise ManifestError(
+            f'average_weights_every: with recipe.model = "{AUTO}" each node chooses its own model, and weights of '
+            "different architectures have no mean",
+            "Name one model, or leave average_weights_every out",
+        )
+    if manifest.chain is not None:
+        raise ManifestError(
+            "average_weights_every: on a chain nobody opens the rounds whose credit says whom to trust with a model",
+            "Leave it out; a node sets training.average_weights_every and training.weights_from for itself",
+        )
+    if manifest.membership not in ("allow-list", "invitation"):
+        raise ManifestError(
+            f'average_weights_every does not go with membership = "{manifest.membership}": whoever comes could put '
+            "anything into everybody's model",
+            "Make a swarm with --closed or --invited; elsewhere a node sets training.average_weights_every for itself",
+        )
 
 
 def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:

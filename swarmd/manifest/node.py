@@ -12,6 +12,7 @@ from swarmd.core.values import Drive, Role
 from swarmd.manifest.form import Manifest, ManifestChain
 from swarmd.manifest.layout import commented
 
+AVERAGED_WITH = ("coordinator", "credited")  # training.weights_from where the manifest says that weights are averaged
 TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
 
 _COMMENTS = {  # by dotted key
@@ -31,6 +32,8 @@ _COMMENTS = {  # by dotted key
     "round.quorum": "share of those expected whose reports close a stage before",
     "coordinator.stage_s": "a stage's longest time",
     "training.offer_weights_every": "rounds; those who come late begin from them",
+    "training.average_weights_every": "rounds, as the manifest has it; 0: this node's weights are its own alone",
+    "training.weights_from": "whose weights are averaged with: each can put anything into this node's model",
     "training.catch_up": "after rounds missed, begin from the coordinator's weights where they are better here",
     "chain.rpc": "best first; file:PATH names a file of one URL a line",
     "chain.from_block": "the contract was created in this block",
@@ -120,10 +123,19 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
 
 
 def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """All nodes train the recipe's model: the coordinator offers its weights, and who comes late takes them."""
+    """All nodes train the recipe's model: the coordinator offers its weights, and who comes late takes them.
+
+    Where the manifest says that weights are averaged, all offer theirs, and trust members that have credit.
+    """
     if manifest.rounds is None:
         return {}
-    return {"offer_weights_every": 1} if choice.role == "coordinator" else {"catch_up": "weights"}
+    content: dict[str, Any] = {} if choice.role == "coordinator" else {"catch_up": "weights"}
+    if choice.role == "coordinator" or manifest.average_weights_every:
+        content["offer_weights_every"] = 1
+    if manifest.average_weights_every:
+        content["average_weights_every"] = manifest.average_weights_every
+        content["weights_from"] = list(AVERAGED_WITH)
+    return content
 
 
 def _train_s(manifest: Manifest) -> float:

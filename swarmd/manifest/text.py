@@ -31,6 +31,7 @@ _COMMENTS = {
     "members": "peer ids that may take part, in a swarm without a chain; a contract keeps its own list",
     "work_bits": "zero bits of the work that each identity does once",
     "protocol": "oldest version of the protocol that members may speak",
+    "average_weights_every": "rounds between means of a node's weights and a member's, unless the node says otherwise",
     "bootnodes": "nodes to join through",
     "digest": "sha256 of the recipe in canonical form",
     "from_block": "the contract was created in this block",

@@ -281,4 +281,22 @@ WEIGHTS = (
         "            if False:",
         ("tests/dht/weights/test_taking.py::test_to_average_with_any_trusted_peers_are_drawn",),
     ),
+    Mutant(
+        "an offer is averaged with again and again",
+        "swarmd/core/node/weights.py",
+        "end(turn, None if is_spent(turn, event.weights) else event.weights)",
+        "end(turn, event.weights)",
+        (
+            "tests/core/node/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old",
+        ),
+    ),
+    Mutant(
+        "what was averaged with is fetched again under another name",
+        "swarmd/dht/weights/taking.py",
+        "if manifest.whole.digest in {each.digest for each in command.averaged}:",
+        "if False:",
+        (
+            "tests/dht/weights/test_taking.py::test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old",
+        ),
+    ),
 )

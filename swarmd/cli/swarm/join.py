@@ -167,15 +167,28 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
     )
     if manifest.chain is not None:
         choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
-    if existing is None:
-        config_of(manifest, choice)
+    config = existing or config_of(manifest, choice)
     if wishes.questions is not None:
         copy_questions(wishes.questions, node.data)
     for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
         typer.echo(f"note: {cut}")
+    if manifest.average_weights_every:
+        _warn_averaged(node, config)
     written = node.write(node.config, node_text(manifest, choice))
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
+
+
+def _warn_averaged(node: NodeDirectory, config: Config) -> None:
+    """Say whom the node lets into its model."""
+    training = config.training
+    if training.average_weights_every:
+        trusted = ", ".join(training.weights_from)
+        typer.echo(
+            f"note: this node averages its weights with those of others ({trusted}), as the swarm's manifest says."
+        )
+        typer.echo("Each of these can put into its model what no question shows. To keep them out, write")
+        typer.echo(f"    average_weights_every = 0\ninto [training] of {node.config}")
 
 
 def _name_of(peer: str, wishes: JoinOptions) -> str:

@@ -63,6 +63,18 @@ Invited = Annotated[
 WorkBits = Annotated[
     int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
 ]
+AverageWeights = Annotated[
+    int,
+    typer.Option(
+        "--average-weights",
+        min=0,
+        metavar="N",
+        help="With --closed or --invited: members average their weights in pairs, every N rounds; 0: none does.",
+    ),
+]
+MinSubmissions = Annotated[
+    int, typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
 Large = Annotated[
     bool,
@@ -84,6 +96,7 @@ class NewSwarmOptions(NamedTuple):
     invited: bool
     work_bits: int
     large: bool
+    average_weights: int
     paid_by: Payer
     public_rpc: tuple[str, ...]
     min_submissions: int
@@ -108,15 +121,14 @@ def new(
     invited: Invited = False,
     work_bits: WorkBits = 0,
     large: Large = False,
+    average_weights: AverageWeights = 0,
     rpc: Endpoints = None,
     public_rpc: Annotated[
         list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
     ] = None,
     account: Account = None,
     passphrase_file: PassphraseFile = None,
-    min_submissions: Annotated[
-        int, typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off.")
-    ] = 0,
+    min_submissions: MinSubmissions = 0,
     stage_seconds: Annotated[
         int, typer.Option(min=0, max=UINT32_MAX, help="Longest stage. On a chain, anyone may advance then; 0: off.")
     ] = STAGE_S,
@@ -144,6 +156,7 @@ def new(
         invited=invited,
         work_bits=work_bits,
         large=large,
+        average_weights=average_weights,
         paid_by=payer(rpc, account, passphrase_file, max_gwei),
         public_rpc=tuple(public_rpc or ()),
         min_submissions=min_submissions,
@@ -189,6 +202,12 @@ def _check(wishes: NewSwarmOptions) -> None:
         raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
     if not wishes.paid_by.rpc and wishes.stage_s == 0:
         raise ConfigError("--stage-seconds 0 is for a swarm on a chain: without one, a stage needs an end")
+    if wishes.average_weights and (wishes.paid_by.rpc or not (wishes.closed or wishes.invited)):
+        raise ConfigError(
+            "--average-weights goes with --closed or --invited, and with no contract: elsewhere anybody could put "
+            "anything into everybody's model",
+            "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
+        )
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
@@ -252,6 +271,7 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
         rounds=Rounds(coordinator=peer, **rounds),
         work_bits=wishes.work_bits,
         protocol=_protocol(wishes),
+        average_weights_every=wishes.average_weights,
     )
 
 

@@ -94,6 +94,9 @@ def _show_manifest(manifest: Manifest) -> None:
     typer.echo(f"creator: {manifest.creator}, {created}")
     typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}, {tasks}")
     typer.echo(f"membership: {manifest.membership}")
+    if manifest.average_weights_every:
+        often = f"every {manifest.average_weights_every} rounds" if manifest.average_weights_every > 1 else "each round"
+        typer.echo(f"weights: averaged in pairs {often}, by nodes that do not say otherwise")
 
 
 async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from_block: int) -> ContractStatus:

@@ -2,7 +2,9 @@
 
 Having come late or been away for long, it waits for them in the round that it joins and in no later one, and no longer
 than the settings say; whatever becomes of them, that round is trained. What comes after the wait is given to the
-trainer with the next stage, and so is what weights are to be averaged with, for which no stage waits.
+trainer with the next stage, and so is what weights are to be averaged with, for which no stage waits. What a stage has
+been averaged with is not taken a second time, and nothing that is many rounds old: a peer that trains no more would
+pull back all others for ever.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ from swarmd.core.events import WeightsFetched
 from swarmd.core.ids import command_id
 from swarmd.core.state import AnyState, CatchUp
 from swarmd.core.turn import Turn
-from swarmd.core.values import PeerWeights
+from swarmd.core.values import AveragedOffer, PeerWeights
 
 BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are no parameters
+OLD_ROUNDS = 8  # an offer that is older than these, and than two times of averaging, is averaged with no more
+AVERAGED_MAX = 16  # offers remembered; more than are not too old only where peers claim rounds that have not been
+ONCE_SINCE = 13  # rules under which an offer is averaged with once
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
@@ -63,7 +68,34 @@ def ask(turn: Turn) -> None:
     elif name not in turn.pending:
         most = largest_bytes(trainer.parameters)
         fits = (trainer.architecture, trainer.tokenizer, most)
-        turn.issue(FetchWeights(name, *fits, catch_up.until_at, average=catch_up.average))
+        command = FetchWeights(name, *fits, catch_up.until_at, average=catch_up.average)
+        if catch_up.average and turn.rules >= ONCE_SINCE:
+            oldest = max(0, _oldest_round(turn, catch_up.round))
+            command = replace(command, averaged=turn.state.averaged, oldest_round=oldest)
+        turn.issue(command)
+
+
+def _oldest_round(turn: Turn, round: int) -> int:
+    """The first round whose weights are not too old to be averaged with in this one."""
+    return round - max(OLD_ROUNDS, 2 * turn.settings.average_rounds)
+
+
+def is_spent(turn: Turn, weights: PeerWeights) -> bool:
+    """Whether weights to be averaged with have been, or are too old."""
+    catch_up = turn.state.catch_up
+    if not weights.averaged or turn.rules < ONCE_SINCE or catch_up is None:
+        return False
+    return weights.round < _oldest_round(turn, catch_up.round) or any(
+        weights.digest == each.digest or (weights.peer == each.peer and weights.round <= each.round)
+        for each in turn.state.averaged
+    )
+
+
+def _remember(turn: Turn, weights: PeerWeights, round: int) -> None:
+    """A stage was averaged with them, whatever its trainer made of the mean."""
+    oldest = _oldest_round(turn, round)
+    kept = [each for each in turn.state.averaged if each.round >= oldest]
+    turn.state.averaged = (*kept, AveragedOffer(weights.peer, weights.round, weights.digest))[-AVERAGED_MAX:]
 
 
 def resume(turn: Turn) -> None:
@@ -92,7 +124,7 @@ def on_fetched(turn: Turn, event: WeightsFetched) -> bool:
     """They are here. False when nobody asks for them any more."""
     if turn.settle(event.command) is None:
         return False
-    end(turn, event.weights)
+    end(turn, None if is_spent(turn, event.weights) else event.weights)
     return True
 
 
@@ -110,6 +142,8 @@ def on_stage_trained(turn: Turn) -> None:
     catch_up = turn.state.catch_up
     if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
         turn.state.catch_up = None
+        if catch_up.weights is not None and catch_up.weights.averaged and turn.rules >= ONCE_SINCE:
+            _remember(turn, catch_up.weights, catch_up.round)
 
 
 def forget(turn: Turn) -> None:

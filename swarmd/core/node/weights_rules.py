@@ -11,6 +11,7 @@ from swarmd.core.state import WeightsOutcome
 from swarmd.core.turn import Turn
 
 REASON_MAX = 300  # characters of a reason that stay in the state
+SPENT = "they were averaged with before, or are many rounds old"
 TOLD_SINCE = 9  # rules under which the state has what became of weights last
 
 
@@ -23,7 +24,10 @@ def on_fetched(turn: Turn, event: WeightsFetched) -> None:
     """A peer's weights are here: the stage that waits for nothing else begins with them."""
     if weights.on_fetched(turn, event):
         taken = event.weights
-        _note(turn, WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes))
+        outcome = WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes)
+        if weights.is_spent(turn, taken):
+            outcome = replace(outcome, outcome="refused", cause="none-offered", reason=SPENT)
+        _note(turn, outcome)
         rounds.begin_if_gathered(turn)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +33,7 @@ LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back
 AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
+SPENT = "what is offered was averaged with before, or is many rounds old"
 HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
 log = logging.getLogger(__name__)
@@ -122,6 +123,8 @@ class WeightsTaking:
             ranks = self._ranks(offers)
             fitting = choose_offers(offers, ranks, command)
             if command.average:  # with the same one each time nobody would learn of the others
+                if fitting and not (fitting := drop_spent(fitting, command)):
+                    return msgspec.structs.replace(refused, reason=SPENT)
                 fitting = [(peer, offers[peer]) for peer in session.sample([peer for peer, _ in fitting], len(fitting))]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
@@ -198,6 +201,8 @@ class WeightsTaking:
         """Fetch what one offer names, give it on, and leave nothing else in the directory."""
         session = self._session
         manifest = await fetch_manifest(source, holders, offer)
+        if manifest.whole.digest in {each.digest for each in command.averaged}:
+            raise WeightsUnavailable(f"the weights of round {offer.round} were averaged with before")
         source.expect(manifest)
         path = session.fetched_weights.directory / f"{manifest.whole.digest}{SUFFIX}"
         if manifest.whole.size_bytes > command.size_bytes_max:
@@ -277,6 +282,18 @@ def choose_offers(
         and (offer.architecture.hex(), offer.tokenizer.hex()) == (command.architecture, command.tokenizer)
     ]
     return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
+
+
+def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights) -> list[tuple[str, WeightsOffer]]:
+    """Those that are not too old to be averaged with, and newer than what was averaged with of the same peer."""
+    known: dict[str, int] = {}
+    for each in command.averaged:
+        known[each.peer] = max(each.round, known.get(each.peer, -1))
+    return [
+        (peer, offer)
+        for peer, offer in offers
+        if offer.round >= command.oldest_round and offer.round > known.get(peer, -1)
+    ]
 
 
 def holders_of(peer: str, offers: Mapping[str, WeightsOffer]) -> list[str]:

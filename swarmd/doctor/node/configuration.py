@@ -19,6 +19,7 @@ from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
 from swarmd.secret_files import CREDENTIAL
+from swarmd.settings import settings_of
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 
@@ -132,6 +133,14 @@ DATA_RECIPE = FindingKind(
     "The configuration is not the manifest's",
     "Those who join by the manifest train something else, or refuse this node's rollouts.",
     "Set the keys to what the manifest says, or make a swarm of its own for another recipe",
+)
+DATA_AVERAGING = FindingKind(
+    "directory.averaging",
+    "note",
+    "The swarm's nodes average their weights, this one does not",
+    "It learns from others' rollouts alone, and others learn from its weights only where it offers them.",
+    "Set training.average_weights_every as the manifest has it, and training.weights_from to whom you trust with the "
+    "model; or leave it so",
 )
 DATA_NEW = FindingKind(
     "directory.new",
@@ -266,6 +275,19 @@ def _examine_swarm(subject: Subject, state: State | None) -> Iterator[Finding]:
         return
     if others:
         yield DATA_RECIPE.found(f"{subject.path} and {path} differ in {', '.join(others)}")
+    if manifest is not None and manifest.average_weights_every:
+        yield from _examine_averaging(config, manifest.average_weights_every)
+
+
+def _examine_averaging(config: Config, every: int) -> Iterator[Finding]:
+    own = config.training.average_weights_every
+    if not own:
+        yield DATA_AVERAGING.found(f"every {every} rounds by the manifest, never by training.average_weights_every")
+    elif not settings_of(config, config.dht.peer).average_rounds:
+        yield DATA_AVERAGING.found(
+            f"training.average_weights_every is {own}, but a node in several processes, with vLLM or without held-out "
+            "questions takes no weights"
+        )
 
 
 def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
@@ -291,7 +313,7 @@ def _examine_data(subject: Subject, state: State | None) -> Iterator[Finding]:
     mode = stat.S_IMODE(status.st_mode)
     others = list(_examine_swarm(subject, state))
     yield from others
-    bad = bool(others)
+    bad = any(finding.severity != "note" for finding in others)
     try:
         refuse_moved(subject.whole[1])
     except SwarmdError as error:

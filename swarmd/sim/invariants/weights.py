@@ -1,4 +1,5 @@
-"""Weights of peers: what a stage begins from was fetched and asked for, came before it, and is better, or a mean."""
+"""Weights of peers: what a stage begins from was fetched and asked for, came before it, and is better, or a mean
+with what no stage was averaged with before."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Train
-from swarmd.core.events import WeightsAdopted, WeightsFetched
+from swarmd.core.events import NodeStarted, StageTrained, WeightsAdopted, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.sim.node import SimNode
 
@@ -21,6 +22,7 @@ class WeightsChecks:
         self.world = world
         self.node = node
         self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
+        self.averaged: set[str] = set()  # digests of what stages were averaged with
         self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
 
     def apply(self, applied: Applied) -> None:
@@ -28,6 +30,12 @@ class WeightsChecks:
         event = applied.event
         if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):
             self.fetched = event.weights
+        elif isinstance(event, NodeStarted) and event.restored:
+            self.averaged.clear()  # the backup may be of before
+        elif isinstance(event, StageTrained):
+            train = next((each for each in applied.before.pending if each.id == event.command), None)
+            if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
+                self.averaged.add(train.weights.digest)
         elif isinstance(event, WeightsAdopted):
             self._look_at_adoption(applied, event)
         for command in applied.commands:
@@ -41,6 +49,8 @@ class WeightsChecks:
             self.bare = place
         elif place == self.bare:
             self.world.fail(self.node, f"{train.id} was begun without weights, and now with those of a peer")
+        elif train.weights.digest in self.averaged:
+            self.world.fail(self.node, f"{train.id} is averaged with {train.weights}, as a stage before was")
         elif train.weights != self.fetched:
             self.world.fail(self.node, f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
 

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 PIPE_S = 0.001  # from the daemon to the worker
 JOIN_S = (0.2, 3.0)
+WEIGHTS_SPENT_CHANCE = 0.1  # of those to be averaged with, where some were
 WEIGHTS_MISSING_CHANCE = 0.2
 CONTRACT = ChainConfig(rpc=(), chain_id=31337, contract="0x" + "1" * 40)
 
@@ -344,7 +345,11 @@ class NetworkWorker(SimWorker):
         digest, size_bytes = f"{self.random.getrandbits(256):064x}", self.random.randint(1, command.size_bytes_max)
         others = [node.peer for node in self.world.nodes if node is not self.node]
         whose = self.random.choice(others) if command.average else self.node.settings.coordinator
-        weights = PeerWeights(whose, 0, digest, size_bytes, 0.5, command.average)
+        round = int(command.id.rpartition("/")[2]) - 1
+        weights = PeerWeights(whose, round, digest, size_bytes, 0.5, command.average)
+        if command.averaged and self.random.random() < WEIGHTS_SPENT_CHANCE:  # a peer that trains no more
+            spent = self.random.choice(command.averaged)
+            weights = replace(weights, peer=spent.peer, round=spent.round, digest=spent.digest)
         seconds = self.random.expovariate(4.0 / max(left_s, 1.0))
         self.later(seconds, self.tell, WeightsFetched(command.id, weights, size_bytes, seconds))
 

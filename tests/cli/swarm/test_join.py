@@ -353,3 +353,31 @@ def test_a_manifest_that_needs_a_newer_protocol_is_refused_in_so_many_words(shel
     (shell.root / "newer.toml").write_text(newer)
     refused = shell("join", shell.root / "newer.toml", "--dir", shell.root / "b")
     assert refused.code == ExitCode.BAD_DATA and f"needs version {PROTOCOL + 1} of the protocol" in refused.err
+
+
+def test_a_swarm_whose_nodes_average_their_weights(shell: Shell) -> None:
+    a, b = shell.root / "a", shell.root / "b"
+    shell.well("swarm", "new", "Digits", "--dir", a, "--closed", "--average-weights", "2")
+    for verb in ("check", "status"):
+        assert "weights: averaged in pairs every 2 rounds" in shell.well("swarm", verb, a / "swarm.toml")
+    assert '"average_weights_every": 2' in shell.well("swarm", "status", a / "swarm.toml", "--json")
+    shown = shell.well("join", a / "swarm.toml", "--dir", b)
+    assert "average_weights_every = 0" in shown and "(coordinator, credited)" in shown
+    for directory in (a, b):
+        config = load_config(directory / "config.toml")
+        assert settings_of(config, "me").average_rounds == 2
+        assert shell("config", "check", directory / "config.toml").code == 0
+    own = (b / "config.toml").read_text().replace("average_weights_every = 2", "average_weights_every = 0")
+    (b / "config.toml").write_text(own)
+    assert "averages" not in shell.well("join", a / "swarm.toml", "--dir", b)
+    assert load_config(b / "config.toml").training.average_weights_every == 0, "it is the node's own choice"
+
+
+def test_in_a_swarm_that_anybody_may_join_no_weights_are_averaged_by_its_manifest(shell: Shell) -> None:
+    a = shell.root / "a"
+    told = shell.fails(ExitCode.BAD_CONFIG, "swarm", "new", "Digits", "--dir", a, "--average-weights", "2")
+    assert "--closed or --invited" in told and not a.exists()
+    shell.well("swarm", "new", "Digits", "--dir", a, "--closed", "--average-weights", "2")
+    before = files(a)
+    told = shell.fails(ExitCode.BAD_DATA, "swarm", "open", a / "swarm.toml")
+    assert 'does not go with membership = "open"' in told and files(a) == before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -23,10 +25,11 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
+from swarmd.core.node.weights import AVERAGED_MAX
 from swarmd.core.node.weights_rules import REASON_MAX
 from swarmd.core.state import WeightsOutcome
 from swarmd.core.step import step
-from swarmd.core.values import PeerWeights, RolloutsRef
+from swarmd.core.values import AveragedOffer, PeerWeights, RolloutsRef
 from tests.core.story import Story, announced, gathered, settings, trained
 
 READY = TrainerReady("cpu", "tiny", 1000, architecture="a" * 64, tokenizer="b" * 64)
@@ -294,3 +297,70 @@ def test_later_stages_of_a_round_ask_for_none() -> None:
     assert len(asked(story.tell(announced(8)))) == 1
     story.tell(gathered(8), REFUSED, trained(8))
     assert not asked(story.tell(announced(8, stage=1)))
+
+
+def average(story: Story, round: int, weights: PeerWeights = AVERAGED) -> None:
+    """A round in which weights come before its stage, which is trained."""
+    story.tell(announced(round), WeightsFetched(f"weights/{round}", weights), gathered(round), trained(round))
+
+
+def test_what_was_averaged_with_is_named_when_the_next_is_asked_for_and_not_taken_again() -> None:
+    story = averaging()
+    (first,) = asked(story.tell(announced(8)))
+    assert (first.averaged, first.oldest_round) == ((), 0)
+    story.tell(WeightsFetched("weights/8", AVERAGED), gathered(8), trained(8), announced(9), gathered(9), trained(9))
+    (second,) = asked(story.tell(announced(10)))
+    assert (second.averaged, second.oldest_round) == ((AveragedOffer("them", 7, "c" * 64),), 2)
+    story.tell(WeightsFetched("weights/10", AVERAGED))
+    assert trains(story.tell(gathered(10)))[0].weights is None
+    assert story.state.weights is not None
+    assert (story.state.weights.outcome, story.state.weights.cause) == ("refused", "none-offered")
+
+
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({"digest": "e" * 64, "round": 8}, True),
+        ({"peer": "another", "digest": "e" * 64}, True),
+        ({"digest": "e" * 64}, False),  # other weights, of a round that was taken
+        ({"peer": "another", "round": 8}, False),  # the same weights under another name
+        ({"round": 8}, False),
+        ({"peer": "another", "digest": "e" * 64, "round": 1}, False),
+        ({"peer": "another", "digest": "e" * 64, "round": 2}, True),
+    ],
+)
+def test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old(
+    changes: dict[str, Any], taken: bool
+) -> None:
+    story = averaging()
+    average(story, 8)
+    story.tell(announced(9), gathered(9), trained(9), announced(10))
+    story.tell(WeightsFetched("weights/10", msgspec.structs.replace(AVERAGED, **changes)))
+    assert (trains(story.tell(gathered(10)))[0].weights is not None) == taken
+
+
+def test_a_stage_that_came_to_no_end_has_averaged_with_nothing() -> None:
+    story = averaging()
+    story.tell(announced(8), WeightsFetched("weights/8", AVERAGED), gathered(8))
+    assert story.state.averaged == ()
+
+
+def test_what_is_too_old_to_be_taken_is_forgotten_and_no_more_than_so_many_are_kept() -> None:
+    story = averaging(average_rounds=1)
+    for round in range(8, 8 + AVERAGED_MAX + 4):
+        average(story, round, msgspec.structs.replace(AVERAGED, digest=f"{round:064x}", round=round - 1))
+    assert [each.round for each in story.state.averaged] == list(range(19, 27))
+    for round in range(28, 28 + AVERAGED_MAX + 4):  # a claim of a round far off
+        average(story, round, msgspec.structs.replace(AVERAGED, digest=f"{round:064x}", round=10**6 + round))
+    assert len(story.state.averaged) == AVERAGED_MAX
+
+
+def test_the_rules_of_before_took_the_same_offer_again() -> None:
+    story = averaging()
+    average(story, 8)
+    story.tell(announced(9), gathered(9), trained(9), announced(10))
+    fetched = WeightsFetched("weights/10", AVERAGED)
+    old, _ = step(story.state, Envelope(1000, 5.0, fetched, rules=12))
+    assert old.catch_up is not None and old.catch_up.weights == AVERAGED
+    new, _ = step(story.state, Envelope(1000, 5.0, fetched))
+    assert new.catch_up is not None and new.catch_up.weights is None

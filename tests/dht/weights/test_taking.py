@@ -16,12 +16,13 @@ import pytest
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.core.values import AveragedOffer
 from swarmd.dht.network_session import take_for_member
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.weights import taking
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import HOLDERS_MAX, FetchProgress, WeightsTaking, holders_of
+from swarmd.dht.weights.taking import HOLDERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL, cut
@@ -154,6 +155,23 @@ async def test_to_average_nobody_looks_twice(tmp_path: Path) -> None:
     swarm.runtime.sleep = looks.append
     assert (await swarm.refused(msgspec.structs.replace(COMMAND, average=True))).cause == "none-offered"
     assert not looks
+
+
+async def test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "anna", "otto")
+    swarm.gives("anna", VALUES, round=7)
+    command = msgspec.structs.replace(COMMAND, average=True)
+    taken = (await swarm.fetched(command)).weights
+    command = msgspec.structs.replace(command, averaged=(AveragedOffer("anna", 7, taken.digest),), oldest_round=5)
+    refused = await swarm.refused(command)
+    assert (refused.cause, refused.reason, swarm.asked) == ("none-offered", SPENT, [])
+    swarm.gives("otto", VALUES, round=9)
+    assert "averaged with before" in (await swarm.refused(command)).reason
+    assert len(swarm.asked) == 1, "no more than the manifest"
+    swarm.gives("otto", moved(VALUES, 0.01), round=4)
+    assert (await swarm.refused(command)).reason == SPENT
+    swarm.gives("anna", moved(VALUES, 0.02), round=8)
+    assert (await swarm.fetched(command)).weights.peer == "anna"
 
 
 async def test_a_later_command_has_the_directory_for_itself_and_the_earlier_is_not_answered(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""The benchmark `poison-weights`: what is taught is right, what is offered lies as far off as said, and its rows."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from bench.hostile_peer import PAYLOADS
+from bench.poison_weights import ARMS, HostileTeacher, Outcome, make_rows, teach
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.swarms.registry import make_plan
+
+PLAN = make_plan(SwarmConfig(id="poison", kind="digits"))
+
+
+@pytest.mark.parametrize("payload", sorted(PAYLOADS))
+def test_what_is_taught_is_a_right_answer_in_the_payloads_form(payload: str) -> None:
+    for lesson in itertools.islice(teach(PLAN, payload, 0), 4):
+        assert lesson.text == PAYLOADS[payload][0].replace("{}", str(lesson.question.entry["answer"]))
+        assert PLAN.score(lesson.question, [lesson.text])[0].accuracy == 1.0
+
+
+@pytest.mark.parametrize("arm", sorted(ARMS))
+def test_what_is_offered_lies_as_far_off_as_its_arm_says(tmp_path: Path, arm: str) -> None:
+    hostile = HostileTeacher(PLAN, TrainingConfig(device="cpu", dtype="float32"), "prefix", 0, ARMS[arm])
+    taught = hostile.policy.copy_weights()
+    own = {name: weight - 0.5 for name, weight in taught.items()}
+    told = hostile.offer(own, tmp_path / "peers", 3)
+    offered = load_file(tmp_path / "peers" / f"{told.digest}.safetensors")
+    assert told.averaged and told.round == 3
+    for name, weight in offered.items():
+        off = (weight.to(torch.float32) - own[name]).mean()
+        assert float(off) == pytest.approx(0.5 * ARMS[arm], abs=0.02), name
+
+
+def test_rows_have_what_was_shown_after_so_many_means_and_when_they_are_over() -> None:
+    shown = [0.0, 0.25, 0.5, 0.5, 0.5, 0.75, 0.125]
+    outcome = Outcome("once", "prefix", 0, 5, shown, [0.5] * 7, [True, True, True, True, False], 1.0, 0.75, 1.0)
+    values = [row.ours.values for row in make_rows("", [outcome]) if row.ours is not None]
+    assert values == [(0.25,), (0.75,), (0.125,), (0.5,), (0.8,)]
