@@ -1,11 +1,11 @@
 """How long a coordinator waits in vain: for newcomers, and for members that were credited and then fell silent.
 
-A stage that waits for somebody who does not report lasts to its deadline. Identities cost little, so there is no end of
-them: one that reports now and then, or a new one for each stage, would have every stage last that long. So the time of
-stages that waited in vain is remembered until others, which closed by their quorum, have lasted 64 times as long
-together. While more than three such stages are remembered, nobody waits for newcomers, or for members that have been credited
-too rarely since a stage last waited for them in vain. Their reports count all the same, if they come while the stage is
-open.
+A stage that waits for somebody who does not report lasts to its deadline. Identities cost little, so there is no end
+of them: one that reports now and then, or a new one for each stage, would have every stage last that long. So the
+time of stages that waited in vain is remembered until others, which closed by their quorum, have lasted 64 times as
+long together. While more than three such stages are remembered, nobody waits for newcomers, or for members that have
+been credited too rarely since a stage last waited for them in vain. Their reports count all the same, if they come
+while the stage is open.
 """
 
 from __future__ import annotations
