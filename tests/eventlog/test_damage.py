@@ -268,7 +268,7 @@ def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes) -> None:
 
 def test_an_unreadable_segment_is_named(tmp_path: Path) -> None:
     (tmp_path / segment_name(0)).mkdir()
-    with pytest.raises(LogDamaged, match=r"cannot be read: Is a directory"):
+    with pytest.raises(LogDamaged, match=r"cannot be read: it is a directory"):
         list(read_commits(tmp_path))
 
 

@@ -96,7 +96,11 @@ class Recovery:
             self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
     def _is_waited_for(self, node: SimNode) -> bool:
-        """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum."""
+        """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum, or that
+        are slower than others while too much was waited in vain."""
+        chair = self.world.checks.ledgers[0].chair
+        if chair is not None and not chair.patience.may_wait(node.peer):
+            return False
         settings = node.settings
         quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
         return quick and self.world.profile.quorum == 1.0
