@@ -97,9 +97,9 @@ class Recovery:
 
     def _is_waited_for(self, node: SimNode) -> bool:
         """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum, or that
-        are slower than others while too much was waited in vain."""
+        failed and are slower than others while too much was waited in vain."""
         chair = self.world.checks.ledgers[0].chair
-        if chair is not None and not chair.patience.may_wait(node.peer):
+        if chair is not None and chair.rounds.get(node.peer) and not chair.patience.may_wait(node.peer):
             return False
         settings = node.settings
         quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
