@@ -270,7 +270,7 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
-    vain_newcomers: int = 0  # what was waited in vain and is not forgotten, see `patience.Weights`: for newcomers,
+    vain_newcomers: int = 0  # what was waited in vain and is not forgotten, see `patience.Counts`: for newcomers,
     vain_members: int = 0  # and for members that were credited before
     vain_allowed: int = 512  # above which the open stage waits for no newcomer
     steady_min: int = 0  # rounds since its last such stage, below which the open one waits for no credited member

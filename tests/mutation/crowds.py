@@ -127,15 +127,15 @@ CROWDS = (
     Mutant(
         "what stages waited in vain is not remembered",
         "swarmd/core/coordinator/patience.py",
-        "    return fit(vain + weights.vain, (weights.allowed + steps_max) * weights.vain)",
+        "    return fit(vain + counts.vain, (counts.allowed + steps_max) * counts.vain)",
         "    return vain",
         ("tests/core/coordinator/test_patience.py",),
     ),
     Mutant(
         "a stage that waited in vain counts whatever its time",
         "swarmd/core/coordinator/patience.py",
-        "    if turn.rules < BY_TIME_SINCE:\n        return Weights",
-        "    if True:\n        return Weights",
+        "    if turn.rules < BY_TIME_SINCE:\n        return Counts",
+        "    if True:\n        return Counts",
         ("tests/core/coordinator/test_patience.py::test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take",),
     ),
     Mutant(

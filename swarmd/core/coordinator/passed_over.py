@@ -28,7 +28,7 @@ def passed_over(coordination: Coordination) -> list[Member]:
     """Members whose reports the open stage would wait for, had nobody been waited for in vain."""
     if not limits_of(coordination):
         return []
-    patient = replace(coordination, vain_newcomers=0, vain_members=0, steady_min=0)
+    patient = replace(coordination, vain_newcomers=0, steady_min=0)
     return [
         member
         for member in coordination.members

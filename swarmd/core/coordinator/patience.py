@@ -26,7 +26,7 @@ ALLOWED_BEFORE = 8  # under `BY_TIME_SINCE`
 STEPS_MAX = 12  # from there on, each asks of members for twice as many rounds
 
 
-class Weights(NamedTuple):
+class Counts(NamedTuple):
     """What the stage that closes counts for."""
 
     vain: int  # that it adds, where it waited in vain: ms of other stages, or under older rules stages
@@ -34,13 +34,13 @@ class Weights(NamedTuple):
     allowed: int  # stages in vain
 
 
-def _weigh(turn: Turn) -> Weights:
+def _count(turn: Turn) -> Counts:
     if turn.rules < BY_TIME_SINCE:
-        return Weights(FORGOTTEN_AFTER, 1, ALLOWED_BEFORE)
+        return Counts(FORGOTTEN_AFTER, 1, ALLOWED_BEFORE)
     assert turn.settings.coordination is not None, "a coordinator coordinates"
     longest_ms = max(1, round(1000 * turn.settings.coordination.stage_s))
     lasted_ms = round(1000 * (turn.at - turn.coordination.opened_at))
-    return Weights(FORGOTTEN_AFTER * longest_ms, fit(lasted_ms, longest_ms, 0), ALLOWED)
+    return Counts(FORGOTTEN_AFTER * longest_ms, fit(lasted_ms, longest_ms, 0), ALLOWED)
 
 
 def may_wait_for(coordination: AnyCoordination, member: Member) -> bool:
@@ -57,7 +57,7 @@ def waits_for_newcomers(coordination: AnyCoordination) -> bool:
 
 def on_quorum(turn: Turn) -> None:
     """A stage closed with the reports that it waited for."""
-    coordination, closed = turn.coordination, _weigh(turn).closed
+    coordination, closed = turn.coordination, _count(turn).closed
     coordination.vain_newcomers = max(0, coordination.vain_newcomers - closed)
     coordination.vain_members = max(0, coordination.vain_members - closed)
 
@@ -68,35 +68,35 @@ def on_deadline(turn: Turn, missing: list[Member]) -> None:
     missed = {member.peer: member for member in missing if member.peer != own}
     if not missed:
         return
-    weights = _weigh(turn)
+    counts = _count(turn)
     if any(not member.rounds for member in missed.values()):
-        coordination.vain_newcomers = _add_stage(coordination.vain_newcomers, weights, 1)
+        coordination.vain_newcomers = _add_stage(coordination.vain_newcomers, counts, 1)
     if any(member.rounds for member in missed.values()):
-        coordination.vain_members = _add_stage(coordination.vain_members, weights, STEPS_MAX)
+        coordination.vain_members = _add_stage(coordination.vain_members, counts, STEPS_MAX)
     coordination.members = coordination.members.renewed(
         [replace(each, missed_at=each.rounds) if each.peer in missed else each for each in coordination.members]
     )
 
 
-def _add_stage(vain: int, weights: Weights, steps_max: int) -> int:
-    return fit(vain + weights.vain, (weights.allowed + steps_max) * weights.vain)
+def _add_stage(vain: int, counts: Counts, steps_max: int) -> int:
+    return fit(vain + counts.vain, (counts.allowed + steps_max) * counts.vain)
 
 
 def on_open(turn: Turn) -> None:
     """Say for whom the stage that opens waits."""
-    coordination, weights = turn.coordination, _weigh(turn)
+    coordination, counts = turn.coordination, _count(turn)
     if turn.rules >= BY_TIME_SINCE:
-        coordination.vain_allowed = weights.allowed * weights.vain
-    coordination.steady_min = _find_steady_min(coordination, weights, turn.settings.peer)
+        coordination.vain_allowed = counts.allowed * counts.vain
+    coordination.steady_min = _find_steady_min(coordination, counts, turn.settings.peer)
 
 
-def _find_steady_min(coordination: AnyCoordination, weights: Weights, own: str) -> int:
+def _find_steady_min(coordination: AnyCoordination, counts: Counts, own: str) -> int:
     """Rounds that a credited member must have been credited for since a stage last waited for it in vain.
 
     Never more than half of what this node itself has, so that members who joined when it was half as old are waited for
     whatever others do.
     """
-    steps = -(-coordination.vain_members // weights.vain) - weights.allowed
+    steps = -(-coordination.vain_members // counts.vain) - counts.allowed
     if steps <= 0:
         return 0
     member = coordination.members.get(own)

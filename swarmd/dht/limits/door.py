@@ -160,7 +160,7 @@ class RequestLimits:
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted.
 
-        Nor is it of less worth for one of no weight: somebody else may be at fault.
+        With a weight of 0 it is counted and no more: somebody else may be at fault.
         """
         self._count(peer, reason, detail)
         if not weight:

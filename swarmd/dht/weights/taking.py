@@ -286,13 +286,11 @@ def choose_offers(
 
 def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights) -> list[tuple[str, WeightsOffer]]:
     """Those that are not too old to be averaged with, and newer than what was averaged with of the same peer."""
-    known: dict[str, int] = {}
-    for each in command.averaged:
-        known[each.peer] = max(each.round, known.get(each.peer, -1))
     return [
         (peer, offer)
         for peer, offer in offers
-        if offer.round >= command.oldest_round and offer.round > known.get(peer, -1)
+        if offer.round >= command.oldest_round
+        and not any(peer == each.peer and offer.round <= each.round for each in command.averaged)
     ]
 
 
