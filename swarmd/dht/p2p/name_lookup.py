@@ -1,13 +1,16 @@
 """Looking up the names in multiaddrs, in threads of its own: a name may take a minute, as whoever owns it likes.
 
-The event loop's own threads are few, and shared: lookups that hang there would keep all others from them.
+The event loop's own threads are few, and shared: lookups that hang there would keep all others from them. Nor does a
+process wait for these when it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from contextlib import suppress
+from typing import Any
 
 import anyio
 
@@ -25,10 +28,10 @@ def is_name(place: str) -> bool:
 
 
 class NameLookup:
-    """Finds the addresses behind names, `LOOKUPS_AT_ONCE`; of further ones nothing is heard in time."""
+    """Finds the addresses behind names, `LOOKUPS_AT_ONCE`; further ones wait for a thread as long as for an answer."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(LOOKUPS_AT_ONCE, "names")
+        self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def places_of(self, place: str) -> list[str]:
         """A multiaddr with each of its name's addresses instead, or as it is where it is no TCP place with a name.
@@ -38,16 +41,27 @@ class NameLookup:
         target, family = tcp_place(place), _FAMILIES.get(place.strip("/").split("/")[0])
         if target is None or family is None:
             return [place]
-        loop = asyncio.get_running_loop()
-        try:
-            with anyio.fail_after(LOOKUP_S):
-                found = await loop.run_in_executor(
-                    self._threads, socket.getaddrinfo, *target, family, socket.SOCK_STREAM
-                )
-        except (OSError, TimeoutError, UnicodeError):
-            return []
+        found: list[Any] = []
+        with anyio.move_on_after(LOOKUP_S):
+            await self._free.acquire()
+            answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+            query = (*target, family, socket.SOCK_STREAM)
+            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
+            found = await answer
         _, _, *rest = place.strip("/").split("/")
         return [_multiaddr(str(address[0]), rest) for *_, address in found][:ADDRESSES_MAX]
+
+    def _look_up(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
+        found: list[Any] = []
+        with suppress(OSError, UnicodeError):
+            found = socket.getaddrinfo(*query)
+        with suppress(RuntimeError):  # the event loop has ended meanwhile
+            answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
+
+    def _tell(self, answer: asyncio.Future[list[Any]], found: list[Any]) -> None:
+        self._free.release()
+        if not answer.done():
+            answer.set_result(found)
 
 
 def _multiaddr(address: str, rest: list[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,3 +180,13 @@ async def test_names_that_take_for_ever_hold_up_neither_the_loop_nor_configured_
         assert asked and set(asked) == {"/ip4/203.0.113.9/tcp/1"}
     finally:
         names.end.set()
+
+
+def test_a_process_does_not_wait_for_a_name_when_it_ends() -> None:
+    program = (
+        "import asyncio, socket, time\n"
+        "from swarmd.dht.p2p.name_lookup import NameLookup\n"
+        "socket.getaddrinfo = lambda *query: time.sleep(600)\n"
+        "assert asyncio.run(NameLookup().places_of('/dns4/slow.example/tcp/1')) == []\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
