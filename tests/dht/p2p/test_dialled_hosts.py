@@ -189,4 +189,4 @@ def test_a_process_does_not_wait_for_a_name_when_it_ends() -> None:
         "socket.getaddrinfo = lambda *query: time.sleep(600)\n"
         "assert asyncio.run(NameLookup().places_of('/dns4/slow.example/tcp/1')) == []\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from random import Random
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,17 +14,9 @@ from swarmd.dht.wire.records import sign
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, CLOCK, COORDINATOR
+from tests.dht.pubsub.topic import Topic
 
 pytestmark = pytest.mark.anyio
-
-
-class Topic:
-    """Stands for p2pd."""
-
-    take: Any = None
-
-    def listen(self, take: Any) -> None:
-        self.take = take
 
 
 class Listener:

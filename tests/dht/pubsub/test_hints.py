@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
 from swarmd.dht.limits.hint_limits import HINTS_BURST
 from swarmd.dht.pubsub.hints import HINT_BYTES_MAX, Hint, HintGossip
+from tests.dht.pubsub.topic import Topic
 
 SENT = 4 * (REFUSALS_MAX + int(HINTS_BURST))
 HINT = msgspec.msgpack.encode(Hint("report", "key", 60.0, "alice"))
-
-
-class Topic:
-    """Stands for p2pd."""
-
-    take: Any = None
-
-    def listen(self, take: Any) -> None:
-        self.take = take
 
 
 class Listener:
