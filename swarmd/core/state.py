@@ -274,6 +274,7 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     vain_members: int = 0  # and for members that were credited before
     vain_allowed: int = 512  # above which the open stage waits for no newcomer
     steady_min: int = 0  # rounds since its last such stage, below which the open one waits for no credited member
+    all_awaited_in: int = 0  # ms of other stages until one waits for all credited members again; 0: the open one does
 
 
 class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`

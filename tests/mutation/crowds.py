@@ -139,6 +139,27 @@ CROWDS = (
         ("tests/core/coordinator/test_patience.py::test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take",),
     ),
     Mutant(
+        "a member that was left behind is never waited for again",
+        "swarmd/core/coordinator/patience.py",
+        "    return turn.rules >= ALL_SINCE and not turn.coordination.all_awaited_in",
+        "    return False",
+        ("tests/core/coordinator/test_patience.py",),
+    ),
+    Mutant(
+        "all members are waited for again however often one is silent",
+        "swarmd/core/coordinator/patience.py",
+        "            coordination.all_awaited_in = counts.vain\n        else:",
+        "            pass\n        else:",
+        ("tests/core/coordinator/test_patience.py",),
+    ),
+    Mutant(
+        "memory that was freed stays with the process",
+        "swarmd/dht/memory_watch.py",
+        "        if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:",
+        "        if False:",
+        ("tests/dht/test_memory_watch.py",),
+    ),
+    Mutant(
         "a young swarm asks more of its members than it has itself",
         "swarmd/core/coordinator/patience.py",
         "    return min((1 << steps) - 1, (member.rounds if member is not None else 0) // 2)",

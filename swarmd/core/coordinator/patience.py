@@ -6,6 +6,10 @@ time of stages that waited in vain is remembered until others, which closed by t
 long together. While more than three such stages are remembered, nobody waits for newcomers, or for members that have
 been credited too rarely since a stage last waited for them in vain. Their reports count all the same, if they come
 while the stage is open.
+
+Fifteen such stages may be remembered of members: for 960 times a stage's longest time a member that failed, and is
+slower than all others, would be left behind. So stages wait for all members again after a fifteenth of that, until one
+has waited in vain; that one is not added to what is remembered.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from swarmd.core.turn import Turn
 
 PATIENCE_SINCE = 11  # rules under which a coordinator remembers what it waited for in vain
 BY_TIME_SINCE = 12  # rules under which stages count by their time; before, one in vain was forgotten after 64 others
+ALL_SINCE = 14  # rules under which stages wait for all members again now and then, whatever was waited in vain
 FORGOTTEN_AFTER = 64  # times as long as a stage that waited in vain
 ALLOWED = 3  # stages in vain that may be remembered before anybody is waited for less
 ALLOWED_BEFORE = 8  # under `BY_TIME_SINCE`
@@ -60,6 +65,7 @@ def on_quorum(turn: Turn) -> None:
     coordination, closed = turn.coordination, _count(turn).closed
     coordination.vain_newcomers = max(0, coordination.vain_newcomers - closed)
     coordination.vain_members = max(0, coordination.vain_members - closed)
+    coordination.all_awaited_in = max(0, coordination.all_awaited_in - closed)
 
 
 def on_deadline(turn: Turn, missing: list[Member]) -> None:
@@ -72,7 +78,10 @@ def on_deadline(turn: Turn, missing: list[Member]) -> None:
     if any(not member.rounds for member in missed.values()):
         coordination.vain_newcomers = _add_stage(coordination.vain_newcomers, counts, 1)
     if any(member.rounds for member in missed.values()):
-        coordination.vain_members = _add_stage(coordination.vain_members, counts, STEPS_MAX)
+        if _awaits_all(turn):
+            coordination.all_awaited_in = counts.vain
+        else:
+            coordination.vain_members = _add_stage(coordination.vain_members, counts, STEPS_MAX)
     coordination.members = coordination.members.renewed(
         [replace(each, missed_at=each.rounds) if each.peer in missed else each for each in coordination.members]
     )
@@ -88,6 +97,17 @@ def on_open(turn: Turn) -> None:
     if turn.rules >= BY_TIME_SINCE:
         coordination.vain_allowed = counts.allowed * counts.vain
     coordination.steady_min = _find_steady_min(coordination, counts, turn.settings.peer)
+    if turn.rules < ALL_SINCE:
+        return
+    if not coordination.steady_min:
+        coordination.all_awaited_in = counts.vain
+    elif _awaits_all(turn):
+        coordination.steady_min = 0
+
+
+def _awaits_all(turn: Turn) -> bool:
+    """Whether the open stage waits for all credited members, whatever was waited in vain."""
+    return turn.rules >= ALL_SINCE and not turn.coordination.all_awaited_in
 
 
 def _find_steady_min(coordination: AnyCoordination, counts: Counts, own: str) -> int:

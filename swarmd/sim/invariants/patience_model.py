@@ -24,24 +24,34 @@ class PatienceModel:
         self._missed_at: dict[str, int] = {}  # rounds of a peer when a stage last waited for it in vain
         self._vain_s = dict.fromkeys(MOST, 0.0)
         self._steady_min = 0
+        self._all_in_s = 0.0  # `stage_s` less a share of other stages' time: at 0 all members are waited for
 
     def note(self, missing: Sequence[str], lasted_s: float, timed_out: bool) -> None:
         """A stage closed, before its reports are credited; of those that it waited for these did not report."""
         whom = {"members" if self._rounds.get(peer) else "newcomers" for peer in missing}
         for kind, most in MOST.items():
             if timed_out:
-                added_s = self._stage_s * (kind in whom)
+                counts = kind in whom and not (kind == "members" and self._awaits_all)
+                added_s = self._stage_s * counts
                 self._vain_s[kind] = min(self._stage_s * most, self._vain_s[kind] + added_s)
             else:
                 forgotten_s = SHARE * min(max(lasted_s, 0.0), self._stage_s)
                 self._vain_s[kind] = max(0.0, self._vain_s[kind] - forgotten_s)
         if timed_out:
             self._missed_at |= {peer: self._rounds.get(peer, 0) for peer in missing}
+            if self._awaits_all and "members" in whom:
+                self._all_in_s = self._stage_s
+        else:
+            self._all_in_s = max(0.0, self._all_in_s - SHARE * min(max(lasted_s, 0.0), self._stage_s))
 
     def open(self, own: str) -> None:
         """The next stage opens; `own` is the coordinator."""
         steps = math.ceil(self._stages("members")) - FREE
         self._steady_min = min(2**steps - 1, self._rounds.get(own, 0) // 2) if steps > 0 else 0
+        if not self._steady_min:
+            self._all_in_s = self._stage_s
+        elif self._awaits_all:
+            self._steady_min = 0
 
     def forget(self, peer: str) -> None:
         """It has made room for another."""
@@ -53,6 +63,10 @@ class PatienceModel:
         if not rounds:
             return self._stages("newcomers") <= FREE
         return rounds - self._missed_at.get(peer, 0) >= self._steady_min
+
+    @property
+    def _awaits_all(self) -> bool:
+        return round(self._all_in_s / self._stage_s, 6) <= 0
 
     def _stages(self, kind: str) -> float:
         return round(self._vain_s[kind] / self._stage_s, 6)

@@ -168,6 +168,46 @@ def test_a_slow_newcomer_gets_in_whatever_others_do() -> None:
     assert swarm.rounds_of("late 0") == before + RARELY, "from then on it is a member like others"
 
 
+def leave_behind(swarm: Swarm, crowd: Collection[str]) -> int:
+    """A member that is slower than all others misses one stage, while others have as many as can be remembered.
+
+    Returns for how many rounds it was credited.
+    """
+    for _ in range(2 * STAGES):
+        swarm.hold("slow", *crowd)
+    for absent in crowd:
+        swarm.hold(*(each for each in crowd if each != absent))
+    return swarm.rounds_of("slow")
+
+
+def test_a_slow_member_that_failed_is_waited_for_again_before_what_others_missed_is_forgotten() -> None:
+    swarm, crowd = Swarm(), [f"crowd {number}" for number in range(STEPS_MAX + ALLOWED + 1)]
+    before = leave_behind(swarm, crowd)
+    for _ in range(2 * RARELY):
+        swarm.hold(*crowd, late=["slow"])
+    coordination = swarm.node.state.coordination
+    assert coordination is not None and coordination.vain_members > coordination.vain_allowed
+    assert swarm.rounds_of("slow") - before >= RARELY // 2, "as long as all report, it is one of them"
+
+
+def test_under_rules_13_it_was_left_behind_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "RULES", 13)
+    swarm, crowd = Swarm(), [f"crowd {number}" for number in range(STEPS_MAX + ALLOWED + 1)]
+    before = leave_behind(swarm, crowd)
+    for _ in range(8 * RARELY):
+        swarm.hold(*crowd, late=["slow"])
+    assert swarm.rounds_of("slow") == before
+
+
+def test_stages_that_wait_for_all_again_cost_no_more_than_one_in_64_times_its_time() -> None:
+    swarm, crowd = Swarm(), [f"crowd {number}" for number in range(STEPS_MAX + ALLOWED + 1)]
+    leave_behind(swarm, crowd)
+    since, overdue = swarm.node.at, len(swarm.overdue)
+    for number in range(10 * RARELY):
+        swarm.hold(*(each for place, each in enumerate(crowd) if place != number % len(crowd)), late=["slow"])
+    assert 5 <= len(swarm.overdue) - overdue <= 2 + 2 * (swarm.node.at - since) / (FORGOTTEN_AFTER * STAGE_S)
+
+
 def test_a_young_swarm_asks_of_nobody_more_than_half_of_what_it_has_itself() -> None:
     swarm, sleepers = Swarm(), [f"sleeper {number}" for number in range(24)]
     for _ in range(20):
