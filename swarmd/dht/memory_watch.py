@@ -1,8 +1,9 @@
 """The network worker watches what it and p2pd hold, and makes room before the machine has to.
 
-Three steps, each when the one before was not enough: strangers are disconnected and free memory is given back to the
-machine; a p2pd that holds too much is ended, and started again by the node; a worker that holds too much ends itself,
-and the daemon starts a fresh one at once. None of it counts as a failure of the node: it comes from outside.
+What was freed is given back to the machine as the process grows: the C library keeps it otherwise, as much again as is
+in use. Then three steps, each when the one before was not enough: strangers are disconnected; a p2pd that holds too
+much is ended, and started again by the node; a worker that holds too much ends itself, and the daemon starts a fresh
+one at once. None of it counts as a failure of the node: it comes from outside.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SPARED = 3  # attempts to make room in which strangers who are served keep their
 PATIENCE_S = 10.0  # above a mark, after strangers were disconnected
 HANDSHAKES_S = 60.0  # p2pd's files may be handshakes that nobody goes on with, which it gives up after 15 s
 EASE_S = 3.0  # between two attempts to make room
+TRIM_S = 10.0  # between two looks at how much the process has grown since it last gave freed memory back
+TRIM_BYTES = 4 << 20  # by which it must have grown
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
@@ -119,6 +122,8 @@ class MemoryWatch:
         self._over_since: dict[str, float] = {}
         self._eased_at = -EASE_S
         self._eased = 0  # times, one after another
+        self._trimmed_at = -TRIM_S
+        self._trimmed_bytes = 0  # what was left
 
     async def run(self) -> None:
         """Check usage at intervals until cancelled.
@@ -150,6 +155,7 @@ class MemoryWatch:
         """Do what is due. Raises OutOfRoom."""
         marks, now = self._current_marks(), anyio.current_time()
         share, share_of_p2pd = own.share(marks), p2pd.share(marks.of_p2pd())
+        self._give_back(own, now)
         if max(share, share_of_p2pd) < PRESSED:
             self._eased = 0
         elif now - self._eased_at >= EASE_S:
@@ -171,6 +177,17 @@ class MemoryWatch:
             return False
         at_once = share >= 1.0 / PRESSED and patience_s == PATIENCE_S
         return at_once or now - self._over_since.setdefault(whose, now) >= patience_s
+
+    def _give_back(self, own: ProcessUsage, now: float) -> None:
+        """Give freed memory back to the machine where the process has grown."""
+        if now - self._trimmed_at < TRIM_S:
+            return
+        self._trimmed_at = now
+        if own.memory_bytes >= self._trimmed_bytes + TRIM_BYTES:
+            _trim()
+            self._trimmed_bytes = usage_of(os.getpid()).memory_bytes
+        elif own.memory_bytes:
+            self._trimmed_bytes = min(self._trimmed_bytes, own.memory_bytes)
 
     async def _ease(self, own: ProcessUsage, p2pd: ProcessUsage) -> None:
         life = self._node.life

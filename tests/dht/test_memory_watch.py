@@ -102,6 +102,35 @@ async def test_those_who_are_served_go_last(scene: Scene, clock: Any) -> None:
     assert not scene.harsh
 
 
+CHURN = """
+import anyio
+from types import SimpleNamespace
+from swarmd.dht import memory_watch
+
+async def main():
+    memory_watch.TRIM_S = 0.0
+    marks, nothing = memory_watch.MemoryThresholds(1 << 40, 10**6, 10**6), memory_watch.ProcessUsage()
+    watch = memory_watch.MemoryWatch(SimpleNamespace(life=None), marks, None)
+    await watch.look(watch.own(), nothing)
+    before = watch.own().memory_bytes
+    held = [bytearray(48 * 1024 if number % 2 else 1024) for number in range(2 * 1400)]
+    del held[1::2]  # what is left lies between
+    freed = watch.own()
+    await watch.look(freed, nothing)
+    print(before, freed.memory_bytes, watch.own().memory_bytes)
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other C libraries give memory back by themselves")
+def test_memory_that_was_freed_goes_back_to_the_machine() -> None:
+    told = subprocess.run([sys.executable, "-c", CHURN], capture_output=True, text=True, check=True, timeout=60)
+    before, freed, after = (int(each) / MIB for each in told.stdout.split())
+    assert freed > before + 48, "the C library keeps it"
+    assert after < before + 16
+
+
 async def test_what_passes_replaces_nothing(scene: Scene, clock: Any) -> None:
     for at in range(int(3 * PATIENCE_S)):
         clock(float(at))

@@ -57,7 +57,7 @@ from swarmd.errors import RecordRejected
 
 EXT_DEPTH_MAX = 8  # honest values have 2
 CHECKED_MAX = 2048  # records whose signature need not be verified again
-CHECKED_BYTES_MAX = 16 * 1024 * 1024  # of them together
+CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of them together
 KEYS_PER_FIND_MAX = 64
 NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
 PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
