@@ -28,6 +28,9 @@ ROUNDS_SHARE_MIN = 0.95
 WORKER_GROWTH_MIB_MAX = 64.0
 AFTER_S = 60.0
 TELL_S = 0.1
+TRAINING_S = 2.0
+STEP_S = 0.1  # of the scripted trainer
+STAGE_S, STAGE_TIMES = 15.0, 1.5  # longest stage, at least, and in times of its training
 
 Span = tuple[float, float]
 
@@ -77,12 +80,19 @@ def _growth(watch: Watch, node: int, quiet: list[Span]) -> float:
     return statistics.median(last) - statistics.median(first)
 
 
-def endure(directory: Path, seconds: float, tell: Callable[[str], object], after_s: float = AFTER_S) -> Spell:
+def endure(
+    directory: Path,
+    seconds: float,
+    tell: Callable[[str], object],
+    after_s: float = AFTER_S,
+    training_s: float = TRAINING_S,
+) -> Spell:
     """Run the swarm for so long, and `after_s` more without attackers. Raises AssertionError where a log is damaged."""
     swarm, quiet, attacked = ScriptedSwarm(directory), list[Span](), list[Span]()
     turn_s = seconds / TURNS
     try:
-        swarm.run()
+        stage_s = max(STAGE_S, STAGE_TIMES * training_s)
+        swarm.run(**{"training.steps": round(training_s / STEP_S), "coordinator.stage_s": stage_s})
         with watched(swarm) as watch:
             with assault(sorted(ACTORS), swarm.addresses()) as attackers:
                 for turn in range(TURNS):
@@ -114,8 +124,10 @@ def main() -> int:
     """Run as the command line says. Returns the exit code; the nodes stay where something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.strangers", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="of quiet and attack (default: %(default)s)")
+    parser.add_argument("--training-s", type=float, default=TRAINING_S, help="of a stage (default: %(default)s)")
+    given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="strangers-", dir="/tmp"))
-    spell = endure(directory, parser.parse_args().seconds, lambda line: print(line, flush=True))
+    spell = endure(directory, given.seconds, lambda line: print(line, flush=True), training_s=given.training_s)
     print(spell)
     if spell.findings:
         print("\n".join(f"error: {finding}" for finding in spell.findings), f"in {directory}", file=sys.stderr)
