@@ -15,9 +15,9 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -172,19 +172,52 @@ def run(
         known: outcomes of an earlier run, which are not run again.
         say: is told how far it has come.
     """
+
+    def attack_one(arm: str, payload: str, seed: int) -> Outcome:
+        return attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)
+
+    for what, found in run_missing(attack_one, itertools.product(arms, payloads), seeds, rounds, known, tell):
+        yield from make_rows(what, found)
+    yield measure_cost(directory / "cost")
+
+
+class Case(Protocol):
+    """An outcome says of what it is."""
+
+    @property
+    def arm(self) -> str: ...
+    @property
+    def payload(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def rounds(self) -> int: ...
+
+
+C = TypeVar("C", bound=Case)
+
+
+def run_missing(
+    attack_one: Callable[[str, str, int], C],
+    cases: Iterable[tuple[str, str]],
+    seeds: Sequence[int],
+    rounds: int,
+    known: Sequence[C],
+    tell: Callable[[C], None],
+) -> Iterator[tuple[str, list[C]]]:
+    """Name and outcomes, by seed, of every (arm, payload), at the lowest priority; what is known is not run again."""
     quieten()
     os.nice(max(0, 19 - os.nice(0)))
     there = {(each.arm, each.payload, each.seed, each.rounds): each for each in known}
-    for arm, payload in itertools.product(arms, payloads):
+    for arm, payload in cases:
         found = []
         for seed in seeds:
             outcome = there.get((arm, payload, seed, rounds))
             if outcome is None:
-                outcome = attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)
+                outcome = attack_one(arm, payload, seed)
                 tell(outcome)
             found.append(outcome)
-        yield from make_rows(f"{arm}, {payload}", found)
-    yield measure_cost(directory / "cost")
+        yield f"{arm}, {payload}", found
 
 
 def make_rows(what: str, found: Sequence[Outcome]) -> Iterable[Row]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ import torch
 
 from bench.hostile_peer import PAYLOADS, probe
 from bench.measure import sample
-from bench.poison import COMMON
+from bench.poison import COMMON, run_missing
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
@@ -38,7 +37,6 @@ from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.embedded.lessons import Lesson, draw_training
 from swarmd.training.embedded.recipe import LEARNING_RATE, encode_pair, supervise
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import quieten
 from swarmd.training.models.model import load_policy
 from swarmd.training.weights.announced import write_announced
 
@@ -182,20 +180,12 @@ def run(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterable[Row]:
     """Rows of every arm and payload, over seeds; arguments as those of `bench.poison.run`, a round is one mean."""
-    quieten()
-    os.nice(max(0, 19 - os.nice(0)))
-    there: Mapping[tuple[str, str, int, int], Outcome] = {
-        (each.arm, each.payload, each.seed, each.rounds): each for each in known
-    }
-    for arm, payload in itertools.product(arms, payloads):
-        found = []
-        for seed in seeds:
-            outcome = there.get((arm, payload, seed, rounds))
-            if outcome is None:
-                outcome = attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)
-                tell(outcome)
-            found.append(outcome)
-        yield from make_rows(f"{arm}, {payload}", found)
+
+    def attack_one(arm: str, payload: str, seed: int) -> Outcome:
+        return attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)
+
+    for what, found in run_missing(attack_one, itertools.product(arms, payloads), seeds, rounds, known, tell):
+        yield from make_rows(what, found)
 
 
 def make_rows(what: str, found: Sequence[Outcome]) -> Iterable[Row]:
