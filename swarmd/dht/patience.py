@@ -2,10 +2,15 @@
 
 Whoever gave its rollouts the last time is waited for. The others that have worked may be any number, for the work is
 little: how long all of them together are waited for goes by what came of it the last times.
+
+Two peers that give by turns would have every gathering last to its end. So gatherings that waited in vain for somebody
+who gave the last time are remembered, and while there are several, only those are waited for that gave the last 2, 4,
+8 ... times.
 """
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 
@@ -15,6 +20,9 @@ from swarmd.dht.store.seniority import ALWAYS, Rank
 UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
 FAILED_S = 1.0  # at most, once one has
 LEAST_S = 0.1  # the next step down is not to wait
+VAIN_ALLOWED = 1  # gatherings in vain that change nothing
+VAIN_MAX = 12.0
+FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
 
 
 class Patience:
@@ -22,7 +30,9 @@ class Patience:
 
     def __init__(self) -> None:
         self.strangers_s = UNTRIED_S
-        self._proven: OrderedDict[str, None] = OrderedDict()
+        self._rows: OrderedDict[str, int] = OrderedDict()  # peer → gatherings in a row, up to the last, that it gave to
+        self._gatherings = 0
+        self._vain = 0.0  # of them, those that waited in vain and are not forgotten
 
     def awaited(self, announced: Mapping[str, Rank], waited_s: float) -> set[str]:
         """Of peers that have announced rollouts, those worth waiting for after so long."""
@@ -36,15 +46,30 @@ class Patience:
             self.strangers_s = min(self.strangers_s / 2, FAILED_S) if self.strangers_s > LEAST_S else 0.0
         elif strangers.intersection(got):
             self.strangers_s = max(self.strangers_s, min(max(2 * self.strangers_s, LEAST_S), FAILED_S))
+        proven = {peer for peer, rank in announced.items() if rank.rounds < ALWAYS and self._is_proven(peer)}
+        if proven.difference(got, refused):
+            self._vain = min(self._vain + 1, VAIN_MAX)
+        else:
+            self._vain = max(self._vain - 1 / FORGOTTEN_AFTER, 0.0)
+        self._gatherings += 1
         for peer in announced:
-            self._proven.pop(peer, None)
+            given = self._rows.pop(peer, 0)
             if peer in got:
-                self._proven[peer] = None
-        while len(self._proven) > MEMBERS_MAX:
-            self._proven.popitem(last=False)
+                self._rows[peer] = given + 1
+        while len(self._rows) > MEMBERS_MAX:
+            self._rows.popitem(last=False)
 
     def _is_trusted(self, peer: str, rank: Rank) -> bool:
-        return peer in self._proven or rank.rounds >= ALWAYS
+        return rank.rounds >= ALWAYS or self._is_proven(peer)
+
+    def _is_proven(self, peer: str) -> bool:
+        return self._rows.get(peer, 0) >= self._row_min
+
+    @property
+    def _row_min(self) -> int:
+        """Gatherings in a row that who is waited for has given to; who gave to all that there were always is."""
+        doublings = max(math.ceil(self._vain) - VAIN_ALLOWED, 0)
+        return max(1, min(1 << doublings, self._gatherings))
 
     def _strangers(self, announced: Mapping[str, Rank]) -> set[str]:
         return {peer for peer, rank in announced.items() if rank.awaited and not self._is_trusted(peer, rank)}

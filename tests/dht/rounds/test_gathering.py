@@ -24,7 +24,7 @@ from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.network_session import take_for_member
-from swarmd.dht.patience import FAILED_S, UNTRIED_S, Patience
+from swarmd.dht.patience import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.rounds import gather
 from swarmd.dht.rounds.sources import IDLE_MAX
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -70,7 +70,7 @@ class Swarm:
         self.read_whole.append(name)
         return SimpleNamespace(records=self.kept[name], answered=True)
 
-    async def find_each(self, name: str, owners: Collection[str]) -> SimpleNamespace:
+    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str]) -> SimpleNamespace:
         """The same of some owners, whose records lie here already: nobody is asked for them."""
         return SimpleNamespace(records={owner: self.kept[name][owner] for owner in owners}, answered=False)
 
@@ -203,3 +203,34 @@ def test_those_who_gave_are_waited_for_and_strangers_as_long_as_it_was_worth_it(
     assert patience.strangers_s == 0.0, "what is no rollouts costs no waiting, and shows nothing"
     patience.judge(ranks, {"a", "b"}, ())
     assert 0.0 < patience.strangers_s < FAILED_S and patience.awaited(ranks, FAILED_S) == all_
+
+
+def gather_by_turns(patience: Patience, turns: int, gatherings: int) -> tuple[int, int]:
+    """Two peers give to each gathering, and of others each to all but one in `turns`.
+
+    Returns how many gatherings waited in vain, and how many did not wait for the two.
+    """
+    honest, crowd = {"a", "b"}, [f"crowd {number}" for number in range(turns)]
+    ranks = {name: Rank(0, WORK_BITS, True, b"") for name in (*honest, *crowd)}
+    vain = hasty = 0
+    for number in range(gatherings):
+        got = honest | {each for place, each in enumerate(crowd) if number % turns != place}
+        awaited = patience.awaited(ranks, UNTRIED_S)
+        vain += bool(awaited - got)
+        hasty += number > 0 and not honest <= awaited
+        patience.judge(ranks, got, ())
+    return vain, hasty
+
+
+@pytest.mark.parametrize("turns", [2, 3, 8, 50])
+def test_those_who_give_by_turns_have_few_gatherings_last_to_their_ends(turns: int) -> None:
+    vain, hasty = gather_by_turns(Patience(), turns, 600)
+    assert vain <= turns + VAIN_MAX + 600 / FORGOTTEN_AFTER
+    assert hasty == 0, "who gives each time is waited for whatever others do"
+
+
+def test_who_failed_once_is_waited_for_again_when_it_has_given() -> None:
+    patience, ranks = Patience(), {name: Rank(0, WORK_BITS, True, b"") for name in ("a", "b")}
+    for number in range(20):
+        patience.judge(ranks, {"a"} if number == 10 else {"a", "b"}, ())
+        assert patience.awaited(ranks, UNTRIED_S) == ({"a"} if number == 10 else {"a", "b"})
