@@ -43,8 +43,8 @@ class HiveRecords:
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> Found:
         return await self._node.call(lambda life: lookup(life, name, wanted))
 
-    async def find_each(self, name: str, owners: Collection[str]) -> Found:
-        return await self._node.call(lambda life: lookup_each(life, name, owners))
+    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Found:
+        return await self._node.call(lambda life: lookup_each(life, name, owners, wanted))
 
     async def find_of(self, name: str, owner: str) -> Found:
         return await self._node.call(lambda life: lookup_of(life, name, owner))

@@ -184,8 +184,11 @@ class Records(Protocol):
             NetworkDown: the network is down, or gave no answer in time.
         """
 
-    async def find_each(self, name: str, owners: Collection[str]) -> Findings:
+    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> Findings:
         """Look up the records of these owners alone, each at one of the peers that keep it: they may be large.
+
+        Args:
+            wanted: of the owners, those whose records are worth more than a moment; all where None.
 
         Raises:
             NetworkDown: the network is down, or gave no answer in time.

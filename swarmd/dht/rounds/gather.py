@@ -159,7 +159,8 @@ class Gathering:
         if sampled or len(self._ranks) <= WHOLE_MAX:
             return await records.find(name)
         done = self._got.keys() | self._fetching | {peer for peer, _ in self._refused}
-        return await records.find_each(name, [peer for peer in self._ranks if peer not in done])
+        missing = [peer for peer in self._ranks if peer not in done]
+        return await records.find_each(name, missing, [peer for peer in missing if peer in self._awaited])
 
     def _useless(self) -> set[str]:
         """Peers that gave nothing that counts, or, where others may take their places, nothing several times."""

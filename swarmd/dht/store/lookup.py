@@ -10,7 +10,7 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from swarmd.dht.background import spawn
@@ -33,6 +33,7 @@ NAMED_MAX = 3  # of those that are asked, so many at most were named first by on
 OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
 REPLICAS = 5  # peers that keep a record
 PATIENCE_S = 0.4  # for further answers once there is one
+HEDGE_S = 0.2  # after which others are asked for what a peer was asked for that is slow
 HASTE_S = 0.1  # where only those are still to answer that were late the last times
 SILENCE_S = 3.5  # when there is none
 OWNER_S = 1.0  # for the owner of a record, before others are asked for it
@@ -191,36 +192,62 @@ def _is_late(life: NodeRun, peer: PeerID) -> bool:
     return promptness.is_late(name) and not life.p2p.door.lists(name)
 
 
-async def lookup_each(life: NodeRun, name: str, owners: Iterable[str]) -> Found:
+async def lookup_each(
+    life: NodeRun, name: str, owners: Collection[str], wanted: Collection[str] | None = None
+) -> Found:
     """Collect the records of these owners, each from one of those who keep the key: the records may be large, and each
-    reader of a key would have all of them from all who keep it otherwise."""
+    reader of a key would have all of them from all who keep it otherwise.
+
+    Args:
+        wanted: of the owners, those whose records are worth more than a moment; all where None.
+    """
     found = local(life, name)
-    shares = Shares((owner for owner in owners if owner not in found.records), BREADTH)
-    idle, pending = found.guides(()), set[asyncio.Task[tuple[DHTID, PeerID] | None]]()
+    wanted = owners if wanted is None else wanted
+    shares = Shares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
+    idle, asked = found.guides(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _Asked]()
     found.asked.update(node_id for node_id, _ in idle)
     loop = asyncio.get_running_loop()
     until = deadline = loop.time() + SILENCE_S
     while True:
+        for each in [each for each in asked.values() if loop.time() >= each.at + HEDGE_S]:
+            shares.give_back(each.hand_on(), found.records)
         shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
         idle = [peer for peer, share in shared if not share]
-        pending |= {spawn(_ask_share(life, found, shares, *each)) for each in shared if each[1]}
-        remaining_s = deadline - loop.time()
-        if not pending or remaining_s <= 0:
+        asked |= {spawn(_ask_share(life, found, *each)): _Asked(each[1], loop.time()) for each in shared if each[1]}
+        if not asked or loop.time() >= deadline:
             return found
-        done, pending = await asyncio.wait(pending, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
-        idle += [peer for task in done if (peer := task.result()) is not None]  # for what others have not shown
+        wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
+        wait_s = max(wake_at - loop.time(), 0.0)
+        done, _ = await asyncio.wait(asked, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            shares.give_back(asked.pop(task).hand_on(), found.records)
+        showing = [peer for task in done if (peer := task.result()) is not None]
+        idle += showing  # for what others have not shown
         if found.answered:
-            deadline = min(until, loop.time() + PATIENCE_S)
+            if all(owner in found.records for owner in wanted):
+                until = min(until, loop.time() + PATIENCE_S)
+            deadline = min(until if showing else deadline, loop.time() + PATIENCE_S)
+
+
+class _Asked:
+    """Owners that one peer was asked for, until others may be asked for them too: it answered, or is slow."""
+
+    def __init__(self, share: tuple[str, ...], at: float) -> None:
+        self._share = share
+        self.at = at
+
+    def hand_on(self) -> tuple[str, ...]:
+        """The owners, once."""
+        share, self._share, self.at = self._share, (), math.inf
+        return share
 
 
 async def _ask_share(
-    life: NodeRun, found: Found, shares: Shares, place: tuple[DHTID, PeerID], share: tuple[str, ...]
+    life: NodeRun, found: Found, place: tuple[DHTID, PeerID], share: tuple[str, ...]
 ) -> tuple[DHTID, PeerID] | None:
     """Ask one peer for some owners' records. Returns it where it has shown any."""
     await _ask(life, found, *place, share)
-    shown = [owner for owner in share if owner in found.records]
-    shares.give_back(share, shown)
-    return place if shown else None
+    return place if any(owner in found.records for owner in share) else None
 
 
 async def lookup_of(life: NodeRun, name: str, owner: str) -> Found:

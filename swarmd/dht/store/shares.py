@@ -18,11 +18,14 @@ class Shares:
     Args:
         owners: each is asked for at one peer, and at another where that one has nothing of it.
         peers: about so many will be asked, and get equal shares.
+        first: of the owners, those who are asked for before all others; any number may have announced what nobody has.
     """
 
-    def __init__(self, owners: Iterable[str], peers: int) -> None:
+    def __init__(self, owners: Iterable[str], peers: int, first: Collection[str] = ()) -> None:
+        self._first = frozenset(first)
         self._open = list(owners)
         random.shuffle(self._open)  # those who look at once ask each peer for different ones
+        self._sort()
         self._size = min(OWNERS_MAX, math.ceil(len(self._open) / peers))
         self._asked: defaultdict[str, list[Hashable]] = defaultdict(list)
 
@@ -37,3 +40,7 @@ class Shares:
     def give_back(self, share: Collection[str], shown: Collection[str]) -> None:
         """A peer has answered, or not: others are asked for what it has not shown, a few at most."""
         self._open += [owner for owner in share if owner not in shown and len(self._asked[owner]) < TRIES_MAX]
+        self._sort()
+
+    def _sort(self) -> None:
+        self._open.sort(key=lambda owner: owner not in self._first)

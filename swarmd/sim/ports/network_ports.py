@@ -60,7 +60,7 @@ class SimRecords:
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
-    async def find_each(self, name: str, owners: Collection[str]) -> SimFindings:
+    async def find_each(self, name: str, owners: Collection[str], wanted: Collection[str] | None = None) -> SimFindings:
         found = await self.find(name)
         return SimFindings({owner: found.records[owner] for owner in owners if owner in found.records}, found.answered)
 

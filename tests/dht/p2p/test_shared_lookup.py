@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import anyio
 import pytest
 
 from swarmd.dht.adapters import HiveRecords
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.store import partial_answers
+from swarmd.dht.store import lookup, partial_answers
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, sign
 from tests.dht.driver import until
@@ -56,3 +58,49 @@ async def test_each_record_is_shown_once_and_what_one_keeper_lacks_by_another(
     found = await HiveRecords(three.node).find_each(REPORT.key, [record.owner for record in records])
     assert found.records == {record.owner: record for record in records}
     assert set(shown.values()) == {1}
+
+
+async def three_of_a_kind(start: Start) -> tuple[Single, Single, Single]:
+    one = await start()
+    two, three = [await start(one.identity.peer_id, (await one.address(),)) for _ in range(2)]
+    await until(lambda: one.node.peers > 1 and two.node.peers > 1 and three.node.peers > 1)
+    return one, two, three
+
+
+async def test_owners_of_whom_nobody_has_anything_do_not_keep_what_is_wanted_waiting(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = await three_of_a_kind(start)
+    monkeypatch.setattr(
+        lookup, "find_at", late(lookup.find_at, dict.fromkeys((one.identity.peer_id, two.identity.peer_id), 0.25))
+    )
+    record = sign(generate_identity(), REPORT, time.time() + 60.0)
+    keep(one, [record])
+    keep(two, [record])
+    absent = [generate_identity().peer_id for _ in range(8 * lookup.BREADTH)]
+    began = anyio.current_time()
+    found = await HiveRecords(three.node).find_each(REPORT.key, [record.owner, *absent], [record.owner])
+    assert found.records == {record.owner: record}
+    assert anyio.current_time() - began < lookup.SILENCE_S / 2
+
+
+async def test_what_a_slow_peer_was_asked_for_comes_from_another(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two, three = await three_of_a_kind(start)
+    monkeypatch.setattr(lookup, "find_at", late(lookup.find_at, {one.identity.peer_id: 60.0}))
+    records = [sign(generate_identity(), REPORT, time.time() + 60.0) for _ in range(OWNERS)]
+    keep(one, records)
+    keep(two, records)
+    began = anyio.current_time()
+    found = await HiveRecords(three.node).find_each(REPORT.key, [record.owner for record in records])
+    assert len(found.records) == OWNERS
+    assert anyio.current_time() - began < lookup.SILENCE_S / 2
+
+
+def late(find_at: Callable[..., Awaitable[Any]], by_s: Mapping[str, float]) -> Callable[..., Awaitable[Any]]:
+    """The call, answered so much later by some peers."""
+
+    async def found_late(protocol: Any, peer: Any, *asked: Any) -> Any:
+        await anyio.sleep(by_s.get(peer.to_base58(), 0.0))
+        return await find_at(protocol, peer, *asked)
+
+    return found_late

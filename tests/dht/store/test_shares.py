@@ -35,3 +35,13 @@ def test_what_was_shown_is_not_asked_for_again() -> None:
 def test_no_share_is_larger_than_a_request_may_be() -> None:
     shares = Shares([f"peer-{number}" for number in range(4 * OWNERS_MAX)], 2)
     assert len(shares.take("one")) == OWNERS_MAX
+
+
+def test_who_is_wanted_is_asked_for_first_and_again_before_all_others() -> None:
+    crowd = [f"crowd {number}" for number in range(60)]
+    shares = Shares([*crowd, "a", "b"], 8, first=["a", "b"])
+    first = shares.take("one")
+    assert set(first[:2]) == {"a", "b"} and len(first) == 8
+    assert not {"a", "b"} & set(shares.take("two"))
+    shares.give_back(first, shown=["b"])
+    assert shares.take("three")[0] == "a"
