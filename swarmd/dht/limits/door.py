@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
@@ -27,9 +27,9 @@ REQUESTS = PeerBounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are be
 ANSWERS = PeerBounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
 STREAMS = PeerBounds(4, 32, 64)  # open at once
 CALLS_PER_S = PeerBounds(128, 1024, 2048)
-BYTES_IN_PER_S = PeerBounds(4 * MIB, 8 * MIB, 16 * MIB)
-BYTES_OUT_PER_S = PeerBounds(8 * MIB, 24 * MIB, 48 * MIB)
-PROCESSOR_PER_S = PeerBounds(0.2, 0.4, 0.6)  # seconds of one core
+BYTES_IN_PER_S = PeerBounds(MIB, 4 * MIB, 8 * MIB)
+BYTES_OUT_PER_S = PeerBounds(2 * MIB, 8 * MIB, 16 * MIB)
+PROCESSOR_PER_S = PeerBounds(0.1, 0.25, 0.5)  # seconds of one core
 BURST_S = 8.0
 STREAMS_PER_S = PeerBounds(8, 64, 128)
 
@@ -60,6 +60,7 @@ class RequestLimits:
         self._refusals_since = time.monotonic()
         self._served: OrderedDict[str, None] = OrderedDict()  # whose latest call was answered
         self.unwanted: set[str] = set()  # to be disconnected
+        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
         self.connected: frozenset[str] = frozenset()  # when they were looked over last
         self.out: OrderedDict[str, float] = OrderedDict()  # until when a peer that was is kept out
         self.calls, self.requests, self.answers, self.streams = map(
@@ -174,4 +175,5 @@ class RequestLimits:
         if self._refusals[peer] >= REFUSALS_MAX:
             del self._refusals[peer]
             self.unwanted.add(peer)
+            self.on_unwanted()
         return RecordRejected(reason, detail)

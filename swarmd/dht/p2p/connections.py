@@ -19,7 +19,6 @@ from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 
 LOOK_S = 2.0
-UNWANTED_S = 0.2  # between two looks at whom the door no longer wants
 OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
 OUT_MAX = 4096
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
@@ -42,18 +41,22 @@ class Connections:
         self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
         self._since: OrderedDict[str, float] = OrderedDict()  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
+        self._unwanted = anyio.Event()  # the door no longer wants somebody
+        door.on_unwanted = lambda: self._unwanted.set()
         node.attendants.append(self.watch)
 
     async def watch(self, life: NodeRun) -> None:
-        """Check connections at intervals and close unwanted ones, until cancelled."""
+        """Check connections at intervals and close unwanted ones at once, until cancelled."""
         looked_at = 0.0
         while True:
             now = anyio.current_time()
             if now - looked_at >= LOOK_S:
                 looked_at = now
                 await self._look(life, now)
+            self._unwanted = anyio.Event()
             self._put_out(life, now)
-            await anyio.sleep(UNWANTED_S)
+            with anyio.move_on_after(looked_at + LOOK_S - now):
+                await self._unwanted.wait()
 
     async def make_room(self, life: NodeRun, all_strangers: bool) -> int:
         """Disconnect those whom this node does not know, at first without those whom it serves. Returns how many."""
