@@ -12,7 +12,9 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from swarmd.dht.limits.door import RequestLimits
+import swarmd.dht.p2p.connections
+from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
 from swarmd.dht.memory_watch import (
     DESCRIPTORS_KEPT,
     EASE_S,
@@ -228,3 +230,24 @@ def test_one_peer_has_few_connections() -> None:
 
 def test_connections_are_bounded_in_all() -> None:
     assert len(connections().surplus([(f"s{number}", f"10.0.0.{number}") for number in range(12)])) == 4
+
+
+async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarmd.dht.p2p.connections, "LOOK_S", 3600.0)
+    door, gone = RequestLimits(lambda peer, reason, detail: None), anyio.Event()
+
+    async def places() -> list[tuple[str, str]]:
+        return []
+
+    async def disconnect(peer: Any) -> None:
+        gone.set()
+
+    control = SimpleNamespace(places=places, disconnect=disconnect)
+    watching = Connections(cast(Any, SimpleNamespace(attendants=[])), door, 8)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watching.watch, cast(Any, SimpleNamespace(p2p=SimpleNamespace(control=control))))
+        await anyio.sleep(0.1)
+        door.refusal(generate_identity().peer_id, "calls", "too many", weight=REFUSALS_MAX)
+        with anyio.fail_after(30.0):
+            await gone.wait()
+        tasks.cancel_scope.cancel()

@@ -85,8 +85,8 @@ SHARDS = (
     Mutant(
         "a record that one keeper lacks is asked of no other",
         "swarmd/dht/store/lookup.py",
-        "    shares.give_back(share, shown)\n",
-        "    shares.give_back(share, share)\n",
+        "            shares.give_back(asked.pop(task).hand_on(), found.records)\n",
+        "            asked.pop(task)\n",
         ("tests/dht/p2p/test_shared_lookup.py",),
     ),
     Mutant(
