@@ -111,6 +111,13 @@ CROWDS = (
         ("tests/dht/p2p/test_dialled_hosts.py",),
     ),
     Mutant(
+        "names are dialled that stand where an address should",
+        "swarmd/dht/p2p/peers.py",
+        "        if not is_address(place):\n            return False\n",
+        "",
+        ("tests/dht/p2p/test_dialled_hosts.py",),
+    ),
+    Mutant(
         "searches that are cut off cost nothing",
         "swarmd/swarms/rewards.py",
         "        self._left_s -= after_s\n",
