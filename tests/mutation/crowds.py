@@ -118,6 +118,13 @@ CROWDS = (
         ("tests/dht/p2p/test_dialled_hosts.py",),
     ),
     Mutant(
+        "who takes a record first and shows it to nobody keeps it from counting",
+        "swarmd/dht/rounds/publisher.py",
+        "for part in (took, others) for",
+        "for part in (took or others,) for",
+        ("tests/dht/rounds/test_publisher.py",),
+    ),
+    Mutant(
         "searches that are cut off cost nothing",
         "swarmd/swarms/rewards.py",
         "        self._left_s -= after_s\n",
