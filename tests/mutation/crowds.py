@@ -125,6 +125,13 @@ CROWDS = (
         ("tests/dht/rounds/test_publisher.py",),
     ),
     Mutant(
+        "a scorer makes a move as often as an answer says",
+        "swarmd/swarms/answers.py",
+        "        return _has_few_moves(answer)",
+        "        return True",
+        ("tests/swarms/gym/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused",),
+    ),
+    Mutant(
         "searches that are cut off cost nothing",
         "swarmd/swarms/rewards.py",
         "        self._left_s -= after_s\n",
