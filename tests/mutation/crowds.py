@@ -125,6 +125,13 @@ CROWDS = (
         ("tests/dht/rounds/test_publisher.py",),
     ),
     Mutant(
+        "a guest has all records judged anew as often as it likes",
+        "swarmd/dht/members/withdrawal.py",
+        " and not self._changes.try_charge(host)",
+        " and False",
+        ("tests/dht/members/test_withdrawal.py",),
+    ),
+    Mutant(
         "a scorer makes a move as often as an answer says",
         "swarmd/swarms/answers.py",
         "        return _has_few_moves(answer)",
