@@ -132,6 +132,13 @@ CROWDS = (
         ("tests/dht/members/test_withdrawal.py",),
     ),
     Mutant(
+        "members that come back in turn have a fresh burst each time",
+        "swarmd/dht/members/presence.py",
+        "RETURNS_PER_S, now, MEMBERS_MAX)",
+        "RETURNS_PER_S, now)",
+        ("tests/dht/members/test_presence.py",),
+    ),
+    Mutant(
         "a scorer makes a move as often as an answer says",
         "swarmd/swarms/answers.py",
         "        return _has_few_moves(answer)",
