@@ -17,6 +17,7 @@ DOTTED = re.compile(r"[\w.: ]{1,80}")
 CALLED_FROM_OUTSIDE = {
     "accelerate": {"_prepare_for_training"},
     "aiohttp": {"startup"},
+    "difflib": {"find_longest_match"},
     "hivemind": {
         "_get_handle_name",
         "_log_p2pd_message",

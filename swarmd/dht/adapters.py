@@ -25,6 +25,7 @@ from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
 from swarmd.errors import RecordRejected
 
+SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,9 @@ class HiveKeepers:
         return [*await spread(self._life, name, as_signed(record), cast(Sequence[PeerID], peers))]
 
     async def shows(self, peer: Hashable, name: str, record: Record) -> tuple[bool, Record | None]:
-        return await holds(self._life, cast(PeerID, peer), name, as_signed(record))
+        with anyio.move_on_after(SHOW_S):
+            return await holds(self._life, cast(PeerID, peer), name, as_signed(record))
+        return False, None
 
     async def prove_link(self) -> None:
         await self._life.p2p._client.identify()  # with a dead p2pd hivemind stores locally and calls it success

@@ -1,8 +1,11 @@
-"""Answers that a scorer would run as code, and which of them may reach it.
+"""Answers that a scorer would run as code, or do as often as they say, and which of them may reach it.
 
 Some of reasoning-gym's scorers hand the answer to `eval`, or to sympy's `parse_expr`, which evaluates too. An answer is
 text from a model or a peer, so for these tasks peers' completions are refused and this node's own are let through only
 where evaluating them can neither call anything nor grow without bound.
+
+Others make of a few characters as much work as these like: ten to a power, or a move so many times. Nobody's answer
+reaches them that asks for more than a right one does.
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ PARSED = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
 UNSAFE_TASKS = EVALUATED | PARSED
+RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
+REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
+MOVES_MAX = 512  # in all; right answers have some 200
 
 # Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.
 _CALLS_OR_GROWS = re.compile(r"\(|\*|<<|\bfor\b|\blambda\b|:=")
 
+_LARGE_EXPONENT = re.compile(r"[eE][-+]?\d{4}")
+_SKIPPED = str.maketrans("", "", ",_")  # between digits, by the scorer or by `Fraction`
 _FORMULA = re.compile(r"[A-Za-z0-9+\-*/^(). \n]*")
 _FUNCTIONS = frozenset(
     {"sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "exp", "log", "ln", "sqrt", "pi"}
@@ -33,7 +41,18 @@ def is_harmless(task: str, answer: str) -> bool:
     """Whether the scorer of `task` may see `answer`."""
     if task in EVALUATED:
         return not _CALLS_OR_GROWS.search(answer)
+    if task in RAISED:
+        return not _LARGE_EXPONENT.search(answer.translate(_SKIPPED))
+    if task in REPEATED:
+        return _has_few_moves(answer)
     return task not in PARSED or _is_plain_formula(answer)
+
+
+def _has_few_moves(answer: str) -> bool:
+    """Moves with one digit behind them at most, and few altogether."""
+    if re.search(r"\d\d", answer):
+        return False
+    return len(answer.split()) + sum(map(int, re.findall(r"\d", answer))) <= MOVES_MAX
 
 
 def _is_plain_formula(answer: str) -> bool:

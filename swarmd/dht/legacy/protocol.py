@@ -76,23 +76,25 @@ class LegacyProtocol(GuardedProtocol):
     async def _open_result(self, sender: str, key: DHTID, result: Any) -> tuple[Any, dict[DHTID, PeerID]]:
         nearest = read_nearby(result)
         try:
-            return self._open_value(sender, key.to_bytes(), result), nearest
+            return await self._open_value(sender, key.to_bytes(), result), nearest
         except RecordRejected as error:
             self._refuse_unless_stale(sender, error)
             return None, nearest
 
-    def _open_value(self, sender: str, key: bytes, result: Any) -> Any:
+    async def _open_value(self, sender: str, key: bytes, result: Any) -> Any:
         if result.type == dht_pb2.FOUND_REGULAR:
             _, value, expiration = self.record_validator.check(key, None, result.value, result.expiration_time)
             return ValueWithExpiration(value, expiration)
         if result.type == dht_pb2.FOUND_DICTIONARY:
-            return self._open_dictionary(sender, key, decode_dictionary(result.value))
+            return await self._open_dictionary(sender, key, decode_dictionary(result.value))
         return None
 
-    def _open_dictionary(self, sender: str, key: bytes, entries: Iterable[Entry]) -> Any:
+    async def _open_dictionary(self, sender: str, key: bytes, entries: Iterable[Entry]) -> Any:
         """The entries that have a v0.4 record's form."""
         kept = DictionaryDHTValue()
-        for entry in entries:
+        for number, entry in enumerate(entries):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
             try:
                 subkey, value, expiration = self.record_validator.check(key, *entry)
                 if subkey is None:

@@ -15,6 +15,7 @@ import msgspec
 from swarmd.dht.background import spawn
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID
 from swarmd.dht.p2p.node import NodeRun
+from swarmd.dht.store.shown_records import YIELD_EVERY
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 
@@ -58,13 +59,12 @@ class Findings(Generic[T]):
         self._refused = refused
         self._bad: set[tuple[str | None, bytes]] = set()
         self._own_id = life.dht.node_id
-        self._begin(life)
 
-    def _begin(self, life: NodeRun) -> None:
+    async def begin(self, life: NodeRun) -> None:
         """What this node itself holds, and the peers it knows."""
         bucket = life.dht.protocol.bucket_size
         self._learn(dict(life.table.get_nearest_neighbors(self.key, bucket, exclude=self._own_id)))
-        self.merge(life.dht.protocol.storage.get(self.key))
+        await self.merge(life.dht.protocol.storage.get(self.key))
 
     def _learn(self, nearby: dict[DHTID, PeerID]) -> None:
         self.known.update(nearby)
@@ -74,24 +74,26 @@ class Findings(Generic[T]):
         """The known peers nearest to the key, except this node."""
         return [(node_id, self.known[node_id]) for node_id in sorted(self.known, key=self.key.xor_distance)[:count]]
 
-    def note(self, node_id: DHTID, peer: PeerID, answer: Any) -> None:
+    async def note(self, node_id: DHTID, peer: PeerID, answer: Any) -> None:
         """Merge a peer's answer; None for one that gave none."""
         if answer is None:
             self.known.pop(node_id, None)
             return
         held, nearby = answer[self.key]
         self.answered[node_id] = peer
-        self.merge(held)
+        await self.merge(held)
         self._learn(nearby)
 
-    def merge(self, held: Any) -> None:
-        """Merge what one peer holds."""
+    async def merge(self, held: Any) -> None:
+        """Merge what one peer holds, tens of thousands of entries perhaps: all else goes on meanwhile."""
         if held is None:
             return
         if not isinstance(held.value, DictionaryDHTValue):
             self.plain = self._later(self.plain, None, held.value, held.expiration_time)
             return
-        for subkey, entry in held.value.items():
+        for number, (subkey, entry) in enumerate([*held.value.items()]):  # this node's own may change meanwhile
+            if number % YIELD_EVERY == YIELD_EVERY - 1:
+                await asyncio.sleep(0)
             latest = self._later(self.entries.get(subkey), subkey, entry.value, entry.expiration_time)
             if latest is not None:
                 self.entries[subkey] = latest
@@ -115,6 +117,7 @@ async def search(life: NodeRun, name: str, beam: int, until: float, read: Read[T
         until: when to end at the latest, in the event loop's time; what has been found by then counts.
     """
     found = Findings(life, name, read, refused)
+    await found.begin(life)
     loop = asyncio.get_running_loop()
     pending: set[asyncio.Task[None]] = set()
     patience_s = until - loop.time()
@@ -138,4 +141,4 @@ def _next(found: Findings[Any], beam: int, room: int) -> list[tuple[DHTID, PeerI
 
 
 async def _ask(life: NodeRun, found: Findings[Any], node_id: DHTID, peer: PeerID) -> None:
-    found.note(node_id, peer, await life.dht.protocol.call_find(peer, [found.key]))
+    await found.note(node_id, peer, await life.dht.protocol.call_find(peer, [found.key]))

@@ -40,7 +40,7 @@ class Presences:
         self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
         self._idle = TokenBuckets(IDLE_BURST, IDLE_PER_S, now)
-        self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now)
+        self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now, MEMBERS_MAX)
 
     @property
     def workers(self) -> int:

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import math
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from swarmd.bounds import Real
+from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import ConfigError
 from swarmd.eventlog.files import write_durably
 from swarmd.regular_files import read_start
+from swarmd.worker.runtime import TimeSource
 
 ID_BYTES = 6
 WITHDRAWN_MAX = 32  # of one host at a time; with the field's name within what nodes of before take of unknown fields
 HOSTS_MAX = 256  # whose lists are kept
+CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: each has a file written and all records judged anew
 
 
 def id_of(invitation: Invitation) -> bytes:
@@ -86,10 +90,12 @@ class Withdrawals:
     Args:
         creator: whose word counts for all invitations of the swarm.
         told: what was heard in earlier lives.
+        now: a monotone clock in seconds.
     """
 
-    def __init__(self, creator: str, told: Iterable[HostWithdrawals] = ()) -> None:
+    def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
+        self._changes = TokenBuckets(CHANGES_BURST, CHANGES_PER_S, now, HOSTS_MAX)
         self._told = {each.host: each for each in told if is_packed(each.packed)}
         self._ids = {host: unpack(each.packed) for host, each in self._told.items()}
 
@@ -99,7 +105,7 @@ class Withdrawals:
         return tuple(self._told.values())
 
     def learn(self, host: str, packed: bytes, expiration: float, latest: float = math.inf) -> bool:
-        """Take a host's word. True where it changes anything.
+        """Take a host's word. True where it changes anything; a guest that changes it too often is heard later.
 
         Args:
             packed: the ids, of a record that was checked.
@@ -111,9 +117,12 @@ class Withdrawals:
             return False
         if before is not None and expiration <= before.expiration <= latest:
             return False
+        changes = (before.packed if before else b"") != packed
+        if changes and host != self._creator and not self._changes.try_charge(host):
+            return False
         self._told[host] = HostWithdrawals(host, expiration, packed)
         self._ids[host] = unpack(packed)
-        return (before.packed if before else b"") != packed
+        return changes
 
     def has(self, invitation: Invitation) -> bool:
         """Whether the one who made it, or the creator, has withdrawn it."""

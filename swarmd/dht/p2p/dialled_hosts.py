@@ -15,6 +15,7 @@ from swarmd.worker.runtime import TimeSource
 
 PAUSE_S, PAUSE_MAX_S = 20.0, 600.0  # after the first failure, doubled with each further one
 HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
+ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
 
 
 def host_of(place: str) -> str:
@@ -25,6 +26,8 @@ def host_of(place: str) -> str:
 def is_elsewhere(place: str) -> bool:
     """Whether a multiaddr may be another machine's: not of this one alone, nor of whatever is on the same wire."""
     host = host_of(place)
+    if place.strip("/").startswith(ZONE):
+        return False
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

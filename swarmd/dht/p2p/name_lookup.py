@@ -14,8 +14,6 @@ from typing import Any
 
 import anyio
 
-from swarmd.dht.p2p.multiaddrs import tcp_place
-
 LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
 ADDRESSES_MAX = 4  # of one name
@@ -34,29 +32,31 @@ class NameLookup:
         self._free = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def places_of(self, place: str) -> list[str]:
-        """A multiaddr with each of its name's addresses instead, or as it is where it is no TCP place with a name.
+        """A multiaddr with each of its name's addresses instead, or as it is where it has no name that has addresses.
 
         Nothing where the name is not known, or its addresses were not told within `LOOKUP_S`.
         """
-        target, family = tcp_place(place), _FAMILIES.get(place.strip("/").split("/")[0])
-        if target is None or family is None:
+        kind, name, *rest = [*place.strip("/").split("/"), ""]
+        family = _FAMILIES.get(kind)
+        if family is None or not name:
             return [place]
         found: list[Any] = []
         with anyio.move_on_after(LOOKUP_S):
             await self._free.acquire()
             answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-            query = (*target, family, socket.SOCK_STREAM)
+            query = (name, None, family, socket.SOCK_STREAM)
             threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
             found = await answer
-        _, _, *rest = place.strip("/").split("/")
-        return [_multiaddr(str(address[0]), rest) for *_, address in found][:ADDRESSES_MAX]
+        return [_multiaddr(str(address[0]), rest[:-1]) for *_, address in found][:ADDRESSES_MAX]
 
     def _look_up(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         found: list[Any] = []
-        with suppress(OSError, UnicodeError):
-            found = socket.getaddrinfo(*query)
-        with suppress(RuntimeError):  # the event loop has ended meanwhile
-            answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
+        try:
+            with suppress(OSError, UnicodeError):
+                found = socket.getaddrinfo(*query)
+        finally:  # whatever became of it, the next name has the thread's place
+            with suppress(RuntimeError):  # the event loop has ended meanwhile
+                answer.get_loop().call_soon_threadsafe(self._tell, answer, found)
 
     def _tell(self, answer: asyncio.Future[list[Any]], found: list[Any]) -> None:
         self._free.release()

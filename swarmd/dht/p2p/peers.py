@@ -15,7 +15,7 @@ from pathlib import Path
 
 import anyio
 
-from swarmd.dht.addresses import split_address
+from swarmd.dht.addresses import is_address, split_address
 from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.multiaddrs import tcp_place
@@ -91,7 +91,12 @@ class AddressBook:
             del self._met[gone]
 
     def may_lie(self, place: str) -> bool:
-        """Whether a peer may be reached there: on this machine alone, or on its wire, only where that is expected."""
+        """Whether a peer may be reached there: on this machine alone, or on its wire, only where that is expected.
+
+        What is no address is no place: whoever connects to a name that stands where an address should looks it up.
+        """
+        if not is_address(place):
+            return False
         return self._local or is_elsewhere(place)
 
     def met(self) -> list[tuple[str, str]]:
@@ -220,7 +225,7 @@ class Rejoin:
         """Where a peer is to be dialled: p2pd is given no name, behind which another address may lie by then."""
         configured = (place, peer) in self._book.bootstrap
         found = await self._lookups[configured].places_of(place)
-        return [each for each in found if configured or self._book.may_lie(each)]
+        return [each for each in found if configured or (self._book.may_lie(each) and not is_name(each))]
 
     def _pinging(self, life: NodeRun, peer: str) -> Callable[[], Awaitable[bool]]:
         async def ping() -> bool:

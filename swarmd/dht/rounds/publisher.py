@@ -125,17 +125,24 @@ class Publisher:
         took = await keepers.spread(key, record, peers)
         if took:
             told(record)
-        later = await self._prove(keepers, key, record, took or peers, guides)
+        others = [peer for peer in peers if peer not in took]
+        asked = [peer for part in (took, others) for peer in sorted(part, key=lambda peer: peer not in guides)]
+        later = await self._prove(keepers, key, record, asked, guides, alone=len(took or peers) == 1)
         if later is None:
             keepers.settle(key, record, peers)
         return later
 
     async def _prove(
-        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable]
+        self, keepers: Keepers, key: str, record: Record, peers: list[Hashable], guides: list[Hashable], alone: bool
     ) -> Record | None:
         """Read the record back: one that this node trusts shows it, or as many others as there are, up to two.
 
-        A single stranger might show it to its writer only.
+        A single stranger might show it to its writer only. Who says first that it has taken the record, and then does
+        not show it, is no reason to ask none of the others, who have it by then.
+
+        Args:
+            peers: in the order in which they are asked.
+            alone: whether the first of them is the only one to ask.
 
         Returns:
             A later record of this node's own that a peer has instead, if there is one.
@@ -143,14 +150,13 @@ class Publisher:
         Raises:
             NetworkDown: too few show it.
         """
-        peers = sorted(peers, key=lambda peer: peer not in guides)
         shown = 0
         for peer in peers:
             seen, later = await keepers.shows(peer, key, record)
             if later is not None:
                 return later
             shown += seen
-            if shown >= INDEPENDENT or (seen and (peer in guides or len(peers) == 1)):
+            if shown >= INDEPENDENT or (seen and (peer in guides or (alone and peer == peers[0]))):
                 return None
         who = f"only one of {len(peers)} peers" if shown else "no peer"
         raise NetworkDown(f"{who} could show {key} after it was stored")

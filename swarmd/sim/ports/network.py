@@ -108,7 +108,7 @@ class SimSession(NetworkSession):
         secret = f"{node.peer}/{worker.pid}".encode()
         self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
         self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works, self._dht.boards)
-        self.withdrawals = Withdrawals(self.coordinator)
+        self.withdrawals = Withdrawals(self.coordinator, now=self.runtime.now)
         kept = self.read_standings()
         if kept is not None:
             self.seniority.learn(kept.standings)

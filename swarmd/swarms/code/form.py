@@ -31,6 +31,7 @@ MARKERS = (*TAGS, PROGRAM_OPENING, PROGRAM_CLOSING, OUTPUT_OPENING, OUTPUT_CLOSI
 STOPS = tuple(PROGRAM_CLOSING + behind for behind in ("", "\n", "\n\n", " "))  # many tokenizers have tokens like ">\n"
 EXECUTIONS_MAX = 6  # of one completion
 OUTPUT_CHARACTERS_MAX = 8192  # of any output, whatever a node is set to
+MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes their square
 CUT = " ... (cut)"
 ERROR = "Error: "
 ERROR_COMPAT = "Error! "
@@ -94,10 +95,23 @@ def frame_output(output: str, characters_max: int) -> str:
 def clean_output(output: str, characters_max: int) -> str:
     """What stands between the tags: cut, without tags or control characters, in Unicode's composed form."""
     clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
+    clean = _part_marks(clean)
     clean = escape_markers(unicodedata.normalize("NFC", clean), MARKERS)
     if len(clean) > characters_max:
         clean = clean[: characters_max - len(CUT)] + CUT
     return clean
+
+
+def _part_marks(text: str) -> str:
+    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
+    if text.isascii():
+        return text
+    parted, marks = [], 0
+    for letter in text:
+        joins = unicodedata.combining(letter) > 0
+        parted.append("\ufffd" if joins and marks == MARKS_MAX else letter)
+        marks = marks + 1 if joins and marks < MARKS_MAX else 0
+    return "".join(parted)
 
 
 def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:

@@ -7,10 +7,9 @@ counts as equal only letter by letter. `swarmd.swarms.math.fixed` is what mends 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher
 
+from swarmd.swarms.math.comparing import compare_within
 from swarmd.swarms.math.extraction import (
     NONE_WORDS,
     extract_answers,
@@ -26,8 +25,7 @@ from swarmd.swarms.math.prompts import TAGS
 Parts = dict[str, float]
 
 RESTATED_CHARACTERS_MAX = 4096  # a restated question longer than this scores 0: comparing takes the product of lengths
-JUNK_CHARACTERS = 200  # in a question of so many, SequenceMatcher leaves out what is frequent by itself
-PAIRS_MAX = 100_000  # of equal characters in both, in a shorter one: four thousand letters of prose make half of it
+STEPS_MAX = 1_000_000  # of comparing, some 0.1 s; four thousand letters of prose take 60,000 for each part they share
 
 
 def count_tags(text: str, stage: int) -> float:
@@ -108,10 +106,7 @@ def likeness(restated: str, question: str) -> float:
     """Ratio of difflib's SequenceMatcher, 0 where comparing would take too long."""
     if max(len(restated), len(question)) > RESTATED_CHARACTERS_MAX:
         return 0.0
-    counts = Counter(question)
-    if len(question) < JUNK_CHARACTERS and sum(counts[character] for character in restated) > PAIRS_MAX:
-        return 0.0
-    return SequenceMatcher(None, restated, question).ratio()
+    return compare_within(STEPS_MAX, restated, question)
 
 
 def _worth(choice: str, answers: Mapping[str, str], truth: str, compared: int) -> float:

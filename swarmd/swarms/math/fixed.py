@@ -7,10 +7,10 @@ prompt, so nothing that a peer wrote can pass for an id, a vote or an answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import SequenceMatcher
 
 import msgspec
 
+from swarmd.swarms.math.comparing import compare_within
 from swarmd.swarms.math.extraction import NONE_WORDS
 from swarmd.swarms.math.forms import is_template, read_last, read_sections
 from swarmd.swarms.math.numbers import read_number, same_answer
@@ -18,6 +18,7 @@ from swarmd.swarms.math.prompts import TAGS
 
 NONE = "None"
 WORDS_MAX = 400  # of a restated question that are compared with it
+STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of as many words takes a tenth
 TAIL_COST = 0.001  # of each character behind the last closing tag, up to what its tags pay
 
 Parts = dict[str, float]
@@ -112,7 +113,7 @@ def count_tags(text: str, stage: int) -> float:
 def likeness(restated: str, question: str) -> float:
     """How many of the words of both are the same in the same order, from 0 to 1."""
     ours, theirs = question.split()[:WORDS_MAX], restated.split()[: WORDS_MAX + 1]
-    return SequenceMatcher(None, theirs, ours, autojunk=False).ratio() if theirs else 0.0
+    return compare_within(STEPS_MAX, theirs, ours, autojunk=False) if theirs else 0.0
 
 
 def _form(text: str, stage: int) -> Parts:

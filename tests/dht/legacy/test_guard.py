@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, encode
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
+from swarmd.dht.store.shown_records import YIELD_EVERY
 from swarmd.dht.store.storage import RECOUNT_S, size_of
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
@@ -260,6 +262,23 @@ def test_expired_records_are_gone() -> None:
 async def test_answers_without_a_record_are_empty(keeper: Keeper, result: Any, expected: Any) -> None:
     key = DHTID.from_bytes(names.key_id(REWARDS))
     assert await keeper.protocol._open_result(PEER, key, result) == (expected, {})
+
+
+async def test_all_else_goes_on_while_a_long_answer_is_read(keeper: Keeper) -> None:
+    entries = [(f"peer-{number}", encode(1.0), in_s(60)) for number in range(4000)]
+    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=dictionary_of(entries), expiration_time=4e9)
+    turns = 0
+
+    async def do_something_else() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    elsewhere = asyncio.create_task(do_something_else())
+    held, _ = await keeper.protocol._open_result(PEER, DHTID.from_bytes(names.key_id(REWARDS)), result)
+    elsewhere.cancel()
+    assert len(held.value) == 4000 and turns >= 2000 // YIELD_EVERY
 
 
 def test_the_wire_names_are_hiveminds() -> None:

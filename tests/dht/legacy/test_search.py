@@ -16,6 +16,7 @@ from swarmd.dht.legacy.search import ASKED_MAX, Findings, search
 from swarmd.dht.legacy.values import encode
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, ValueWithExpiration
 from swarmd.dht.p2p.node import NodeRun
+from swarmd.dht.store.shown_records import YIELD_EVERY
 from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio
@@ -68,6 +69,23 @@ class World:
 
 def values_of(found: Findings[float]) -> dict[str, float]:
     return {subkey: latest.value for subkey, latest in found.entries.items()}
+
+
+async def test_all_else_goes_on_while_long_answers_are_merged() -> None:
+    many = {f"peer-{number}": (1.0, SOON) for number in range(4000)}
+    own, turns = dictionary(**many), 0
+
+    async def do_something_else() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            own.value.store(f"stored-{turns}", encode(1.0), SOON)
+
+    elsewhere = asyncio.create_task(do_something_else())
+    found = await World((dictionary(**many), {}), own=own).look()
+    elsewhere.cancel()
+    assert many.keys() <= found.entries.keys() and turns >= 2000 // YIELD_EVERY
 
 
 async def test_the_latest_record_of_each_subkey_counts() -> None:

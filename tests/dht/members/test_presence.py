@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.members import presence
-from swarmd.dht.members.presence import Presences
+from swarmd.dht.members.presence import RETURNS_BURST, Presences
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import PAST_S
 
@@ -19,6 +20,10 @@ def free() -> Rank:
 
 def worked() -> Rank:
     return Rank(0, WORK_BITS, True, b"")
+
+
+def credited() -> Rank:
+    return Rank(5, WORK_BITS, True, b"")
 
 
 @pytest.fixture
@@ -45,6 +50,20 @@ def test_free_identities_that_left_or_are_forgotten_make_room_for_others_and_nob
     assert set(presences.known) == {"known", "free 1", "free 2", "free 3", "free 4"}
     presences.forget(["free 1"])
     assert presences.note("free 5", True, UNTIL, free) is True
+
+
+def test_a_crowd_with_credit_that_leaves_and_comes_back_in_turn_has_no_fresh_burst_each_time(
+    presences: Presences,
+) -> None:
+    peers = [f"peer {number}" for number in range(SENDERS_MAX + 1)]
+    told = [presences.note(peer, True, UNTIL, credited) for peer in peers]
+    assert all(told)
+    returns = 0
+    for _ in range(3 * int(RETURNS_BURST)):
+        for peer in peers:
+            presences.note(peer, False, UNTIL, credited)
+            returns += presences.note(peer, True, UNTIL, credited) is True
+    assert returns == RETURNS_BURST * len(peers)
 
 
 def test_who_is_here_is_counted_through_comings_leavings_returns_and_expiry() -> None:

@@ -13,6 +13,8 @@ from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import Admission, Invitation, chain_of, invite
 from swarmd.dht.members.invitations import MADE_MAX, OwnInvitations, OwnWithdrawals
 from swarmd.dht.members.withdrawal import (
+    CHANGES_BURST,
+    CHANGES_PER_S,
     HOSTS_MAX,
     ID_BYTES,
     WITHDRAWN_MAX,
@@ -96,6 +98,17 @@ def test_an_older_word_does_not_count_and_hosts_have_a_bound() -> None:
     crowd = [withdrawals.learn(f"host{number}", ids(OF_BOB), NOW) for number in range(HOSTS_MAX)]
     assert crowd.count(True) == HOSTS_MAX - 1
     assert withdrawals.learn(CREATOR, ids(OF_BOB), NOW), "for the creator there is room"
+
+
+def test_a_guest_that_changes_its_list_all_the_time_is_heard_now_and_then() -> None:
+    now, lists = 0.0, [ids(OF_BOB), b""]
+    withdrawals = Withdrawals(CREATOR, now=lambda: now)
+    changed = [withdrawals.learn(ALICE.peer_id, lists[number % 2], NOW + number) for number in range(100)]
+    assert changed.count(True) == CHANGES_BURST
+    now += 1 / CHANGES_PER_S
+    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 100)
+    assert withdrawals.has(chain_of(OF_BOB)[0])
+    assert all(withdrawals.learn(CREATOR, lists[number % 2], NOW + number) for number in range(100))
 
 
 def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:

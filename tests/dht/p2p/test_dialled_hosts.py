@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from swarmd.dht.p2p.dialled_hosts import HOSTS_MAX, PAUSE_MAX_S, PAUSE_S, DialledHosts, is_elsewhere
+from swarmd.dht.p2p.name_lookup import LOOKUPS_AT_ONCE, NameLookup
 from swarmd.dht.p2p.peers import AddressBook, Rejoin, _run_bounded
 from tests.dht.making import ALICE, BOB
 
@@ -73,6 +75,8 @@ def test_so_many_hosts_are_remembered() -> None:
         ("/ip6/::ffff:127.0.0.1/tcp/1", False),
         ("/dns4/localhost/tcp/1", False),
         ("/dns/Redis.Localhost./tcp/1", False),
+        ("/ip6zone/lo/ip6/::1/tcp/1", False),
+        ("/ip6zone/eth0/ip6/fe80::1/tcp/1", False),
         ("/ip4/10.0.0.7/tcp/1", True),
         ("/ip4/203.0.113.9/tcp/1", True),
         ("/dns4/node.example.org/tcp/1", True),
@@ -114,6 +118,30 @@ def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, tmp_pat
     assert [place for place, _ in book.met()][-1] == "/ip4/203.0.113.9/tcp/1"
     book.save()
     assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).met() == book.met()
+
+
+NO_ADDRESSES = [
+    "/ip4/slow.example/tcp/1",  # a name, which whoever connects there looks up
+    "/ip6/slow.example/tcp/1",
+    "/ip4/127.1/tcp/6379",  # this machine, as the C library reads it
+    "/ip4/0x7f000001/tcp/6379",
+    "/ip4/2130706433/tcp/6379",
+    "/ip4/203.0.113.9/tcp/99999999999999999999",
+    "/unix/run/docker.sock",
+]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("place", NO_ADDRESSES)
+def test_what_is_no_address_is_no_place(place: str, known: bool, tmp_path: Path) -> None:
+    path = tmp_path / "peers.json"
+    for local in (False, True):
+        book = AddressBook(path, [], ALICE.peer_id, local)
+        book.meet(BOB.peer_id, [place, "/ip4/203.0.113.9/tcp/1"], known)
+        assert book.met() == [("/ip4/203.0.113.9/tcp/1", BOB.peer_id)]
+        path.write_text(json.dumps({"port": 1, "peers": [f"{place}/p2p/{BOB.peer_id}"]}))
+        assert AddressBook(path, [], ALICE.peer_id, local).met() == []
+        path.unlink()
 
 
 class Names:
@@ -180,6 +208,64 @@ async def test_names_that_take_for_ever_hold_up_neither_the_loop_nor_configured_
         assert asked and set(asked) == {"/ip4/203.0.113.9/tcp/1"}
     finally:
         names.end.set()
+
+
+async def test_names_that_stand_where_an_address_should_do_not_hold_up_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmd.dht.p2p.peers.PROBE_S", 0.2)
+    names = Names(monkeypatch, ["203.0.113.9"])
+    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
+    for number in range(64):
+        book.meet(f"peer-{number}", [f"/ip4/slow-{number}.example/tcp/1"])
+    rejoin = Rejoin(cast(Any, SimpleNamespace(attendants=[])), book)
+    try:
+        for _ in range(16):  # of four each: more than the loop has threads
+            await dial_all(rejoin)
+        await asyncio.wait_for(asyncio.to_thread(book.save), LONG_S)
+        assert book.met() == []
+    finally:
+        names.end.set()
+
+
+@pytest.mark.parametrize(
+    ("place", "dialled"),
+    [
+        ("/dns4/node.example/udp/1/quic-v1", ["/ip4/203.0.113.9/udp/1/quic-v1"]),
+        ("/dns/node.example/tcp/1/ws", ["/ip4/203.0.113.9/tcp/1/ws"]),
+        ("/dnsaddr/node.example", []),
+    ],
+)
+async def test_p2pd_is_given_no_name_of_a_peer(
+    place: str, dialled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Names(monkeypatch, ["127.0.0.1", "203.0.113.9"])
+    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local=False)
+    book.meet(BOB.peer_id, [place], known=True)
+    rejoin, asked = rejoin_of(book, monkeypatch)
+    await dial_all(rejoin)
+    assert asked == dialled
+
+
+async def test_a_lookup_that_fails_oddly_gives_its_thread_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.excepthook", lambda hook: None)
+    monkeypatch.setattr(socket, "getaddrinfo", fail_oddly)
+    lookup = NameLookup()
+    for _ in range(LOOKUPS_AT_ONCE):
+        assert await lookup.places_of("/dns4/odd.example/tcp/1") == []
+    Names(monkeypatch, ["203.0.113.9"])
+    assert await lookup.places_of("/dns4/node.example/tcp/1") == ["/ip4/203.0.113.9/tcp/1"]
+
+
+def fail_oddly(*query: Any) -> list[Any]:
+    raise OverflowError("a port beyond all ports")
+
+
+async def test_a_port_beyond_all_ports_keeps_no_thread() -> None:
+    lookup = NameLookup()
+    for _ in range(LOOKUPS_AT_ONCE):
+        await lookup.places_of("/dns4/localhost/tcp/99999999999999999999")
+    assert "/ip4/127.0.0.1/tcp/1" in await lookup.places_of("/dns4/localhost/tcp/1")
 
 
 def test_a_process_does_not_wait_for_a_name_when_it_ends() -> None:

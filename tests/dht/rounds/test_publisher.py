@@ -104,3 +104,52 @@ async def test_what_could_not_be_renewed_is_tried_again_before_it_expires(
     with pytest.raises(Enough):
         await publisher.run()
     assert network.waits[-1] == wait_s
+
+
+class HastyKeepers:
+    """Two strangers are the first to say that they have taken a record, and then show it to nobody."""
+
+    def __init__(self, trusted: str, near: list[str]) -> None:
+        self.trusted, self.others = trusted, near
+        self.settled: list[str] = []
+
+    def admit(self, name: str, record: Any) -> None: ...
+
+    def near(self, name: str) -> list[str]:
+        return ["hasty", "hastier", *self.others]
+
+    def guides(self, name: str) -> list[str]:
+        return [self.trusted] if self.trusted else []
+
+    async def spread(self, name: str, record: Any, peers: list[str]) -> list[str]:
+        return peers[:2]
+
+    async def shows(self, peer: str, name: str, record: Any) -> tuple[bool, None]:
+        return not peer.startswith("hast"), None
+
+    def settle(self, name: str, record: Any, stored: list[str]) -> None:
+        self.settled.append(name)
+
+
+async def publish_to(keepers: HastyKeepers, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = RenewingNetwork(None)
+    monkeypatch.setattr(network, "call", lambda operation: operation(keepers))
+    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
+    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
+    publisher = Publisher(network, store, runtime, TTL_S, True, lambda record: None)  # type: ignore[arg-type]
+    monkeypatch.setattr(publisher, "_lock_of", lambda key: Lock())
+    await publisher.publish(MEMBERSHIP)
+
+
+@pytest.mark.parametrize(("trusted", "near"), [("coordinator", []), ("", ["one", "other"])])
+async def test_strangers_that_take_a_record_first_and_show_it_to_nobody_do_not_keep_it_from_counting(
+    trusted: str, near: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keepers = HastyKeepers(trusted, near)
+    await publish_to(keepers, monkeypatch)
+    assert keepers.settled == [MEMBERSHIP.key]
+
+
+async def test_one_stranger_is_no_proof_where_others_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NetworkDown, match="only one of 3 peers"):
+        await publish_to(HastyKeepers("", ["one"]), monkeypatch)

@@ -1,5 +1,8 @@
 """What of a completion is the swarm's: by place and exact form, whatever else it says."""
 
+import re
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -76,6 +79,15 @@ def test_whatever_a_program_prints_its_block_is_found_again(printed: str, charac
     found = form.find_executions(f"{PROGRAM}{block}")[0].output
     assert len(found) <= characters_max
     assert form.same_output(found, form.clean_output(printed, form.OUTPUT_CHARACTERS_MAX))
+
+
+def test_marks_that_a_program_prints_without_end_are_parted() -> None:
+    """Unicode puts them in order one by one, which for 32,000 of them takes seconds."""
+    marks = "\u0300\u0316"
+    clean = form.clean_output("a" + marks * 16_000, form.OUTPUT_CHARACTERS_MAX)
+    assert len(clean) == form.OUTPUT_CHARACTERS_MAX
+    assert max(map(len, re.findall(f"[{marks}]+", clean))) == form.MARKS_MAX
+    assert form.clean_output("e\u0301" + marks * 10, 100) == unicodedata.normalize("NFC", "e\u0301" + marks * 10)
 
 
 def test_other_outputs_are_told_apart() -> None:

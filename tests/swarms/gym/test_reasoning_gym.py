@@ -16,7 +16,7 @@ from reasoning_gym.factory import DATASETS
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.answers import EVALUATED, PARSED, UNSAFE_TASKS, is_harmless
+from swarmd.swarms.answers import EVALUATED, MOVES_MAX, PARSED, RAISED, REPEATED, UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
@@ -229,7 +229,41 @@ def test_plain_formulas_pass(answer: str) -> None:
     assert all(is_harmless(task, answer) for task in PARSED)
 
 
-@pytest.mark.parametrize("task", sorted(UNSAFE_TASKS))
+@pytest.mark.parametrize("answer", ["1e9999", "1E-99_99", ".5e+9,9,9,9", "-1e999999999"])
+def test_powers_of_ten_beyond_all_measure_are_refused(answer: str) -> None:
+    assert not is_harmless("coin_flip", answer)
+    assert all(is_harmless("coin_flip", right) for right in ("0.0625", "1/16", "6.25e-2", "1,024/65,536"))
+
+
+def test_the_list_of_scorers_that_raise_ten_to_a_power_is_complete() -> None:
+    kinds = {name: inspect.getsource(kind.score_answer) for name, (kind, _) in DATASETS.items()}
+    assert {name for name, source in kinds.items() if "Fraction(answer" in source} == RAISED
+
+
+@pytest.mark.parametrize("task", sorted(REPEATED))
+@pytest.mark.parametrize("answer", ["R999999999", "A+99", "U\u0663\u0663", "A-9 " * 60, "R " * (MOVES_MAX + 1)])
+def test_moves_that_go_on_and_on_are_refused(task: str, answer: str) -> None:
+    assert not is_harmless(task, answer)
+
+
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [("coin_flip", "1e999999999"), ("rush_hour", "A+999999999"), ("rubiks_cube", "R999999999")],
+)
+def test_a_peers_answer_that_asks_for_endless_work_is_worth_nothing(task: str, answer: str) -> None:
+    """Its group is taken like any other, and scored in no time."""
+    plan = plan_of(task)
+    question = take(plan, 1)[0]
+    score = plan.score(question, [f"<answer>{answer}</answer>"])[0]
+    assert (score.accuracy, score.failed) == (0.0, False)
+
+
+@pytest.mark.parametrize("answer", ["R U R' U' F2 L D' " * 30, "F+1 K+1 M-1 C+3 H+2 J-1 " * 10])
+def test_moves_of_right_answers_pass(answer: str) -> None:
+    assert all(is_harmless(task, answer) for task in REPEATED)
+
+
+@pytest.mark.parametrize("task", sorted(UNSAFE_TASKS | RAISED))
 def test_the_right_answers_of_unsafe_tasks_pass(task: str) -> None:
     plan = plan_of(task)
     for question in take(plan, 5):
