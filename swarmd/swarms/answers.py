@@ -2,7 +2,8 @@
 
 Some of reasoning-gym's scorers hand the answer to `eval`, or to sympy's `parse_expr`, which evaluates too. An answer is
 text from a model or a peer, so for these tasks peers' completions are refused and this node's own are let through only
-where evaluating them can neither call anything nor grow without bound.
+where evaluating them can neither call anything nor grow without bound. Peers' are refused, too, where a scorer compares
+trees: how long that takes goes by the truth as well, and a peer chooses among its questions.
 
 Others make of a few characters as much work as these like: ten to a power, or a move so many times. Nobody's answer
 reaches them that asks for more than a right one does.
@@ -16,7 +17,8 @@ EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_ins
 PARSED = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
-UNSAFE_TASKS = EVALUATED | PARSED
+COMPARED = frozenset({"codeio"})  # as trees, which takes the product of their sizes: 7 s for a kilobyte of brackets
+UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
 RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
 MOVES_MAX = 512  # in all; right answers have some 200

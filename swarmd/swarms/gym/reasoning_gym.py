@@ -164,7 +164,7 @@ class ReasoningGymPlan(Plan):
             raise RecordRejected("unknown-task", f"{peer} sent the task {reference.task!r}, which is not trained here")
         if reference.task in UNSAFE_TASKS:
             raise RecordRejected(
-                "unsafe-scorer", f"the scorer of {reference.task} runs answers as code: peers' are refused"
+                "unsafe-scorer", f"the scorer of {reference.task} may do what an answer says: peers' are refused"
             )
         task = self._level_of(reference)
         if task is None:

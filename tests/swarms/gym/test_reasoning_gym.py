@@ -172,10 +172,11 @@ def test_a_scorer_that_raises_counts_as_wrong(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_list_of_unsafe_scorers_is_complete() -> None:
-    """Every installed scorer that evaluates its answer is on the list, and nothing else is."""
+    """Every installed scorer that evaluates its answer, or compares trees, is on the list, and nothing else is."""
     found = set()
     for name, (kind, _) in DATASETS.items():
-        if re.search(r"\beval\((?!entry)|parse_expr\((?!metadata|entry)", inspect.getsource(kind.score_answer)):
+        evaluates = r"\beval\((?!entry)|parse_expr\((?!metadata|entry)"
+        if re.search(evaluates, inspect.getsource(kind.score_answer)) or "zss." in inspect.getsource(kind):
             found.add(name)
     assert found == UNSAFE_TASKS
 
