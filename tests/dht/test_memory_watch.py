@@ -234,12 +234,13 @@ def test_connections_are_bounded_in_all() -> None:
 
 async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarmd.dht.p2p.connections, "LOOK_S", 3600.0)
-    door, gone = RequestLimits(lambda peer, reason, detail: None), anyio.Event()
+    door, peer, gone = RequestLimits(lambda *_: None), generate_identity().peer_id, anyio.Event()
 
     async def places() -> list[tuple[str, str]]:
         return []
 
-    async def disconnect(peer: Any) -> None:
+    async def disconnect(whom: Any) -> None:
+        assert whom.to_base58() == peer
         gone.set()
 
     control = SimpleNamespace(places=places, disconnect=disconnect)
@@ -247,7 +248,8 @@ async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watching.watch, cast(Any, SimpleNamespace(p2p=SimpleNamespace(control=control))))
         await anyio.sleep(0.1)
-        door.refusal(generate_identity().peer_id, "calls", "too many", weight=REFUSALS_MAX)
+        door.refusal(peer, "calls", "too many", weight=REFUSALS_MAX)
         with anyio.fail_after(30.0):
             await gone.wait()
+        assert door.out.keys() == {peer}
         tasks.cancel_scope.cancel()
