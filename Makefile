@@ -138,7 +138,7 @@ soak: $(READY) ## simulator (SEEDS=200, HOSTILE_SEEDS=2000), stops (STOPS=200), 
 	$(BIN)/swarmd sim --seeds $(SEEDS)
 	$(BIN)/swarmd sim --seeds $(HOSTILE_SEEDS) --hours 0.5 --hostile all
 	$(BIN)/python -m tests.soak --stops $(STOPS)
-	$(BIN)/python -m tests.soak.strangers --seconds $(SOAK_S)
+	$(BIN)/python -m tests.soak.strangers --seconds $(SOAK_S) --training-s 30
 	$(call pytest,-m soak --soak)
 	@TRAINERS=real $(MAKE) --no-print-directory e2e
 

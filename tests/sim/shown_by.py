@@ -39,18 +39,10 @@ def violation_of(mutant: Mutant, seed: int) -> str:
     return ""
 
 
-def first_seed(mutant: Mutant) -> int:
-    """The seed that showed it when that was looked at last; 0 where it never was."""
-    return _shown_by().get(mutant.name, 0)
-
-
-def _shown_by() -> dict[str, int]:
-    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, int]) if FILE.exists() else {}
-
-
 def find_seed(mutant: Mutant) -> int | None:
     """The first seed that shows it, from the one that did before; None where none does."""
-    first = first_seed(mutant)
+    shown_by = msgspec.json.decode(FILE.read_bytes(), type=dict[str, int])
+    first = shown_by.get(mutant.name, 0)
     seeds = [first, *(seed for seed in range(SEEDS_MAX) if seed != first)]
     return next((seed for seed in seeds if violation_of(mutant, seed)), None)
 

@@ -204,7 +204,7 @@ async def lookup_each(
     found = local(life, name)
     wanted = owners if wanted is None else wanted
     shares = Shares([owner for owner in owners if owner not in found.records], BREADTH, wanted)
-    idle, asked = found.guides(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _Asked]()
+    idle, asked = found.guides(()), dict[asyncio.Task[tuple[DHTID, PeerID] | None], _PendingShare]()
     found.asked.update(node_id for node_id, _ in idle)
     loop = asyncio.get_running_loop()
     until = deadline = loop.time() + SILENCE_S
@@ -213,7 +213,9 @@ async def lookup_each(
             shares.give_back(each.hand_on(), found.records)
         shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
         idle = [peer for peer, share in shared if not share]
-        asked |= {spawn(_ask_share(life, found, *each)): _Asked(each[1], loop.time()) for each in shared if each[1]}
+        for peer, share in shared:
+            if share:
+                asked[spawn(_ask_share(life, found, peer, share))] = _PendingShare(share, loop.time())
         if not asked or loop.time() >= deadline:
             return found
         wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
@@ -229,7 +231,7 @@ async def lookup_each(
             deadline = min(until if showing else deadline, loop.time() + PATIENCE_S)
 
 
-class _Asked:
+class _PendingShare:
     """Owners that one peer was asked for, until others may be asked for them too: it answered, or is slow."""
 
     def __init__(self, share: tuple[str, ...], at: float) -> None:
@@ -237,7 +239,7 @@ class _Asked:
         self.at = at
 
     def hand_on(self) -> tuple[str, ...]:
-        """The owners, once."""
+        """Take the owners out, to ask others for them; none the next time."""
         share, self._share, self.at = self._share, (), math.inf
         return share
 

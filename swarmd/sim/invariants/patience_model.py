@@ -29,20 +29,20 @@ class PatienceModel:
     def note(self, missing: Sequence[str], lasted_s: float, timed_out: bool) -> None:
         """A stage closed, before its reports are credited; of those that it waited for these did not report."""
         whom = {"members" if self._rounds.get(peer) else "newcomers" for peer in missing}
+        forgotten_s = SHARE * min(max(lasted_s, 0.0), self._stage_s)
         for kind, most in MOST.items():
             if timed_out:
                 counts = kind in whom and not (kind == "members" and self._awaits_all)
                 added_s = self._stage_s * counts
                 self._vain_s[kind] = min(self._stage_s * most, self._vain_s[kind] + added_s)
             else:
-                forgotten_s = SHARE * min(max(lasted_s, 0.0), self._stage_s)
                 self._vain_s[kind] = max(0.0, self._vain_s[kind] - forgotten_s)
         if timed_out:
             self._missed_at |= {peer: self._rounds.get(peer, 0) for peer in missing}
             if self._awaits_all and "members" in whom:
                 self._all_in_s = self._stage_s
         else:
-            self._all_in_s = max(0.0, self._all_in_s - SHARE * min(max(lasted_s, 0.0), self._stage_s))
+            self._all_in_s = max(0.0, self._all_in_s - forgotten_s)
 
     def open(self, own: str) -> None:
         """The next stage opens; `own` is the coordinator."""

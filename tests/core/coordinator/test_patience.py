@@ -199,7 +199,7 @@ def test_under_rules_13_it_was_left_behind_until_then(monkeypatch: pytest.Monkey
     assert swarm.rounds_of("slow") == before
 
 
-def test_stages_that_wait_for_all_again_cost_no_more_than_one_in_64_times_its_time() -> None:
+def test_stages_that_wait_for_all_again_cost_another_64th_of_the_time() -> None:
     swarm, crowd = Swarm(), [f"crowd {number}" for number in range(STEPS_MAX + ALLOWED + 1)]
     leave_behind(swarm, crowd)
     since, overdue = swarm.node.at, len(swarm.overdue)
