@@ -213,9 +213,9 @@ async def lookup_each(
             shares.give_back(each.hand_on(), found.records)
         shared = [(peer, shares.take(peer[0])) for peer in (*idle, *found.next())]
         idle = [peer for peer, share in shared if not share]
-        for peer, share in shared:
+        for place, share in shared:
             if share:
-                asked[spawn(_ask_share(life, found, peer, share))] = _PendingShare(share, loop.time())
+                asked[spawn(_ask_share(life, found, place, share))] = _PendingShare(share, loop.time())
         if not asked or loop.time() >= deadline:
             return found
         wake_at = min(deadline, *(each.at + HEDGE_S for each in asked.values()))
