@@ -25,8 +25,8 @@ COMPILED := $(VENV)/.compiled
 TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run programs test tests quick test-slow durations check lint types layers drift unit e2e packaging \
-  dist charts bench bench-long soak mutants lock format reset clean
+.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift unit e2e \
+  packaging dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -48,7 +48,7 @@ run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C
 PHASES := programs setup contracts-setup check tests
 
 test: ## everything CI checks, with what that needs; STRICT=1: a program that is missing fails it
-	+@MAKE='$(MAKE)' $(PYTHON) tests/phases.py $(PHASES)
+	+@BESIDE=collected MAKE='$(MAKE)' $(PYTHON) tests/phases.py $(PHASES)
 
 quick: $(READY) ## within a minute: style, types, layers and the tests that your change reaches (AGAINST=main)
 	@$(BIN)/python -m tests.quick --against $(AGAINST)
@@ -60,11 +60,16 @@ programs: ## install what tests start, where that needs no asking, and name what
 	@test "$$PROGRAMS" = 'seen to' || $(PYTHON) tests/programs.py --install
 
 check: $(READY) ## what needs no running node: style, types, layers, generated files
-	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift
+	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift $(BESIDE)
 
 # Else the first tests of all workers would compile the same modules at the same time.
 $(COMPILED): $(READY)
 	@$(BIN)/python -W ignore -c 'import datasets, hivemind, trl.trainer.grpo_trainer, web3' && touch $@
+
+# pytest rewrites the assertions of 450 files and keeps the result; each worker that finds none does all of it again.
+# Mypy keeps one core busy for a minute, so `make test` has this done meanwhile.
+collected: $(READY)
+	@mkdir -p build && $(BIN)/pytest --collect-only -qq > build/collected || { cat build/collected; exit 1; }
 
 lint: $(READY) ## ruff
 	$(BIN)/ruff check .

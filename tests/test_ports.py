@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,12 +43,11 @@ WITHIN_ONE_ROOM = {
 }
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "swarmd").rglob("*.py")):
-        yield str(path.relative_to(ROOT / "swarmd")), ast.parse(path.read_text("utf-8"))
-
-
-MODULES = dict(modules())
+@cache
+def modules() -> dict[str, ast.Module]:
+    """All of swarmd's, by path."""
+    paths = sorted((ROOT / "swarmd").rglob("*.py"))
+    return {str(path.relative_to(ROOT / "swarmd")): ast.parse(path.read_text("utf-8")) for path in paths}
 
 
 def classes(tree: ast.Module) -> Iterator[ast.ClassDef]:
@@ -85,7 +85,7 @@ def exists(dotted: str) -> bool:
     parts = dotted.split(".")[1:]
     for cut in range(len(parts), 0, -1):
         path = "/".join(parts[:cut])
-        tree: ast.AST | None = MODULES.get(f"{path}.py") or MODULES.get(f"{path}/__init__.py")
+        tree: ast.AST | None = modules().get(f"{path}.py") or modules().get(f"{path}/__init__.py")
         if tree is not None:
             return all((tree := member(tree, name)) is not None for name in parts[cut:])
     return False
@@ -103,18 +103,18 @@ def member(tree: ast.AST | None, name: str) -> ast.AST | None:
 
 
 def test_what_crosses_from_room_to_room_is_a_protocol() -> None:
-    bare = {f"{name}::{each}" for name, tree in MODULES.items() for each in bare_callables(tree)}
+    bare = {f"{name}::{each}" for name, tree in modules().items() for each in bare_callables(tree)}
     assert bare == WITHIN_ONE_ROOM
 
 
 def test_each_protocol_with_one_call_says_what_it_raises() -> None:
-    assert [f"{name}::{each}" for name, tree in MODULES.items() for each in silent_calls(tree)] == []
+    assert [f"{name}::{each}" for name, tree in modules().items() for each in silent_calls(tree)] == []
 
 
 def test_whoever_a_protocol_names_as_its_implementation_is_there() -> None:
     named = {
         (name, dotted)
-        for name, tree in MODULES.items()
+        for name, tree in modules().items()
         for each in classes(tree)
         if any("Protocol" in ast.unparse(base) for base in each.bases)
         for dotted in NAMED.findall(ast.get_docstring(each) or "")
