@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
-
-from reasoning_gym.factory import ProceduralDataset
 
 from swarmd.plugin import (
     Material,
@@ -40,6 +37,7 @@ from swarmd.plugin import (
 )
 from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
+from swarmd.swarms.gym.datasets import Datasets
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_levels
 from swarmd.swarms.gym.made import register_made
@@ -54,7 +52,6 @@ CHUNKS_MAX = 8  # seeds of one task in one stage
 TRIES_MAX = 400  # questions looked at to find one on the wanted side of the split
 FRESH_TRIES_MAX = 20  # of these, to find one not drawn before in the stage
 SELECT_TRIES = 80  # questions looked at for each one held out
-DATASETS_KEPT = 64
 
 
 class ReasoningGymPlan(Plan):
@@ -87,7 +84,7 @@ class ReasoningGymPlan(Plan):
         self._ladders = {
             config.name: make_ladder(config, len(self._levels[config.name])) for config in configs if config.curriculum
         }
-        self._datasets: OrderedDict[tuple[str, int], ProceduralDataset] = OrderedDict()
+        self._datasets = Datasets()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -217,7 +214,7 @@ class ReasoningGymPlan(Plan):
             return self._weigh(0.0, shape)
         task = self._level_of(question.reference)
         try:
-            dataset = self._dataset(task or self._levels[question.task][0], question.reference.seed)
+            dataset = self._datasets.take(task or self._levels[question.task][0], question.reference.seed)
             value = float(dataset.score_answer(answer, dict(question.entry)))
         except Exception:
             return self._weigh(0.0, shape, failed=True)
@@ -239,17 +236,8 @@ class ReasoningGymPlan(Plan):
 
     def _generate(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, by which it falls on a side of the split."""
-        entry = self._dataset(task, seed)[index]
+        entry = self._datasets.take(task, seed)[index]
         text = str(entry["question"])
         canonical = str(entry.get("metadata", {}).get("canonical", " ".join(text.split())))
         reference = Reference(task.name, task.digest, seed, index)
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
-
-    def _dataset(self, task: GymTask, seed: int) -> ProceduralDataset:
-        key = (task.digest, seed)
-        if key not in self._datasets:
-            self._datasets[key] = task.make(seed)
-            if len(self._datasets) > DATASETS_KEPT:
-                self._datasets.popitem(last=False)
-        self._datasets.move_to_end(key)
-        return self._datasets[key]

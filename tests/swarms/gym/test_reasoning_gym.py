@@ -153,7 +153,7 @@ def test_a_completion_without_an_answer_is_worth_nothing_whatever_the_scorer_giv
     """GenRL hands None to the scorer, and fraction_simplification's pays for it."""
     plan = plan_of("fraction_simplification")
     question = take(plan, 1)[0]
-    assert plan._dataset(plan._levels[question.task][0], 0).score_answer(None, dict(question.entry)) == 0.01
+    assert plan._levels[question.task][0].make(0).score_answer(None, dict(question.entry)) == 0.01
     assert [score.reward for score in plan.score(question, ["", "the answer is 1/2"])] == [0.0, 0.0]
     assert plan.score(question, ["<answer>no idea</answer>"])[0].accuracy == 0.01
 

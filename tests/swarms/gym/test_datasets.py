@@ -1,0 +1,71 @@
+"""Data sets that are copies of each other give the questions that those made anew would give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reasoning_gym.factory import DATASETS
+
+from swarmd.swarms.gym import datasets
+from swarmd.swarms.gym.datasets import Datasets, is_alike, make_pattern
+from swarmd.swarms.gym.gym_tasks import GymTask, make_task
+
+SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
+MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}
+ASKED = (0, 12_345)
+
+
+@pytest.mark.parametrize("name", sorted(DATASETS.keys() - SLOW - MADE_ANEW - {"composite"}))
+def test_a_copy_asks_what_a_data_set_made_anew_asks(name: str) -> None:
+    """Also after others were asked, with which it shares what does not depend on the seed."""
+    task, given = make_task(name, {}), Datasets()
+    for seed in (11, 2**31 - 1):
+        fresh = task.make(seed)
+        for index in ASKED:
+            asked, expected = given.take(task, seed)[index], fresh[index]
+            assert asked["question"] == expected["question"]
+            assert asked["answer"] == expected["answer"]
+
+
+@pytest.mark.parametrize("name", sorted(MADE_ANEW))
+def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> None:
+    assert make_pattern(make_task(name, {})) is None
+
+
+def test_a_task_is_made_twice_for_any_number_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = GymTask.make
+
+    def count(task: GymTask, seed: int) -> Any:
+        made.append(seed)
+        return make(task, seed)
+
+    monkeypatch.setattr(GymTask, "make", count)
+    task, given = make_task("spell_backward", {}), Datasets()
+    taken = [given.take(task, seed) for seed in range(100, 200)]
+    assert len(made) == 2
+    assert [each.seed for each in taken] == [each.config.seed for each in taken] == list(range(100, 200))
+    assert len({id(each.words) for each in taken}) == 1
+
+
+def test_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "KEPT", 2)
+    task, given = make_task("chain_sum", {}), Datasets()
+    first, second = given.take(task, 1), given.take(task, 2)
+    assert given.take(task, 1) is first
+    given.take(task, 3)
+    assert given.take(task, 1) is first
+    assert given.take(task, 2) is not second
+
+
+def test_what_cannot_be_compared_is_made_anew() -> None:
+    class Strange:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("not to be compared")
+
+    task = make_task("chain_sum", {})
+    one, other = task.make(0), task.make(1)
+    assert is_alike(one, other)
+    one.strange, other.strange = Strange(), Strange()
+    assert not is_alike(one, other)
