@@ -16,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from bench.machine import describe
-from bench.place import PLACE, Unavailable, read_lines
+from bench.place import PLACE, Unavailable, hold, read_lines
 from bench.table import Result, print_result, to_markdown
 
 BENCHMARKS = {
@@ -188,19 +188,17 @@ def settings_of(name: str, options: argparse.Namespace, console: Console) -> dic
 def run(name: str, settings: Mapping[str, Any]) -> Result:
     """One benchmark in a directory of its own."""
     directory = PLACE / name
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     began = time.monotonic()
     try:
-        rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory, **settings))
+        with hold(directory):
+            rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory, **settings))
+            shutil.rmtree(directory, ignore_errors=True)  # after trouble the logs of its nodes are of use
         trouble = ""
     except Unavailable as error:
         rows, trouble = (), str(error)
     except Exception as error:
         traceback.print_exc()
         rows, trouble = (), f"{type(error).__name__}: {error}"
-    if not trouble:
-        shutil.rmtree(directory, ignore_errors=True)  # after trouble the logs of its nodes are of use
     return Result(name, (BENCHMARKS | LONG)[name], rows, round(time.monotonic() - began, 1), trouble)
 
 

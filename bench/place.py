@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.machine import file_system
@@ -18,6 +22,24 @@ def need_disk(directory: Path) -> None:
     kind = file_system(directory)
     if kind in ("tmpfs", "ramfs"):
         raise Unavailable(f"{directory} lies on {kind}, where a sync costs nothing; use a checkout on a real disk")
+
+
+@contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """While a benchmark runs: an empty directory of its own, which no other run takes away.
+
+    Raises:
+        Unavailable: the same benchmark runs there already.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_suffix(".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Unavailable(f"{directory} is another run's: wait for its end, or use another checkout") from None
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        yield
 
 
 def read_lines(path: Path) -> list[bytes]:

@@ -14,7 +14,7 @@ from bench.__main__ import BENCHMARKS, LONG, closing_line
 from bench.footprint import part_of
 from bench.long_log import write_long_log
 from bench.measure import Sample, cpu_of, memory_of, process_tree, ratios, take_turns
-from bench.place import Unavailable, need_disk
+from bench.place import Unavailable, hold, need_disk
 from bench.recording import record, write_log
 from bench.replay import Scratch, drive_all, moves_of
 from bench.table import Result, Row, figure, to_markdown
@@ -98,6 +98,17 @@ def test_a_disk_that_is_none_is_refused() -> None:
         pytest.skip("there is no /dev/shm here")
     with pytest.raises(Unavailable, match="where a sync costs nothing"):
         need_disk(memory)
+
+
+def test_two_runs_of_one_benchmark_do_not_share_a_directory(tmp_path: Path) -> None:
+    place = tmp_path / "bench" / "scale"
+    with hold(place):
+        (place / "kept").touch()
+        with pytest.raises(Unavailable, match="another run's"), hold(place):
+            pass
+        assert (place / "kept").exists()
+    with hold(place):
+        assert list(place.iterdir()) == []
 
 
 def test_results_are_told_with_goals_and_troubles() -> None:
