@@ -178,11 +178,13 @@ class Stage:
         places = self._training.questions - len(share)
         gated = self._training.peer_loss in SUCCESS_GATED
         asked = len(share) if gated else 0
+        answered: list[TrainingGroup] = []
         if gated:
             share, answered = self._keep_failed(share)
         telling, flat = self._generate_telling(places, asked)
         if gated:
-            telling = [*answered, *telling][: self._training.questions - len(share)]
+            telling = [*tell_apart(answered, flat=False), *telling][: self._training.questions - len(share)]
+            flat += tell_apart(answered, flat=True)  # else the batch would lack a group that was answered by all alike
         fresh = [*telling, *share]
         if not gated:
             fresh += self._deal.spare(self._training.questions - len(fresh))
@@ -222,7 +224,7 @@ class Stage:
 
     def _keep_failed(self, share: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
         """Answer the questions of peers' groups, too: the groups of those at which this node always failed and the peer
-        did not, and this node's own that are informative.
+        did not, and this node's own of all.
 
         These are no questions of this node's: they count neither for its reward nor are they published.
         """
@@ -233,16 +235,16 @@ class Stage:
         self.tokens += sum(len(tokens) for group in answered for tokens in group.completions)
         self.off_policy.asked += len(share)
         self.off_policy.failed += len(failed)
-        return failed, [group for group in answered if not group.is_flat]
+        return failed, answered
 
     def _generate_telling(self, places: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
         """New own groups: up to `places` informative ones, and flat ones; `asked` questions were answered before."""
         own = self._generate(max(places, self._training.own_questions - asked))
         while True:
-            telling = [group for group in own if not group.is_flat]
+            telling = tell_apart(own, flat=False)
             room = self._training.own_questions_max - len(own)
             if len(telling) >= places or room <= 0:
-                return telling[:places], [group for group in own if group.is_flat]
+                return telling[:places], tell_apart(own, flat=True)
             own += self._generate(min(places, room))
 
     def _generate(self, count: int) -> list[TrainingGroup]:
@@ -370,6 +372,11 @@ def list_doubts(group: TrainingGroup) -> list[list[int]]:
 def list_logprobs(group: TrainingGroup, foreign: bool) -> list[list[float]]:
     """Log-probabilities under which the completions were drawn; nothing for what was drawn just now."""
     return list(group.logprobs) if foreign and group.logprobs else [[] for _ in group.completions]
+
+
+def tell_apart(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
+    """The flat ones of the groups, or those that are not, in their order."""
+    return [group for group in groups if group.is_flat == flat]
 
 
 def is_solved(group: TrainingGroup) -> bool:

@@ -194,3 +194,21 @@ def test_a_peers_success_counts_only_where_this_node_failed(
     theirs = {group.reference.base for group in decode_rollouts(body).groups}
     assert published and not published & theirs, "answers to peers' questions are not published"
     assert stage._completions == GROUP * len(stage._publication.choose())
+
+
+@pytest.mark.parametrize("solved", [True, False])
+def test_a_batch_is_whole_whatever_became_of_peers_questions(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch, solved: bool
+) -> None:
+    """Also where all of this node's answers to them are alike, and no earlier groups stand in."""
+    ref, body = publish(make_engine, questions=8)
+    engine = make_engine(
+        "a", questions=4, peer_questions=2, peer_loss="success-gated", temperature=1e-6, held_out_questions=0
+    )
+    engine._blobs.put(body)
+    monkeypatch.setattr(subject, "is_solved", lambda group: bool(group.peer) or solved)
+    stage, _ = engine._open_stage(order(1, (ref,)), Cancellation())
+    batches = [marks(stage.next_batch()) for _ in range(2)]
+    assert [len(batch) for batch in batches] == [4, 4]
+    assert stage.off_policy.asked > 0 and sum(map(sum, batches)) == stage.off_policy.failed
+    assert engine.train(order(1, (ref,)), Cancellation()).steps == 2
