@@ -179,6 +179,32 @@ def test_a_model_whose_cache_cannot_be_repeated_falls_back(policy: Policy, monke
     assert len(sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation())) == 6
 
 
+BENT: dict[str, Any] = {
+    "repetition_penalty": 5.0,
+    "no_repeat_ngram_size": 1,
+    "min_p": 0.9,
+    "min_new_tokens": 12,
+    "typical_p": 0.1,
+    "epsilon_cutoff": 0.5,
+    "suppress_tokens": [5, 6, 7],
+    "num_beams": 3,
+    "max_time": 1e-6,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), BENT.items())
+def test_the_fallback_draws_as_the_model_is_trained_whatever_its_files_say(
+    policy: Policy, name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = sampler_of(policy)
+    sampler._shared = False
+    likeliest = sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation())
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    monkeypatch.setattr(policy.model.generation_config, name, value)
+    assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation()) == likeliest
+    assert sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation()) == drawn
+
+
 def test_cut_at_the_first_stop() -> None:
     assert cut_at([4, 2, 9, 2, 1], [2]) == [4, 2]
     assert cut_at([4, 5], [2]) == [4, 5]
