@@ -21,6 +21,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
+from swarmd.training.batches.objective import needs_logprobs
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.adapters import merged_weights, require
 from swarmd.training.models.memory import measure_room, vllm_share
@@ -230,7 +231,12 @@ def check_vllm(training: TrainingConfig, device: str) -> None:
 
 
 def make_generation(policy: Policy, training: TrainingConfig, model: Any, accelerator: Any) -> Generation:
-    """TRL's link to vLLM for this node. Raises GenerationFailed when it cannot be made."""
+    """TRL's link to vLLM for this node.
+
+    Raises:
+        ConfigError: log-probabilities are wanted, and the server gives others than those that it draws by.
+        GenerationFailed: it cannot be made.
+    """
     server = training.vllm.mode == "server"
     share = 0.0 if server else _choose_share(policy, training)
     try:
@@ -247,14 +253,31 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
             top_k=0,
             logprobs=0,
         )
+        told = generation.vllm_client.get_server_info() if server and needs_logprobs(training) else {}
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise _explain(error) from error
+    check_logprobs(training, told.get("model_config", {}).get("logprobs_mode", ""))
     if server:
         session: Any = generation.vllm_client.session
         session.request = functools.partial(session.request, timeout=CALL_S)
     return generation
+
+
+def check_logprobs(training: TrainingConfig, mode: str) -> None:
+    """Raise ConfigError where a server's log-probabilities are not those under which it draws.
+
+    Args:
+        mode: what it says that it gives; empty where nobody asked or it does not say.
+    """
+    plain = mode == "raw_logprobs" and training.temperature == 1  # nothing else bends what is drawn from
+    if mode not in ("", "processed_logprobs") and not plain:
+        raise ConfigError(
+            f"the vLLM server at training.vllm.url gives {mode}, not the log-probabilities under which it draws at "
+            f"training.temperature = {training.temperature:g}",
+            "Start it with --logprobs-mode processed_logprobs",
+        )
 
 
 def _choose_share(policy: Policy, training: TrainingConfig) -> float:
