@@ -24,6 +24,7 @@ import torch
 
 LOGPROB_KEY = "swarm_logprobs"  # column of the rows: of foreign completions, the log-probabilities of the tokens
 GAP_MAX = 2.0  # nats; further away is as far
+ROUNDING = 1e-3  # of a ratio, from log-probabilities in two bytes and in short numbers
 Weighing = Literal["token-ratio", "sequence-ratio", "distill"]
 
 
@@ -33,7 +34,7 @@ class RatioSums(msgspec.Struct):
     tokens: int = 0
     ratios: float = 0.0
     squares: float = 0.0
-    cut: int = 0  # tokens whose ratio was above the bound
+    cut: int = 0  # tokens whose ratio was above the bound by more than what rounding on the wire explains
 
     def add(self, other: RatioSums) -> None:
         """Count those of another pass or rank, too."""
@@ -118,6 +119,6 @@ def weigh_tokens(
     ratios = measure_ratios(now, batch[LOGPROB_KEY], tokens, level)
     factors = measure_gaps(now, batch[LOGPROB_KEY], tokens) if weighing == "distill" else ratios.clamp(max=ratio_max)
     told = ratios[tokens].double()
-    cut = int((told > ratio_max).sum()) if weighing != "distill" else 0
+    cut = int((told > ratio_max * (1 + ROUNDING)).sum()) if weighing != "distill" else 0
     sums = RatioSums(len(told), float(told.sum()), float(told.square().sum()), cut)
     return scale_gradient(now, torch.where(tokens, factors, 1.0)), sums

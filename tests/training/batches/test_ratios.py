@@ -145,6 +145,17 @@ def test_no_ratio_counts_more_than_the_bound(drawn: list[tuple[float, float]], m
     assert 0 < sums.effective_share <= 1 + 1e-9
 
 
+def test_what_rounding_alone_puts_above_the_bound_is_not_told_as_cut() -> None:
+    now = torch.tensor([[-0.3, -1.7, -2.2, -0.9, -3.1, -0.05]])
+    batch = {"completion_mask": torch.ones_like(now)}
+    cuts = []
+    for distance in (0.0, 0.1):
+        travelled = unpack_logprobs(pack_logprobs((now - distance)[0].tolist()))
+        _, sums = weigh_tokens(now, {**batch, LOGPROB_KEY: torch.tensor([travelled])}, "token-ratio", 1.0)
+        cuts.append(sums.cut)
+    assert cuts == [0, 6]
+
+
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8))
 def test_distilled_tokens_are_raised_up_to_what_their_writer_gave_them(drawn: list[tuple[float, float]]) -> None:
     now, before = (torch.tensor([list(side)]) for side in zip(*drawn, strict=True))
