@@ -24,6 +24,9 @@ from swarmd.training.reference.client import ReferenceClient, ReferenceServerAdd
 from swarmd.training.reference.scoring import Frozen, freeze
 from swarmd.training.reference.scoring import ReferenceScorer as FrozenReference
 
+REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
+GAP_MAX = 10.0  # nats that a token may be likelier to the reference; further is as far
+
 
 class KlReference(Protocol):
     """Whatever stands in TRL's `ref_model`."""
@@ -85,3 +88,17 @@ def use_reference(trainer: Any, beta: float, reference: KlReference | None) -> N
     """Have a trainer that was made with TRL's beta at 0 train with a KL term of weight `beta`."""
     trainer.beta = beta
     trainer.ref_model = reference
+
+
+def bound_reference(batch: dict[str, Any], now: torch.Tensor) -> None:
+    """Have the reference's log-probabilities in a batch of TRL's lie no more than `GAP_MAX` above those of the policy.
+
+    TRL's term has exp(gap) in its value, which its gradient, the gap itself, is the difference of two of: at 20 nats
+    float32 has nothing left of it, at 88 it is no number. Of what the policy draws itself not one token in e**`GAP_MAX`
+    lies so far; peers can write what only the reference would.
+
+    Args:
+        now: log-probabilities under the policy as it is, (rows, tokens).
+    """
+    if REFERENCE_KEY in batch:
+        batch[REFERENCE_KEY] = torch.minimum(batch[REFERENCE_KEY], now.detach() + GAP_MAX)

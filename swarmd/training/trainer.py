@@ -44,7 +44,7 @@ from swarmd.training.distributed.parallelism import SpreadKind, find_spread
 from swarmd.training.distributed.sharding import Holding, Replicas, hold
 from swarmd.training.distributed.zero import ZeroSeams, set_up_deepspeed
 from swarmd.training.gauges import Gauges
-from swarmd.training.kl import KlReference, use_reference
+from swarmd.training.kl import KlReference, bound_reference, use_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
@@ -204,9 +204,9 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         compute: Any = super()._compute_loss
-        self._pass = inputs
+        self._pass = dict(inputs)  # the reference's probabilities are bounded in it
         try:
-            return compute(model, inputs)
+            return compute(model, self._pass)
         finally:
             self._pass = None
 
@@ -239,6 +239,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         computed = self._compute_logps(model, *args, **kwargs)
         if self._pass is None or model is self.ref_model:
             return computed
+        bound_reference(self._pass, computed[0])
         return self._hold_back(self._weigh(computed[0], self._pass), computed[1], self._pass), *computed[1:]
 
     def _weigh(self, logps: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:

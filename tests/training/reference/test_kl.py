@@ -12,12 +12,14 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
+from swarmd.training.batches.ratios import LOGPROB_KEY
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.kl import FrozenCopy, make_reference
+from swarmd.training.kl import REFERENCE_KEY, FrozenCopy, make_reference
 from swarmd.training.reference import client
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.sampling.generation import pad_left
+from tests.training.batches.test_ratios import check_close, gradients, make_pass, measure_now
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
 from tests.training.test_trainer import batch_of
@@ -214,3 +216,23 @@ def test_a_copy_is_no_part_of_the_policy(make_engine: MakeEngine) -> None:
         for parameter in engine.policy.model.parameters():
             parameter.mul_(1.5)
     assert torch.equal(copy.log_probabilities(**batch), before)
+
+
+@pytest.mark.parametrize("gap", [25.0, 200.0])
+def test_text_that_the_reference_alone_would_write_pulls_no_harder_than_ten_nats(
+    make_engine: MakeEngine, gap: float
+) -> None:
+    """One token of a peer's wrong completion, of which nothing else counts."""
+    trainer: Any = make_engine(beta=0.001, **QUICK)._trainer
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = make_pass(trainer)
+    now = measure_now(trainer, batch)
+    batch |= {LOGPROB_KEY: torch.full_like(now, torch.nan), "advantages": torch.zeros(len(now))}
+
+    def pull(gap: float) -> list[torch.Tensor]:
+        reference = now.clone()
+        reference[0, 1] += gap
+        return gradients(trainer, {**batch, REFERENCE_KEY: reference}, trainer._compute_loss)
+
+    check_close(pull(gap), [10 * gradient for gradient in pull(1.0)], 0.01)
