@@ -324,6 +324,10 @@ class CheckpointFailed(SwarmdError):
     exit_code = ExitCode.CANNOT_CREATE
 
 
+class TrainingDiverged(SwarmdError):
+    """A step's gradient is no number; model and optimiser are put back to the last checkpoint."""
+
+
 class GenerationFailed(SwarmdError):
     """vLLM cannot be reached, failed, or answered nonsense; another try may do better."""
 

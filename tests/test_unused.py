@@ -29,7 +29,7 @@ CALLED_FROM_OUTSIDE = {
     },
     "tarfile": {"_proc_gnusparse_10", "_proc_member"},
     "transformers": {"on_step_begin", "on_step_end"},
-    "trl": {"_compute_loss", "_generate_and_score_completions", "_get_grad_norm", "_iter_named_params"},
+    "trl": {"_compute_loss", "_generate_and_score_completions", "_iter_named_params"},
     "typer": {"compact_log", "import_key", "uninstall"},
     "uvicorn": {"connection_lost", "connection_made", "data_received", "on_response_complete"},
     "web3": {"make_request"},

@@ -27,6 +27,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import Optimizer, PeerLoss, TrainingConfig
+from swarmd.errors import TrainingDiverged
 from swarmd.training.batches.batch import computes_twice, count_rows
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
@@ -209,6 +210,17 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
             return compute(model, self._pass)
         finally:
             self._pass = None
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        """Before the optimiser's step. Raises TrainingDiverged: a step along such a gradient would be kept for ever."""
+        norm = super()._get_grad_norm(*args, **kwargs)
+        if norm is not None and not math.isfinite(self._gradient_norm):
+            raise TrainingDiverged(
+                f"the gradient of step {self.state.global_step + 1} of the stage is no number",
+                "If it happens again, lower training.learning_rate or training.max_grad_norm, or raise "
+                "training.temperature",
+            )
+        return norm
 
     def _drop_flat_groups(self, batch: dict[str, Any]) -> dict[str, Any]:
         """As `drop_flat_groups`; several ranks keep equally many completions, and average over the tokens of all."""

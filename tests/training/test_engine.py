@@ -16,7 +16,7 @@ import torch
 
 from swarmd.config import TaskConfig
 from swarmd.core.events import StageTrained
-from swarmd.errors import CheckpointFailed, SwarmError
+from swarmd.errors import CheckpointFailed, SwarmError, TrainingDiverged
 from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
@@ -276,6 +276,24 @@ def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
         return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))
 
     assert 0 < moments("a", 1e-4) <= 1e-4 < moments("b", 1e3)
+
+
+def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its last step, behind which nothing is drawn any more that would show it."""
+    engine = make_engine(held_out_questions=0)
+    train(engine, 0)
+    before, steps = weights(engine), engine.steps
+
+    def spoil(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
+        return advantages * (torch.nan if engine.steps > steps else 1)
+
+    monkeypatch.setattr("swarmd.training.trainer.silence_flat", spoil)
+    with pytest.raises(TrainingDiverged, match="step 2"):
+        train(engine, 1)
+    assert engine.steps == steps and same(weights(engine), before)
+    monkeypatch.undo()
+    assert train(engine, 1).steps == 2
+    assert all(bool(tensor.isfinite().all()) for tensor in weights(engine).values())
 
 
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
