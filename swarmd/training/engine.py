@@ -20,12 +20,12 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
-from swarmd.training.batches.batch import bound_peer, count_rows
+from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
-from swarmd.training.batches.peer_schedule import PeerSchedule
+from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -360,7 +360,8 @@ class TrainingEngine:
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
-        place, rank = StageId(self._peer, order.round, order.stage), self._ranks.rank
+        place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
+        authors = len({ref.peer for ref in order.rollouts} - {self._peer})
         drawn = self._plan.draw(place, collected.material)
         favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
@@ -370,13 +371,13 @@ class TrainingEngine:
             self._plan,
             self._sampler,
             self._scorer,
-            islice(favour(drawn, favoured, self._seed("skills", order)), rank, None, self._ranks.size),
+            islice(favour(drawn, favoured, self._seed("skills", order)), rank, None, ranks),
             PeerSchedule(
-                collected.groups[rank :: self._ranks.size],
+                take_part(collected.groups, rank, ranks, count_ranks(training, authors, ranks)),
                 training.steps,
                 training.peer_questions,
                 training.peer_draw == "even",
-                bound_peer(training, len({ref.peer for ref in order.rollouts} - {self._peer})),
+                bound_peer(training, authors),
                 self._skills.weights,
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),

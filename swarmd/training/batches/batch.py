@@ -23,6 +23,21 @@ def bound_peer(training: TrainingConfig, peers: int) -> int:
     return max(1, math.ceil(training.peer_questions * training.peer_share))
 
 
+def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
+    """How many of the ranks one peer may have groups on: each keeps to `bound_peer` of its own places by itself, which
+    is rounded up each time, and together they are to keep to that of all.
+
+    Args:
+        training: of one rank.
+        peers: that published something.
+        ranks: that train together.
+    """
+    bound = bound_peer(training, peers)
+    if not bound:
+        return ranks
+    return min(max(math.ceil(training.peer_questions * ranks * training.peer_share) // bound, 1), ranks)
+
+
 def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int]:
     """Questions in one pass and passes in a step; their product is `training.questions`.
 

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeVar
 
+from swarmd.swarms.plan import hash_number
 from swarmd.training.batches.groups import TrainingGroup
 
 T = TypeVar("T")
@@ -107,6 +108,21 @@ class PeerSchedule:
         self._left = left
         self.dealt += len(taken)
         return taken
+
+
+def take_part(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks: int) -> list[TrainingGroup]:
+    """Those of the groups that are for one of several ranks: each is for one, and a peer's for `peer_ranks` of them,
+    always the same, since earlier groups are drawn again where they were."""
+    if peer_ranks >= ranks:
+        return list(groups[rank::ranks])
+    seen: Counter[str] = Counter()
+    taken = []
+    for group in groups:
+        place = hash_number("ranks", group.peer) + seen[group.peer] % peer_ranks
+        seen[group.peer] += 1
+        if place % ranks == rank:
+            taken.append(group)
+    return taken
 
 
 def spread_evenly(
