@@ -64,7 +64,7 @@ GAUGES: dict[str, Gauge] = {
     "reward_last": Gauge("Reward of the stage trained last."),
     "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
     "tasks_fallen": Gauge(
-        "Tasks whose held-out accuracy has fallen, by how they are drawn: more, as-ever.", ("drawn",)
+        "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
     ),
     "task_kept_lowest_ratio": Gauge(
         "Least that a task has left of its best held-out accuracy; 1 where none has fallen."
