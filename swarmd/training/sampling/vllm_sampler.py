@@ -170,7 +170,7 @@ class VllmSampler(Sampling):
         """Up to the first stop id, or the first token with which one of the texts `stops` is there."""
         stops = wanted.stops
         tokens = cut_at(tokens[: wanted.tokens_max], self._stop_ids)
-        ends = (end for end in range(1, len(tokens) + 1) if self._decode(tokens[:end]).endswith(stops))
+        ends = (end for end in range(1, len(tokens) + 1) if pauses(tokens[:end], stops, self._decode))
         return tokens[: next(ends, len(tokens))] if stops else tokens
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.generation import Sampler, SamplingRequest, _draw_tokens, cut_at, draw_evenly, pauses
-from swarmd.training.sampling.vllm_sampler import read_answered
+from swarmd.training.sampling.vllm_sampler import VllmSampler, read_answered
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -234,6 +235,21 @@ def test_where_the_sampler_cannot_tell_nothing_is_told(policy: Policy) -> None:
     sampler._shared = False
     sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation(), logprobs=known)
     assert known == []
+
+
+def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_token() -> None:
+    read: list[int] = []
+
+    def decode(tokens: Sequence[int]) -> str:
+        read.append(len(tokens))
+        return "".join(map(chr, tokens))
+
+    sampler = VllmSampler(SimpleNamespace(), [1], 128, lambda: 0, decode)  # type: ignore[arg-type]
+    tokens = list(b"a" * 500 + b"<end>" + b"b" * 20)
+    wanted = SamplingRequest([], 1, 600, 1.0, generator(), Cancellation(), ("<end>", "<stop>"), [600])
+    assert sampler._cut(tokens, wanted) == tokens[:505]
+    assert sampler._cut(tokens[:400], wanted) == tokens[:400]
+    assert sum(read) < 10 * (505 + 400)
 
 
 def test_log_probabilities_that_vllm_gave_are_cut_with_the_tokens() -> None:
