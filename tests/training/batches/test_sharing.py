@@ -172,6 +172,18 @@ def test_ratios_are_measured_over_a_stage_and_told(make_engine: Maker) -> None:
     assert plain is not None and plain.completions == 0
 
 
+def test_what_a_peer_of_the_same_policy_drew_has_ratios_of_one_at_any_temperature(make_engine: Maker) -> None:
+    """From the draw over the wire, as text, to the loss."""
+    settings: dict[str, Any] = {"questions": 8, "temperature": 0.6, "share_logprobs": True, "held_out_questions": 0}
+    peer = make_engine("b", **settings)
+    ref, body = outcome.publish(open_batch(peer, 0)[0], peer._blobs)
+    engine = make_engine("a", steps=1, peer_questions=4, peer_loss="token-ratio", peer_tokens="all", **settings)
+    engine._blobs.put(body)
+    told = engine.train(order(1, (ref,)), Cancellation()).off_policy
+    assert told is not None and told.known == told.completions > 0
+    assert told.ratio == pytest.approx(1, abs=1e-3) and told.effective > 0.999 and told.cut == 0
+
+
 def test_a_peers_success_counts_only_where_this_node_failed(
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
