@@ -19,7 +19,7 @@ from swarmd.training.ports import TokenDecoder
 
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
-UNBENT: dict[str, Any] = {  # a model's own settings of `generate` that would have it draw otherwise than it is trained
+NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it would draw otherwise than it is trained
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "sequence_bias")),
     **dict.fromkeys(("min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha")),
     **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")),
@@ -165,7 +165,7 @@ class Sampler(Sampling):
                 eos_token_id=self._stop_ids.tolist(),
                 pad_token_id=self._pad_id,
                 stopping_criteria=StoppingCriteriaList([_Check(wanted.cancellation, pauses, ids.shape[1])]),
-                **UNBENT,
+                **NEUTRAL,
             )
         drawn = [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
         return [self._cut_at_pause(tokens, stops) for tokens in drawn] if stops else drawn
