@@ -92,15 +92,15 @@ WEIGHTS = (
     Mutant(
         "a peer that hangs keeps its chunk",
         "swarmd/dht/weights/fetching.py",
-        "            if alone and next",
-        "            if not alone and next",
+        "else max(since)) <= doubted:",
+        "else max(since)) <= 0:",
         ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(
         "a chunk that is here is asked for once more",
         "swarmd/dht/weights/fetching.py",
-        " and index in self._into.missing\n",
-        "\n",
+        "            if peer in askers or index not in self._into.missing:\n",
+        "            if peer in askers:\n",
         ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(

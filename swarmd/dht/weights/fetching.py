@@ -1,8 +1,9 @@
 """Fetching a file of weights from all peers that have it at once, chunk by chunk, until it is whole or time is over.
 
 Whoever sends something else than what its manifest names is not asked again; whoever does not answer, or has no room,
-is asked again later, a bounded number of times. A chunk that a slow peer is at is asked of another one, too. What has
-come stays on the disk, and the next attempt goes on with it.
+is asked again later, a bounded number of times. A chunk that a slow peer is at is asked of another one, too, and where
+that is slow of one more; of the owner in any case, so that no number of peers that hang keeps a chunk from coming. What
+has come stays on the disk, and the next attempt goes on with it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ async def fetch_weights(
     """The whole file of a manifest, under its final name only when its digest is right.
 
     Args:
-        peers: who offers it.
+        peers: who offers it, its owner first.
         path: where it is to be; what an earlier attempt has left beside it is gone on with.
         timeout_s: longest that it may take.
         bytes_max: largest file that is fetched.
@@ -128,10 +129,13 @@ async def _fetch_file(
 async def fetch_chunks(source: Chunks, peers: Collection[str], into: FetchedFile) -> None:
     """Fetch what is missing; returns when all is there, or no peer is left.
 
+    Args:
+        peers: whom to ask, the owner first.
+
     Raises:
         NoSpaceLeft, LogWriteFailed: a chunk cannot be written.
     """
-    lanes = _Lanes(source, into)
+    lanes = _Lanes(source, into, next(iter(peers), ""))
     async with anyio.create_task_group() as tasks:
         for peer in [*peers] * LANES:
             tasks.start_soon(lanes.run, peer)
@@ -140,11 +144,12 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: FetchedFile
 
 
 class _Lanes:
-    """Chunks on their way, each from one peer, and from a second one where it takes long."""
+    """Chunks on their way, each from one peer, and from others where it takes long."""
 
-    def __init__(self, source: Chunks, into: FetchedFile) -> None:
+    def __init__(self, source: Chunks, into: FetchedFile, owner: str) -> None:
         self._source = source
         self._into = into
+        self._owner = owner
         self._left = sorted(into.missing, reverse=True)
         self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → since when
         self._dropped: set[str] = set()
@@ -170,13 +175,18 @@ class _Lanes:
                     await self._over.wait()
 
     def _choose(self, peer: str) -> int | None:
-        """A chunk that nobody fetches, else one that another peer has been at for long; None where there is neither."""
+        """A chunk that nobody fetches, else one that all its askers have been at for long; None where there is neither.
+
+        For the owner it is enough that one has: it alone is trusted, and others may take turns at hanging.
+        """
         if self._left:
             return self._left.pop()
         doubted = anyio.current_time() - DOUBTED_S
         for index, askers in self._under_way.items():
-            alone = len(askers) == 1 and peer not in askers and index in self._into.missing
-            if alone and next(iter(askers.values()))[0] <= doubted:
+            if peer in askers or index not in self._into.missing:
+                continue
+            since = [asked_at for asked_at, _ in askers.values()]
+            if (min(since) if peer == self._owner else max(since)) <= doubted:
                 return index
         return None
 

@@ -107,6 +107,24 @@ async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     assert peers.gave["good"] == len(manifest.whole)
 
 
+async def test_any_number_of_peers_that_hang_hold_up_nothing(tmp_path: Path, shelf: OfferedWeights) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, good="good", **{f"stranger {number}": "hangs" for number in range(15)})
+    with anyio.fail_after(60):
+        await take(peers, manifest, tmp_path / "got")
+    assert peers.gave["good"] == len(manifest.whole)
+
+
+async def test_a_good_peer_is_asked_in_the_end_where_the_owner_and_others_hang(
+    tmp_path: Path, shelf: OfferedWeights
+) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, owner="hangs", **{f"stranger {number}": "hangs" for number in range(5)}, good="good")
+    with anyio.fail_after(60):
+        await take(peers, manifest, tmp_path / "got")
+    assert peers.gave["good"] == len(manifest.whole)
+
+
 async def test_a_chunk_that_is_on_its_way_is_not_asked_for_twice_at_once(
     tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
