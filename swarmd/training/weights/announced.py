@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from swarmd.errors import ModelError
+from swarmd.errors import ModelError, RecordRejected
 from swarmd.weights.tensors import check_finite, read_tensors
 
 DTYPE = "BF16"
@@ -62,4 +63,8 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         raise ModelError(
             f"the weights offered are another model's: {differing[:3]}", "Take them from peers that train this model"
         )
-    return {name: weight.to(own[name].dtype) for name, weight in load_file(path).items()}
+    try:
+        loaded = load_file(path)
+    except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
+        raise RecordRejected("malformed", f"no safetensors file: {error}") from error
+    return {name: weight.to(own[name].dtype) for name, weight in loaded.items()}

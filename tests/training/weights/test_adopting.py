@@ -22,6 +22,7 @@ from swarmd.training.sampling.evaluation import Accuracy
 from swarmd.training.weights.adopting import adopt
 from swarmd.training.weights.announced import write_announced
 from tests.training.conftest import order
+from tests.weights.making import write_raw
 
 Maker = Callable[..., TrainingEngine]
 
@@ -120,8 +121,17 @@ def pickle(path: Path) -> None:
     torch.save({"weights": torch.zeros(4)}, path)
 
 
+def describe(path: Path) -> None:
+    """Metadata that is no text: nothing of the tensors is wrong, and the library reads none of them."""
+    save_file(load_file(path), path)  # without any
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    write_raw(path, b'{"__metadata__":{"format":1},' + content[9:end], content[end:])
+
+
 @pytest.mark.parametrize(
-    ("damage", "cause"), [(poison, "damaged"), (rename, "unfit"), (cut, "damaged"), (pickle, "damaged")]
+    ("damage", "cause"),
+    [(poison, "damaged"), (rename, "unfit"), (cut, "damaged"), (pickle, "damaged"), (describe, "damaged")],
 )
 def test_what_is_no_model_of_this_architecture_changes_nothing(
     make_engine: Maker, tmp_path: Path, damage: Callable[[Path], None], cause: str
