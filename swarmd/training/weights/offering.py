@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from swarmd.errors import SwarmdError
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.training.weights.announced import DTYPE, write_announced_file
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import ANNOUNCED, OfferedWeights
 from swarmd.weights.tensors import digest_architecture, read_tensors
 
 TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
@@ -35,6 +36,7 @@ class WeightsOffering:
     def __init__(self, every: int, stages: int, directory: Path) -> None:
         self._every = every
         self._stages = stages
+        self._place = directory
         self._offered = OfferedWeights(directory)
         self._busy = False
 
@@ -45,9 +47,9 @@ class WeightsOffering:
 
     def take(self, checkpoint: Path) -> bool:
         """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time. Returns whether it could."""
-        taken = self._offered.announced.with_name(TAKEN)
-        taken.unlink(missing_ok=True)
         try:
+            taken = self._offered.announced.with_name(TAKEN)  # the directory is made
+            taken.unlink(missing_ok=True)
             os.link(checkpoint / WEIGHTS, taken)
         except OSError as error:
             _log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
@@ -56,8 +58,8 @@ class WeightsOffering:
         return True
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
-        """Round, cut and offer what was taken; runs in a thread beside the next stage."""
-        taken = self._offered.announced.with_name(TAKEN)
+        """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""
+        taken = self._place / TAKEN
         try:
             write_announced_file(taken, self._offered.announced)
             shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
@@ -66,11 +68,13 @@ class WeightsOffering:
                 architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
             )
             _log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
-        except (SwarmdError, OSError) as error:
-            self._offered.announced.unlink(missing_ok=True)
-            _log.warning("weights are not offered", round=event.round, reason=str(error))
+        except Exception as error:  # torch and safetensors report a full disk in error types of their own
+            reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"
+            _log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
-            taken.unlink(missing_ok=True)
+            with suppress(OSError):
+                taken.unlink(missing_ok=True)
+                (self._place / ANNOUNCED).unlink(missing_ok=True)
             self._busy = False
 
 

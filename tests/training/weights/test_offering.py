@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
-import msgspec
+import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.models.model import Policy
+from swarmd.training.weights import announced
 from swarmd.training.weights.announced import read_announced
 from swarmd.training.weights.offering import WeightsOffering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
@@ -61,13 +66,42 @@ def test_a_model_with_nan_is_not_offered_and_leaves_the_earlier_offer(make_engin
     assert not list((tmp_path / "w").glob("*.tmp"))
 
 
+def trained(round: int = 0, stage: int = 0) -> StageTrained:
+    return StageTrained("train/0/0", round, stage, 0.0, RolloutsRef("a", 0, 0, "", 4, 0))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    save_file({"w": torch.ones(8)}, directory / WEIGHTS)
+    return directory
+
+
+def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object, **named: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(announced, "save_file", full)
+    offering = WeightsOffering(1, 1, tmp_path / "w")
+    assert offering.take(checkpoint)
+    offering.offer(trained(), cast(Policy, None))
+    assert not list((tmp_path / "w").iterdir()) and offering.is_due(trained())
+
+
+def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(b"no directory")
+    assert not WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
+
+
 def test_it_is_due_after_the_last_stage_of_every_so_manieth_round(tmp_path: Path) -> None:
-    event = StageTrained("train/0/0", 0, 0, 0.0, RolloutsRef("a", 0, 0, "", 4, 0))
     due = [
         (round, stage)
         for round in range(6)
         for stage in range(2)
-        if WeightsOffering(3, 2, tmp_path).is_due(msgspec.structs.replace(event, round=round, stage=stage))
+        if WeightsOffering(3, 2, tmp_path).is_due(trained(round, stage))
     ]
     assert due == [(2, 1), (5, 1)]
-    assert not WeightsOffering(0, 1, tmp_path).is_due(event)
+    assert not WeightsOffering(0, 1, tmp_path).is_due(trained())
