@@ -15,7 +15,14 @@ from pathlib import Path
 from swarmd.errors import NotFoundError, RecordRejected
 from swarmd.eventlog.files import sync_file, write_durably
 from swarmd.weights.chunks import cut, is_intact, read_chunk
-from swarmd.weights.manifest import FORMAT, ChunkedFile, Delta, WeightsManifest, decode_manifest
+from swarmd.weights.manifest import (
+    FORMAT,
+    WEIGHTS_BYTES_MAX,
+    ChunkedFile,
+    Delta,
+    WeightsManifest,
+    decode_manifest,
+)
 from swarmd.weights.offer import FORMAT as OFFER_FORMAT
 from swarmd.weights.offer import WeightsOffer, decode_offer
 
@@ -59,8 +66,21 @@ class OfferedWeights:
             architecture, tokenizer: digests, lower-case hex.
 
         Raises:
-            OSError, LogWriteFailed: it cannot be written; what was offered before still is.
+            RecordRejected: "oversized": no peer would take a file as large as that.
+            OSError, LogWriteFailed: it cannot be written; what was offered before still is, and nothing else is left.
         """
+        size_bytes = self.announced.stat().st_size
+        if size_bytes > WEIGHTS_BYTES_MAX:
+            raise RecordRejected("oversized", f"weights of {size_bytes} bytes, the limit is {WEIGHTS_BYTES_MAX}")
+        there = set(self._directory.iterdir())
+        try:
+            return self._offer(architecture, tokenizer, round, dtype, accuracy)
+        except Exception:
+            for path in set(self._directory.iterdir()) - there:  # else each failure would leave a whole file
+                path.unlink(missing_ok=True)
+            raise
+
+    def _offer(self, architecture: str, tokenizer: str, round: int, dtype: str, accuracy: float | None) -> WeightsOffer:
         before = self._manifest(self.current())
         whole = cut(self.announced)
         path = _file(self._directory, whole.digest)

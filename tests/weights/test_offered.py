@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.errors import NotFoundError
+from swarmd.errors import NoSpaceLeft, NotFoundError, RecordRejected
+from swarmd.weights import offered
 from swarmd.weights.delta import apply_delta
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offer import WeightsOffer
@@ -65,6 +66,24 @@ def test_what_is_older_goes(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [
         "", ".delta", ".manifest", ".manifest", ".safetensors", ".safetensors",
     ]  # fmt: skip
+
+
+def test_what_cannot_be_offered_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
+    first, left = offer(shelf, values, 1), set(tmp_path.iterdir())
+
+    def full(path: Path, *parts: bytes) -> None:
+        raise NoSpaceLeft(f"no space left for {path}", "Free space")
+
+    monkeypatch.setattr(offered, "write_durably", full)
+    for round in (2, 3):
+        with pytest.raises(NoSpaceLeft):
+            offer(shelf, moved(values, 0.01, seed=round), round)
+    assert set(tmp_path.iterdir()) == left and shelf.current() == first
+    monkeypatch.setattr(offered, "WEIGHTS_BYTES_MAX", COUNT)
+    with pytest.raises(RecordRejected, match="the limit is"):
+        offer(shelf, moved(values, 0.01), 4)
+    assert shelf.current() == first
 
 
 def test_a_delta_that_is_not_worth_it_is_left_out(tmp_path: Path) -> None:
