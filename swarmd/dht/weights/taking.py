@@ -34,6 +34,7 @@ AGAIN_S = 2.0  # between two of them
 OFFERS_MAX = 4  # tried after one look
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
+BLOCK_BYTES = 512  # of `st_blocks`
 HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
 log = logging.getLogger(__name__)
@@ -252,17 +253,17 @@ class WeightsTaking:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
-        kept = {path.name, change.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
+        kept = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
         _keep_only(path.parent, kept)
-        free = shutil.disk_usage(path.parent).free
+        free = shutil.disk_usage(path.parent).free + _taken_bytes(path, change)  # by an earlier attempt, which goes on
         least = self._session.config.storage.free_bytes_min
         delta = manifest.delta_from(whole[0].stem) if whole else None
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
             whole = []  # the delta lies beside what is made of it
         if free - manifest.whole.size_bytes < least:
             raise NoSpaceLeft(
-                f"no room for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, {least} are kept "
-                "free",
+                f"no room in {path.parent} for a peer's weights of {manifest.whole.size_bytes} bytes: {free} are free, "
+                f"{least} are kept free",
                 "Free space there or lower storage.free_bytes_min",
             )
         return whole[0] if whole else None
@@ -318,6 +319,16 @@ def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
             each.unlink()
             damaged = "file" if each == path else "base"
     return damaged
+
+
+def _taken_bytes(*paths: Path) -> int:
+    """What these files take on the disk, whole or in part: room is taken for all of a file before its first chunk."""
+    taken = 0
+    for path in paths:
+        for each in (path, path.with_name(path.name + PARTIAL)):
+            with suppress(FileNotFoundError):
+                taken += each.stat().st_blocks * BLOCK_BYTES
+    return taken
 
 
 def _cause_of(error: SwarmdError) -> WeightsCause:

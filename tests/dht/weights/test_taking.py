@@ -312,6 +312,33 @@ async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched
     assert second.weights.round == 8 and second.received_bytes > second.weights.size_bytes
 
 
+async def test_what_an_earlier_attempt_has_room_for_needs_none_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm(tmp_path, free_bytes_min=1000)
+    swarm.gives("boss", bfloat16(2**21, 0))  # of several chunks
+    room = manifest_of(swarm.shelves["boss"], swarm.told["boss"]).whole.size_bytes * 3 // 2
+    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=room - taken_bytes(path)))
+    fetch, left = swarm.fetch, ["manifest", "one chunk"]
+
+    async def stop(*asked: Any) -> bytes:
+        if not left:
+            raise RecordRejected("slow", "the chunk stopped coming")
+        left.pop()
+        return await fetch(*asked)
+
+    swarm.fetch = stop  # type: ignore[method-assign]
+    assert (await swarm.refused()).cause == "unavailable"
+    swarm.fetch = fetch  # type: ignore[method-assign]
+    again = await swarm.fetched()
+    assert again.received_bytes < again.weights.size_bytes
+    assert (await swarm.fetched()).received_bytes < again.received_bytes, "nor does what is here, whole"
+
+
+def taken_bytes(directory: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in directory.iterdir())
+
+
 def damage(path: Path) -> None:
     """A disk that has lost some of a file: its size is right, and its name."""
     with path.open("r+b") as file:
