@@ -98,7 +98,7 @@ async def fetch_weights(
 
     change = path.with_suffix(".delta")
     await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)
-    made = PartialFile(path, manifest.whole)
+    made = await to_thread.run_sync(PartialFile, path, manifest.whole)
     try:
         await to_thread.run_sync(apply_delta, base, change, made.partial)
     except OSError as error:

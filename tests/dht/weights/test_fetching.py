@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -162,6 +163,25 @@ async def test_a_later_round_comes_as_a_delta(tmp_path: Path, shelf: OfferedWeig
     peers = Peers(shelf, a="good")
     await take(peers, second, tmp_path / "next", base=base)
     assert peers.gave["a"] == 1 and names_in(tmp_path) == {base.name, "next", "shelf"}
+
+
+async def test_the_event_loop_does_not_wait_for_the_disk(
+    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[str]()
+
+    class Watched(PartialFile):
+        def _reserve(self) -> set[int]:
+            seen.append(threading.current_thread().name)
+            return super()._reserve()
+
+    monkeypatch.setattr(subject, "PartialFile", Watched)
+    first = manifest_of(shelf, offer(shelf, VALUES, 1))
+    base = tmp_path / f"{first.whole.digest}.safetensors"
+    await take(Peers(shelf, a="good"), first, base)
+    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
+    await take(Peers(shelf, a="good"), second, tmp_path / "next", base=base)
+    assert len(seen) == 3 and threading.current_thread().name not in seen
 
 
 async def test_a_delta_that_makes_another_file_is_refused(tmp_path: Path, shelf: OfferedWeights) -> None:
