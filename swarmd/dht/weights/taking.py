@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Protocol
 
@@ -228,7 +229,11 @@ class WeightsTaking:
         command: FetchWeights,
         base: Path | None,
     ) -> WeightsDamage:
-        """Fetch the file by a delta where there is a base, else, and where that makes another file, whole."""
+        """Fetch the file by a delta where there is a base.
+
+        Where there is none, or the delta makes another file or is not to be had, it is fetched whole: who has fetched
+        it gives it on without any delta.
+        """
 
         async def fetch(base: Path | None) -> None:
             left_s = max(0.0, command.until_at - self._session.runtime.time())
@@ -237,12 +242,13 @@ class WeightsTaking:
         try:
             await fetch(base)
             return ""
-        except RecordRejected as error:
+        except (RecordRejected, WeightsUnavailable) as error:
             if base is None:
                 raise
-            log.warning("the delta of %s does not make the weights announced, all is fetched: %s", holders[0], error)
+            damaged = isinstance(error, RecordRejected)
+            log.log(WARNING if damaged else INFO, "no use of the delta of %s, all is fetched: %s", holders[0], error)
         await fetch(None)
-        return "delta"
+        return "delta" if damaged else ""
 
     def _make_room(self, path: Path, manifest: WeightsManifest) -> Path | None:
         """Remove what is of no use, and see that there is room. Returns a base of one of the manifest's deltas.

@@ -19,7 +19,7 @@ from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, Weight
 from swarmd.core.values import AveragedOffer
 from swarmd.dht.network_session import take_for_member
 from swarmd.dht.store.announced_shards import AnnouncedShards
-from swarmd.dht.weights import taking
+from swarmd.dht.weights import fetching, taking
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import HOLDERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
@@ -41,6 +41,11 @@ from tests.weights.test_offered import manifest_of, offer
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(100_000, 0)
 COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
 
 
 class Swarm:
@@ -371,6 +376,17 @@ async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | 
         path.write_bytes(b"x" * size_bytes)
     again = await swarm.fetched()
     assert again.damaged == "file" and hashlib.sha256(path.read_bytes()).hexdigest() == first.weights.digest
+
+
+async def test_where_a_delta_is_not_to_be_had_all_is_fetched(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    damage(tmp_path / "boss" / f"{first.weights.digest}.delta")
+    second = await swarm.fetched()
+    assert second.weights.round == 8 and second.damaged == "", "nothing is damaged here"
+    assert second.received_bytes > second.weights.size_bytes
 
 
 async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -> None:
