@@ -129,8 +129,8 @@ WEIGHTS = (
     Mutant(
         "an offer keeps another one of its manifest from being tried",
         "swarmd/dht/weights/taking.py",
-        "msgspec.structs.replace(offer, accuracy=None).encode()",
-        "offer.manifest",
+        "    return msgspec.structs.replace(offer, accuracy=None).encode()\n",
+        "    return offer.manifest\n",
         (
             "tests/dht/weights/test_taking.py::test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves",
         ),

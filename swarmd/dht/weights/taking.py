@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from logging import INFO, WARNING
 from pathlib import Path
@@ -32,7 +32,7 @@ from swarmd.weights.offer import WeightsOffer
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
-OFFERS_MAX = 4  # tried after one look
+OFFERS_MAX = 4  # tried after one look, that were not tried before
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
@@ -130,10 +130,8 @@ class WeightsTaking:
                 fitting = [(peer, offers[peer]) for peer in session.sample([peer for peer, _ in fitting], len(fitting))]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
-            for peer, offer in fitting[:OFFERS_MAX]:
-                if (claims := msgspec.structs.replace(offer, accuracy=None).encode()) in tried:
-                    continue
-                tried.add(claims)
+            for peer, offer in drop_tried(fitting, tried)[:OFFERS_MAX]:
+                tried.add(claims_of(offer))
                 try:
                     manifest, damaged = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
                 except SwarmdError as error:
@@ -289,6 +287,19 @@ def choose_offers(
         and (offer.architecture.hex(), offer.tokenizer.hex()) == (command.architecture, command.tokenizer)
     ]
     return sorted(fitting, key=lambda each: (ranks[each[0]], each[1].round, each[0]), reverse=True)
+
+
+def claims_of(offer: WeightsOffer) -> bytes:
+    """What offers are told apart by: all that they claim, but how good the weights are."""
+    return msgspec.structs.replace(offer, accuracy=None).encode()
+
+
+def drop_tried(offers: Sequence[tuple[str, WeightsOffer]], tried: Set[bytes]) -> list[tuple[str, WeightsOffer]]:
+    """Those whose claims were not tried; of several that claim the same the first."""
+    first: dict[bytes, tuple[str, WeightsOffer]] = {}
+    for peer, offer in offers:
+        first.setdefault(claims_of(offer), (peer, offer))
+    return [each for claims, each in first.items() if claims not in tried]
 
 
 def drop_spent(offers: Sequence[tuple[str, WeightsOffer]], command: FetchWeights) -> list[tuple[str, WeightsOffer]]:

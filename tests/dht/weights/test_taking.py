@@ -22,7 +22,7 @@ from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.weights import fetching, taking
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import HOLDERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
+from swarmd.dht.weights.taking import HOLDERS_MAX, OFFERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL, cut
@@ -135,6 +135,15 @@ async def test_of_peers_with_credit_the_longest_credited_is_taken_whatever_other
     for path in swarm.peer_weights.iterdir():
         path.unlink()
     assert (await swarm.fetched()).weights.peer == "otto", "the next, where the first gives nothing"
+
+
+async def test_after_the_next_look_others_are_tried_where_the_most_trusted_give_nothing(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path, "credited")
+    for number in range(OFFERS_MAX + 1):
+        swarm.credit[f"peer {number}"] = 9 - number
+        swarm.gives(f"peer {number}", moved(VALUES, 0.01 * (number + 1)))
+        swarm.shelves[f"peer {number - 1}"] = OfferedWeights(tmp_path / "nothing")
+    assert (await swarm.fetched()).weights.peer == f"peer {OFFERS_MAX}"
 
 
 async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
