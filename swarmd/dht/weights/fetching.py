@@ -29,6 +29,7 @@ AGAIN_S = 1.0  # after a failure, then twice as long each time: a bounded peer s
 LANES = 2  # chunks on their way from one peer
 DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
 MANIFEST_S = 20.0  # for a manifest
+MANIFEST_ATTEMPTS = 3  # at one peer that says no at once: it may be giving as many chunks as it can, just now
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
     reason = "nobody offers it"
     for peer in peers:
         try:
-            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, MANIFEST_S)
+            encoded = await _ask_for_manifest(source, peer, offer)
             manifest = decode_manifest(encoded, offer.manifest.hex())
             _check_offer(manifest, offer)
             return manifest
@@ -60,6 +61,20 @@ async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsO
             reason = f"{peer}: {error}"
             log.info("no manifest of weights from %s", reason)
     raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} is not to be had: {reason}")
+
+
+async def _ask_for_manifest(source: Chunks, peer: str, offer: WeightsOffer) -> bytes:
+    """A manifest from one peer, asked again where it says no at once. Raises NetworkDown, RecordRejected."""
+    wanted = offer.manifest.hex(), offer.manifest_bytes, MANIFEST_S
+    for attempt in range(MANIFEST_ATTEMPTS - 1):
+        asked_at = anyio.current_time()
+        try:
+            return await source.fetch(peer, *wanted)
+        except NetworkDown:
+            if anyio.current_time() - asked_at > DOUBTED_S:
+                raise
+        await anyio.sleep(AGAIN_S * 2**attempt)
+    return await source.fetch(peer, *wanted)
 
 
 def _check_offer(manifest: WeightsManifest, offer: WeightsOffer) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import threading
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -229,6 +230,27 @@ async def test_the_manifest_comes_from_who_has_it(shelf: OfferedWeights) -> None
     assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
     with pytest.raises(WeightsUnavailable):
         await fetch_manifest(peers, ["gone", "liar"], offered)
+
+
+@pytest.mark.parametrize("busy", [subject.MANIFEST_ATTEMPTS - 1, subject.MANIFEST_ATTEMPTS])
+async def test_who_has_no_time_for_a_manifest_is_asked_a_few_times(shelf: OfferedWeights, busy: int) -> None:
+    offered = offer(shelf, VALUES, 1)
+    peers = Peers(shelf, owner="good")
+    fetch = peers.fetch
+
+    async def give_later(*asked: Any) -> bytes:
+        if peers.asked["owner"] >= busy:
+            return await fetch(*asked)
+        peers.asked["owner"] += 1
+        raise NetworkDown("it has no time now")
+
+    peers.fetch = give_later  # type: ignore[method-assign]
+    if busy < subject.MANIFEST_ATTEMPTS:
+        assert await fetch_manifest(peers, ["owner"], offered) == manifest_of(shelf, offered)
+    else:
+        with pytest.raises(WeightsUnavailable, match="no time now"):
+            await fetch_manifest(peers, ["owner"], offered)
+    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS
 
 
 @pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])
