@@ -30,13 +30,14 @@ class FetchedWeights:
     """A directory of fetched weights.
 
     Args:
-        directory: where they lie.
+        directory: where they lie; read once, and not for each request.
         is_offered: what nobody offers is not given on.
     """
 
     def __init__(self, directory: Path, is_offered: OfferCheck) -> None:
         self.directory = directory
         self._is_offered = is_offered
+        self._manifests = tuple(path.stem for path in directory.glob(f"*{MANIFEST}"))  # digests of those that are here
         self._read = ""  # digest of the manifest that was read last
         self._file: ChunkedFile | None = None
         self._places: dict[str, int] = {}  # chunk's digest → its number
@@ -49,8 +50,10 @@ class FetchedWeights:
         """
         whole, encoded = f"{manifest.whole.digest}{SUFFIX}", manifest.encode()
         if hashlib.sha256(encoded).hexdigest() != digest:  # somebody else's msgpack has more in it, or other lengths
+            self._manifests = ()
             return {whole}
         write_durably(self.directory / f"{digest}{MANIFEST}", encoded)
+        self._manifests = (digest,)
         return {whole, f"{digest}{MANIFEST}"}
 
     def has(self, digest: str) -> bool:
@@ -76,7 +79,7 @@ class FetchedWeights:
         return self._read if digest in self._places else digest
 
     def _look(self) -> None:
-        found = next((path.stem for path in self.directory.glob(f"*{MANIFEST}") if self._is_offered(path.stem)), "")
+        found = next((manifest for manifest in self._manifests if self._is_offered(manifest)), "")
         if found != self._read:
             file = self._file = self._read_file(found)
             self._read = found if file is not None else ""

@@ -71,8 +71,8 @@ WEIGHTS = (
     Mutant(
         "fetched weights are given on for ever",
         "swarmd/weights/fetched.py",
-        "if self._is_offered(path.stem)",
-        "if path.stem",
+        "if self._is_offered(manifest)",
+        "if manifest",
         ("tests/weights/test_fetched.py::test_what_nobody_offers_is_not_given_on",),
     ),
     Mutant(

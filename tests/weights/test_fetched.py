@@ -39,6 +39,16 @@ def test_a_manifest_and_all_chunks_are_given_on_in_the_next_life_too(tmp_path: P
         assert source.part_of("0" * 64) == "0" * 64 and not source.has("0" * 64)
 
 
+def test_the_directory_is_read_once_however_much_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched, manifest, digest, wanted = taken(tmp_path)
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: pytest.fail("it is read again"))
+    assert not fetched.has(digest)
+    fetched.keep(manifest, digest)
+    assert all(fetched.has(manifest.whole.chunk_digest(index)) for index in range(len(manifest.whole)))
+    wanted.clear()
+    assert not fetched.has(digest)
+
+
 def test_what_is_damaged_or_gone_is_not_given_on(tmp_path: Path) -> None:
     fetched, manifest, digest, _ = taken(tmp_path)
     fetched.keep(manifest, digest)
