@@ -143,11 +143,13 @@ class OfferedWeights:
     def get(self, digest: str) -> bytes:
         """A chunk or manifest, checked. Raises NotFoundError, OSError."""
         self._refresh()
-        if _is_manifest(self._directory, digest):
-            content: bytes | None = (self._directory / f"{digest}.manifest").read_bytes()
-            return content or b""
         place = self._places.get(digest)
-        content = read_chunk(*place) if place is not None else None
+        content: bytes | None
+        if _is_manifest(self._directory, digest):
+            content = (self._directory / f"{digest}.manifest").read_bytes()
+            content = content if hashlib.sha256(content).hexdigest() == digest else None
+        else:
+            content = read_chunk(*place) if place is not None else None
         if content is None:
             raise NotFoundError(f"no chunk {digest[:80]!r} is offered in {self._directory}")
         return content
@@ -161,12 +163,15 @@ class OfferedWeights:
             state = (self._directory / OFFER).read_bytes()
         except OSError:
             state = b""
-        if state != self._read_for:
-            self._read_for, self._places, self._parts = state, {}, {}
+        if state != self._read_for:  # threads ask meanwhile: each sees what was here or what is, and no part of it
+            places: dict[str, tuple[Path, ChunkedFile, int]] = {}
+            parts: dict[str, str] = {}
             for path in sorted(self._directory.glob("*.manifest")):
-                self._index(path)
+                self._index(path, places, parts)
+            self._places, self._parts, self._read_for = places, parts, state
 
-    def _index(self, path: Path) -> None:
+    def _index(self, path: Path, places: dict[str, tuple[Path, ChunkedFile, int]], parts: dict[str, str]) -> None:
+        """Take note of the chunks that a manifest names and that are here."""
         try:
             manifest = decode_manifest(path.read_bytes())
         except (OSError, RecordRejected):
@@ -175,8 +180,8 @@ class OfferedWeights:
         files += [(self._directory / f"{delta.base}.delta", delta.file) for delta in manifest.deltas]
         for place, file in files:
             if place.is_file():
-                self._places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
-                self._parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
+                places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
+                parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
 
 
 def _file(directory: Path, digest: str) -> Path:

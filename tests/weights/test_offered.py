@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -106,6 +107,38 @@ def test_nothing_else_is_given(tmp_path: Path, name: str) -> None:
     assert not shelf.has(name)
     with pytest.raises(NotFoundError):
         shelf.get(name)
+
+
+def test_while_one_thread_reads_what_is_offered_another_finds_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = OfferedWeights(tmp_path)
+    whole = manifest_of(shelf, offer(shelf, bfloat16(10, 0), 1)).whole
+    reader, begun, go_on = OfferedWeights(tmp_path), Event(), Event()
+
+    def pause(encoded: bytes, digest: str = "") -> WeightsManifest:
+        if current_thread() is first:
+            begun.set()
+            assert go_on.wait(60)
+        return decode_manifest(encoded, digest)
+
+    monkeypatch.setattr(offered, "decode_manifest", pause)
+    first = Thread(target=reader.has, args=(whole.chunk_digest(0),))
+    first.start()
+    try:
+        assert begun.wait(60) and reader.has(whole.chunk_digest(0)) and reader.get(whole.chunk_digest(0))
+    finally:
+        go_on.set()
+        first.join()
+
+
+def test_a_damaged_manifest_is_not_given(tmp_path: Path) -> None:
+    shelf = OfferedWeights(tmp_path)
+    digest = offer(shelf, bfloat16(10, 0), 1).manifest.hex()
+    with (tmp_path / f"{digest}.manifest").open("r+b") as damaged:
+        damaged.write(b"damaged!")
+    with pytest.raises(NotFoundError):
+        shelf.get(digest)
 
 
 def test_a_damaged_chunk_is_not_given(tmp_path: Path) -> None:
