@@ -250,10 +250,12 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
 
 
 def _make_offering(config: Config, paths: DataPaths) -> WeightsOffering:
-    """What offers this node's weights to peers."""
+    """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
     from swarmd.training.weights.offering import WeightsOffering
 
-    return WeightsOffering(config.training.offer_weights_every, config.swarm.stages, paths.weights)
+    offering = WeightsOffering(config.training.offer_weights_every, config.swarm.stages, paths.weights)
+    offering.withdraw_if_off()
+    return offering
 
 
 def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:

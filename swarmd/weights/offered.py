@@ -97,6 +97,12 @@ class OfferedWeights:
         self._prune(manifest, before, digest.hexdigest())
         return offered
 
+    def withdraw(self) -> None:
+        """Offer nothing any more, and take no room for it. Raises OSError."""
+        (self._directory / OFFER).unlink(missing_ok=True)
+        for path in self._directory.glob("*"):
+            path.unlink(missing_ok=True)
+
     def _delta(self, before: WeightsManifest, whole: ChunkedFile) -> tuple[Delta, ...]:
         """The delta from what was offered before, where it is worth its bytes."""
         old, base = _file(self._directory, before.whole.digest), before.whole.digest

@@ -40,6 +40,15 @@ class WeightsOffering:
         self._offered = OfferedWeights(directory)
         self._busy = False
 
+    def withdraw_if_off(self) -> None:
+        """Where nothing is to be offered, offer nothing of before either; what fails is logged."""
+        if self._every:
+            return
+        try:
+            self._offered.withdraw()
+        except OSError as error:
+            _log.warning("weights are still offered", directory=str(self._place), reason=str(error))
+
     def is_due(self, event: StageTrained) -> bool:
         """Whether the weights after this stage are to be offered; while others are being written they are not."""
         last = event.stage + 1 == self._stages

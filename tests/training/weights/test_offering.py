@@ -11,8 +11,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
+from swarmd.paths import DataPaths
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
@@ -20,9 +22,12 @@ from swarmd.training.models.model import Policy
 from swarmd.training.weights import announced
 from swarmd.training.weights.announced import read_announced
 from swarmd.training.weights.offering import WeightsOffering
+from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
 from tests.training.conftest import order
+from tests.weights.making import bfloat16
+from tests.weights.test_offered import offer
 
 Maker = Callable[..., TrainingEngine]
 
@@ -94,6 +99,15 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
 def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "w").write_bytes(b"no directory")
     assert not WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
+
+
+@pytest.mark.parametrize("every", [0, 2])
+def test_what_was_offered_stays_only_where_weights_are_to_be_offered(tmp_path: Path, every: int) -> None:
+    shelf = OfferedWeights(tmp_path / "weights")
+    offer(shelf, bfloat16(1000, 0), 1)
+    training = TrainingConfig(offer_weights_every=every)
+    _make_offering(Config(SwarmConfig(id="s"), training=training), DataPaths(tmp_path))
+    assert (OfferedWeights(tmp_path / "weights").current() is not None) == bool(every)
 
 
 def test_it_is_due_after_the_last_stage_of_every_so_manieth_round(tmp_path: Path) -> None:
