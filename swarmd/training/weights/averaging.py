@@ -20,10 +20,17 @@ DEVIATIONS_IN_ALL = 1.0  # beyond which all tasks together have
 
 
 def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
-    """The weighted mean, with this share of theirs; 1 gives theirs as they are. Of the tensors that they have."""
+    """The weighted mean, with this share of theirs; 1 gives theirs as they are. Of the tensors that they have.
+
+    What is no floating-point number, such as a buffer of counts or a mask, has no mean and stays as it is.
+    """
     if share >= 1:
         return dict(theirs)
-    return {name: torch.lerp(own[name], value.to(own[name].dtype), share) for name, value in theirs.items()}
+    return {name: _mean(own[name], value, share) for name, value in theirs.items()}
+
+
+def _mean(own: torch.Tensor, theirs: torch.Tensor, share: float) -> torch.Tensor:
+    return torch.lerp(own, theirs.to(own.dtype), share) if own.is_floating_point() else own
 
 
 def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:

@@ -34,6 +34,13 @@ def test_a_mean_is_one_and_the_whole_is_theirs() -> None:
     assert own["w"].tolist() == [0.0, 4.0]
 
 
+@pytest.mark.parametrize("count", [torch.tensor([3]), torch.tensor([True])])
+def test_what_is_no_floating_point_number_has_no_mean_and_stays(count: torch.Tensor) -> None:
+    own, theirs = {"w": torch.tensor([0.0]), "n": count}, {"w": torch.tensor([8.0]), "n": torch.zeros_like(count)}
+    mean = mix(own, theirs, 0.5)
+    assert mean["w"].tolist() == [4.0] and torch.equal(mean["n"], count)
+
+
 @pytest.mark.parametrize(
     ("found", "worse"),
     [
