@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import tempfile
 import time
@@ -12,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.errors import WeightsUnavailable
+from swarmd.errors import PathUnusable, WeightsUnavailable
 
 if TYPE_CHECKING:
-    from swarmd.core.events import WeightsFetched
+    from swarmd.core.events import WeightsFetched, WeightsRefused
     from swarmd.dht.weights.taking import FetchListener, FetchProgress
     from swarmd.manifest import Manifest
     from swarmd.training.models.model import Policy
@@ -44,21 +46,51 @@ def fetch(
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.model import load_policy
 
-    if out.exists():
+    if os.path.lexists(out):
         raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
     quieten()
     manifest = read_manifest(swarm)
     recipe = manifest.recipe
-    policy = load_policy(TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32"))
-    with tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
+    with written_whole(out) as model, tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
+        policy = load_policy(
+            TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32")
+        )
         place = Path(scratch)
         with progress_shown() as told:
             event = anyio.run(take, manifest, place, bootnode or (), policy, timeout_s, told)
-        write_model(place, event, policy, out)
+        write_model(place, event, policy, model)
     weights = event.weights
     claimed = "" if weights.accuracy is None else f", of which they say that {weights.accuracy:.3f} are right held-out"
     typer.echo(f"{out}: the weights of {weights.peer} after round {weights.round}{claimed}")
     typer.echo(f"{event.received_bytes:,} bytes in {event.seconds:.1f} s, sha256 {weights.digest}")
+
+
+@contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """A directory beside `out`, which becomes it when all of it is written; what fails meanwhile leaves nothing.
+
+    Made before anything is fetched: where it cannot be, nobody waits for weights that have no place.
+
+    Raises:
+        PathUnusable: it cannot be made, or cannot become `out`.
+    """
+    place = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with _told_of(out):
+            place.mkdir(parents=True)
+        yield place
+        with _told_of(out):
+            place.rename(out)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _told_of(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PathUnusable(f"{out} cannot be made: {error.strerror}", "Name another directory with --out") from error
 
 
 @contextmanager
@@ -147,19 +179,32 @@ async def take(
         raise single_error(errors) from None
     if isinstance(answers.last, WeightsFetched):
         return answers.last
-    reason = answers.last.reason if isinstance(answers.last, WeightsRefused) else "no node of the swarm answers"
-    raise WeightsUnavailable(f"no weights of {manifest.name}: {reason}", "Try again while its coordinator runs")
+    raise _unavailable(manifest.name, answers.last if isinstance(answers.last, WeightsRefused) else None)
+
+
+def _unavailable(name: str, refused: WeightsRefused | None) -> WeightsUnavailable:
+    reason = "no node of the swarm answers" if refused is None else refused.reason
+    full = refused is not None and refused.cause == "no-room"
+    fix = "Set TMPDIR to a directory with more room" if full else "Try again while its coordinator runs"
+    return WeightsUnavailable(f"no weights of {name}: {reason}", fix)
 
 
 def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -> None:
-    """Write what was fetched as a model. Raises RecordRejected, ModelError, OSError."""
-    import shutil
+    """Write what was fetched as a model into a directory.
 
+    Raises:
+        RecordRejected, ModelError: it is no model, or another one.
+        NoSpaceLeft, LogWriteFailed: it cannot be written.
+        OSError: what was fetched cannot be read.
+    """
+    from swarmd.eventlog.files import write_failure
     from swarmd.paths import DataPaths
     from swarmd.training.weights.announced import read_announced
 
     path = DataPaths(place).peer_weights / f"{event.weights.digest}.safetensors"
     read_announced(path, policy.trained_weights())  # safe, finite and this model's
-    out.mkdir(parents=True)
-    policy.describe(out)
-    shutil.copyfile(path, out / "model.safetensors")
+    try:
+        policy.describe(out)
+        shutil.copyfile(path, out / "model.safetensors")
+    except OSError as error:
+        raise write_failure(error, out, "writing") from error

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
@@ -14,10 +18,11 @@ import torch
 from swarmd.cli.model_fetch import fetch, progress_shown, take
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
-from swarmd.core.events import Registered
+from swarmd.core.events import Registered, WeightsFetched
+from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.weights.taking import FetchProgress
-from swarmd.errors import WeightsUnavailable
+from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
@@ -25,6 +30,7 @@ from swarmd.training.weights.announced import DTYPE, write_announced
 from swarmd.training.weights.offering import digest_policy, digest_tokenizer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
+from tests.test_manifest import signed
 from tests.web.observing.test_observer import made, manifest_of
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +66,57 @@ async def test_the_coordinators_weights_become_a_model_and_none_are_an_error(
         assert torch.equal(weight, taught[name].to(torch.bfloat16).to(weight.dtype)), name
     with pytest.raises(WeightsUnavailable, match="exists"):
         fetch(path, tmp_path / "model")
+
+
+@pytest.fixture
+def swarm(tmp_path: Path) -> Path:
+    write_manifest(tmp_path / "swarm.toml", signed())
+    return tmp_path / "swarm.toml"
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Weights are there at once, and their loading is nothing. Returns scratch directories that they were asked for."""
+    weights, places = PeerWeights("them", 7, "0" * 64, 10, None), list[Path]()
+
+    def run(ask: object, manifest: object, place: Path, *args: object) -> WeightsFetched:
+        places.append(place)
+        (place / "network" / "weights").mkdir(parents=True)
+        (place / "network" / "weights" / f"{weights.digest}.safetensors").write_bytes(b"weights")
+        return WeightsFetched("weights/0", weights, 10, 1.0)
+
+    policy = SimpleNamespace(
+        trained_weights=dict, describe=lambda directory: (directory / "config.json").write_bytes(b"{}")
+    )
+    monkeypatch.setattr(anyio, "run", run)
+    monkeypatch.setattr("swarmd.training.models.model.load_policy", lambda config: policy)
+    monkeypatch.setattr("swarmd.training.weights.announced.read_announced", lambda path, own: {})
+    return places
+
+
+def test_a_model_is_there_whole_or_not_at_all(
+    swarm: Path, fetched: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "far" / "model"
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copyfile", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(NoSpaceLeft):
+            fetch(swarm, out, None, 60.0)
+    assert list(out.parent.iterdir()) == []
+    fetch(swarm, out, None, 60.0)
+    assert list(out.parent.iterdir()) == [out] and not any(place.exists() for place in fetched)
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
+    swarm: Path, fetched: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out, error in ((tmp_path / "link", WeightsUnavailable), (swarm / "model", PathUnusable)):
+        with pytest.raises(error) as refused:
+            fetch(swarm, out, None, 60.0)
+        assert str(out) in refused.value.message and "--out" in refused.value.fix
+    assert not fetched
 
 
 @pytest.mark.parametrize("terminal", [True, False])
