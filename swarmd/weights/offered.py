@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from swarmd.errors import NotFoundError, RecordRejected
@@ -72,28 +74,20 @@ class OfferedWeights:
         size_bytes = self.announced.stat().st_size
         if size_bytes > WEIGHTS_BYTES_MAX:
             raise RecordRejected("oversized", f"weights of {size_bytes} bytes, the limit is {WEIGHTS_BYTES_MAX}")
-        there = set(self._directory.iterdir())
-        try:
-            return self._offer(architecture, tokenizer, round, dtype, accuracy)
-        except Exception:
-            for path in set(self._directory.iterdir()) - there:  # else each failure would leave a whole file
-                path.unlink(missing_ok=True)
-            raise
-
-    def _offer(self, architecture: str, tokenizer: str, round: int, dtype: str, accuracy: float | None) -> WeightsOffer:
-        before = self._manifest(self.current())
-        whole = cut(self.announced)
-        path = _file(self._directory, whole.digest)
-        sync_file(self.announced)
-        self.announced.replace(path)
-        deltas = self._delta(before, whole) if before is not None else ()
-        manifest = WeightsManifest(FORMAT, architecture, tokenizer, round, dtype, whole, deltas)
-        encoded = manifest.encode()
-        digest = hashlib.sha256(encoded)
-        write_durably(self._directory / f"{digest.hexdigest()}.manifest", encoded)
-        digests = (bytes.fromhex(architecture), bytes.fromhex(tokenizer), digest.digest())
-        offered = WeightsOffer(OFFER_FORMAT, round, *digests, len(encoded), accuracy)
-        write_durably(self._directory / OFFER, offered.encode())
+        with _leaving_nothing(self._directory):
+            before = self._manifest(self.current())
+            whole = cut(self.announced)
+            path = _file(self._directory, whole.digest)
+            sync_file(self.announced)
+            self.announced.replace(path)
+            deltas = self._delta(before, whole) if before is not None else ()
+            manifest = WeightsManifest(FORMAT, architecture, tokenizer, round, dtype, whole, deltas)
+            encoded = manifest.encode()
+            digest = hashlib.sha256(encoded)
+            write_durably(self._directory / f"{digest.hexdigest()}.manifest", encoded)
+            digests = (bytes.fromhex(architecture), bytes.fromhex(tokenizer), digest.digest())
+            offered = WeightsOffer(OFFER_FORMAT, round, *digests, len(encoded), accuracy)
+            write_durably(self._directory / OFFER, offered.encode())
         self._prune(manifest, before, digest.hexdigest())
         return offered
 
@@ -165,29 +159,47 @@ class OfferedWeights:
         return self._parts.get(digest, digest)
 
     def _refresh(self) -> None:
-        try:
-            state = (self._directory / OFFER).read_bytes()
-        except OSError:
-            state = b""
+        state = _read(self._directory / OFFER)
         if state != self._read_for:  # threads ask meanwhile: each sees what was here or what is, and no part of it
             places: dict[str, tuple[Path, ChunkedFile, int]] = {}
             parts: dict[str, str] = {}
             for path in sorted(self._directory.glob("*.manifest")):
-                self._index(path, places, parts)
+                _index(path, places, parts)
             self._places, self._parts, self._read_for = places, parts, state
 
-    def _index(self, path: Path, places: dict[str, tuple[Path, ChunkedFile, int]], parts: dict[str, str]) -> None:
-        """Take note of the chunks that a manifest names and that are here."""
-        try:
-            manifest = decode_manifest(path.read_bytes())
-        except (OSError, RecordRejected):
-            return
-        files = [(_file(self._directory, manifest.whole.digest), manifest.whole)]
-        files += [(self._directory / f"{delta.base}.delta", delta.file) for delta in manifest.deltas]
-        for place, file in files:
-            if place.is_file():
-                places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
-                parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
+
+@contextmanager
+def _leaving_nothing(directory: Path) -> Iterator[None]:
+    """Where the block fails before its offer is in place, what it has put there goes: else each leaves a whole file."""
+    there, offered = set(directory.iterdir()), _read(directory / OFFER)
+    try:
+        yield
+    except Exception:
+        if _read(directory / OFFER) == offered:
+            for path in set(directory.iterdir()) - there:
+                path.unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _index(path: Path, places: dict[str, tuple[Path, ChunkedFile, int]], parts: dict[str, str]) -> None:
+    """Take note of the chunks that a manifest names and that are here."""
+    try:
+        manifest = decode_manifest(path.read_bytes())
+    except (OSError, RecordRejected):
+        return
+    files = [(_file(path.parent, manifest.whole.digest), manifest.whole)]
+    files += [(path.with_name(f"{delta.base}.delta"), delta.file) for delta in manifest.deltas]
+    for place, file in files:
+        if place.is_file():
+            places |= {file.chunk_digest(index): (place, file, index) for index in range(len(file))}
+            parts |= {file.chunk_digest(index): path.stem for index in range(len(file))}
 
 
 def _file(directory: Path, digest: str) -> Path:

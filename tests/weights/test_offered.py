@@ -87,6 +87,24 @@ def test_what_cannot_be_offered_leaves_nothing_behind(tmp_path: Path, monkeypatc
     assert shelf.current() == first
 
 
+def test_what_fails_once_the_offer_is_in_place_takes_nothing_of_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = OfferedWeights(tmp_path)
+    write = offered.write_durably
+
+    def fail_after(path: Path, *parts: bytes) -> None:
+        write(path, *parts)
+        if path.name == offered.OFFER:
+            raise NoSpaceLeft("the directory cannot be synced", "Free space")
+
+    monkeypatch.setattr(offered, "write_durably", fail_after)
+    with pytest.raises(NoSpaceLeft):
+        offer(shelf, bfloat16(COUNT, 0), 1)
+    made = shelf.current()
+    assert made is not None and shelf.has(manifest_of(shelf, made).whole.chunk_digest(0))
+
+
 def test_a_delta_that_is_not_worth_it_is_left_out(tmp_path: Path) -> None:
     shelf = OfferedWeights(tmp_path)
     offer(shelf, bfloat16(COUNT, 0), 1)
