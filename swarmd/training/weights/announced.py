@@ -18,6 +18,7 @@ from swarmd.errors import ModelError, RecordRejected
 from swarmd.weights.tensors import check_finite, read_tensors
 
 DTYPE = "BF16"
+REASON_MAX = 200  # characters of what the library says, which may hold megabytes of a peer's header
 
 
 def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
@@ -66,5 +67,5 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
     try:
         loaded = load_file(path)
     except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
-        raise RecordRejected("malformed", f"no safetensors file: {error}") from error
+        raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
     return {name: weight.to(own[name].dtype) for name, weight in loaded.items()}

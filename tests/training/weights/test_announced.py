@@ -9,7 +9,7 @@ import torch
 
 from swarmd.errors import ModelError, RecordRejected
 from swarmd.training.weights.announced import read_announced, write_announced
-from tests.weights.making import count_changed
+from tests.weights.making import count_changed, write_raw
 
 OWN = {"b": torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), "a": torch.arange(5)}
 
@@ -39,6 +39,15 @@ def test_a_model_with_nan_is_not_announced(tmp_path: Path) -> None:
     with pytest.raises(RecordRejected) as refused:
         write_announced({"a": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
     assert refused.value.reason == "non-finite"
+
+
+def test_a_header_that_only_the_library_refuses_is_quoted_in_part(tmp_path: Path) -> None:
+    tensor = '"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}'
+    header = f'{{"__metadata__":"{"A" * 5_000_000}",{tensor}}}'
+    path = write_raw(tmp_path / "w", header.encode(), bytes(8))
+    with pytest.raises(RecordRejected) as refused:
+        read_announced(path, {"w": torch.zeros(4)})
+    assert refused.value.reason == "malformed" and len(refused.value.message) < 300
 
 
 @pytest.mark.parametrize(
