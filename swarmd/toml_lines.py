@@ -8,6 +8,7 @@ from collections import Counter
 TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
 KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
 UNKNOWN = re.compile(r"unknown key '([^']+)'")
+ELEMENT = re.compile(r"\[\d+\]$")
 NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 
 
@@ -20,7 +21,8 @@ def line_of(text: str, message: str) -> int:
     """
     lines = lines_of(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)
-    return next((lines[key] for key in named if key in lines), 0)
+    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # of an array in one line, its own
+    return next((lines[key] for key in keys if key in lines), 0)
 
 
 def lines_of(text: str) -> dict[str, int]:

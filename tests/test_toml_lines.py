@@ -53,6 +53,7 @@ def test_a_message_without_a_key_of_the_file_has_no_line() -> None:
     [
         ("  questions=4", "questionz = 4", 15, "unknown key 'training.questionz'"),
         ('"steps" = 3', 'steps = "many"', 14, "training.steps: Expected `int`"),
+        ('"steps" = 3', 'weights_from = ["coordinatr"]', 14, "training.weights_from[0]"),
         ("weight = 2.0", "weight = -1.0", 11, "swarm.tasks[1].weight"),
         ("weight = 2.0", "heavy = 1.0", 11, "unknown key 'swarm.tasks[1].heavy'"),
         ("  questions=4", "questions = 4\npeer_questions = 4", 16, "training.peer_questions"),
