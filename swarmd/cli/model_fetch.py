@@ -42,10 +42,13 @@ def fetch(
     import anyio
 
     from swarmd.config import TrainingConfig
+    from swarmd.dht.addresses import split_address
     from swarmd.manifest import read_manifest
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.model import load_policy
 
+    for address in bootnode or ():
+        split_address(address, "--bootnode")
     if os.path.lexists(out):
         raise WeightsUnavailable(f"{out} exists", "Name another directory with --out")
     quieten()

@@ -44,8 +44,11 @@ def _check_places(key: str, addresses: Iterable[str]) -> None:
             raise ConfigError(f"{key}: {address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
 
 
-def split_address(address: str) -> tuple[str, str]:
+def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
     """(multiaddr, peer id) of a multiaddr that ends in /p2p/<peer id>.
+
+    Args:
+        key: where it was given, for people.
 
     Raises:
         ConfigError: it does not.
@@ -53,7 +56,7 @@ def split_address(address: str) -> tuple[str, str]:
     place, _, peer = address.rpartition("/p2p/")
     if not place.startswith("/") or not is_peer_id(peer):
         fix = "It must end in /p2p/ and the peer id that `swarmd identity show` prints"
-        raise ConfigError(f"dht.bootstrap: {address!r} is not the address of a node", fix)
+        raise ConfigError(f"{key}: {address!r} is not the address of a node", fix)
     return place, peer
 
 

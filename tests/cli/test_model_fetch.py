@@ -22,7 +22,7 @@ from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.weights.taking import FetchProgress
-from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
+from swarmd.errors import ConfigError, NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
@@ -116,6 +116,12 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
         with pytest.raises(error) as refused:
             fetch(swarm, out, None, 60.0)
         assert str(out) in refused.value.message and "--out" in refused.value.fix
+    assert not fetched
+
+
+def test_a_node_that_is_none_is_named_by_its_option(swarm: Path, fetched: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--bootnode: 'nowhere'"):
+        fetch(swarm, tmp_path / "model", ["nowhere"], 60.0)
     assert not fetched
 
 
