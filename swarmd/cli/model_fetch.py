@@ -46,6 +46,7 @@ def fetch(
     from swarmd.manifest import read_manifest
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.model import load_policy
+    from swarmd.training.models.source import AUTO
 
     for address in bootnode or ():
         split_address(address, "--bootnode")
@@ -54,6 +55,11 @@ def fetch(
     quieten()
     manifest = read_manifest(swarm)
     recipe = manifest.recipe
+    if recipe.model == AUTO:
+        raise WeightsUnavailable(
+            f"each node of {manifest.name} chooses its own model, and its manifest does not say its coordinator's",
+            "Take part in it: `swarmd swarm join`",
+        )
     with written_whole(out) as model, tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
         policy = load_policy(
             TrainingConfig(model=recipe.model, revision=recipe.revision, device="cpu", dtype="float32")
