@@ -106,9 +106,17 @@ WEIGHTS = (
     Mutant(
         "anybody's weights are taken",
         "swarmd/dht/weights/taking.py",
-        "            if places and peer != session.peer_id:\n                ranks[peer] = (places[0], credit)\n",
+        "            if places and peer != session.peer_id and not session.bars(peer, now):\n"
+        "                ranks[peer] = (places[0], credit)\n",
         "            if peer != session.peer_id:\n                ranks[peer] = (max(places, default=-9), credit)\n",
         ("tests/dht/weights/test_taking.py::test_the_coordinators_are_taken_and_no_strangers",),
+    ),
+    Mutant(
+        "weights of a proven equivocator are taken",
+        "swarmd/dht/weights/taking.py",
+        " and not session.bars(peer, now):",
+        ":",
+        ("tests/dht/weights/test_taking.py::test_of_whoever_has_signed_two_reports_none_are_taken",),
     ),
     Mutant(
         "whoever claims most is asked first",

@@ -177,14 +177,17 @@ class WeightsTaking:
                 await session.must_be_member(peer)
 
     def _ranks(self, offers: Mapping[str, WeightsOffer]) -> dict[str, tuple[int, int]]:
-        """Those of the peers that are trusted, each with its place; the greatest comes first."""
-        session = self._session
+        """Those of the peers that are trusted, each with its place; the greatest comes first.
+
+        Of whoever has signed two reports for one place nothing counts for a while, and its weights least of all.
+        """
+        session, now = self._session, self._session.policy.round or 0
         ranks: dict[str, tuple[int, int]] = {}
         for peer in offers:
             credit = session.seniority.rounds_of(peer)
             words = {peer, *([COORDINATOR] if peer == session.coordinator else ()), *([CREDITED] if credit else ())}
             places = [-place for place, word in enumerate(session.config.training.weights_from) if word in words]
-            if places and peer != session.peer_id:
+            if places and peer != session.peer_id and not session.bars(peer, now):
                 ranks[peer] = (places[0], credit)
         return ranks
 

@@ -60,6 +60,9 @@ class Swarm:
         self.told: dict[str, WeightsOffer] = {}
         self.offers = MembersOffers(lambda peer, reason, detail: None)
         self.credit: dict[str, int] = {}
+        self.barred: set[tuple[str, int]] = set()  # peer and round
+        self.policy = SimpleNamespace(round=8)
+        self.bars = lambda peer, round: (peer, round) in self.barred
         self.swarm, self.peer_id, self.coordinator = "s", "me", "boss"
         self.peer_weights = directory / "taken"
         self.fetched_weights = FetchedWeights(self.peer_weights, self.offers.names)
@@ -144,6 +147,20 @@ async def test_after_the_next_look_others_are_tried_where_the_most_trusted_give_
         swarm.gives(f"peer {number}", moved(VALUES, 0.01 * (number + 1)))
         swarm.shelves[f"peer {number - 1}"] = OfferedWeights(tmp_path / "nothing")
     assert (await swarm.fetched()).weights.peer == f"peer {OFFERS_MAX}"
+
+
+@pytest.mark.parametrize("average", [False, True])
+async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, average: bool) -> None:
+    swarm = Swarm(tmp_path, "credited", "coordinator")
+    swarm.credit["liar"] = 9
+    swarm.gives("liar", VALUES)
+    swarm.barred.add(("liar", 8))
+    command = msgspec.structs.replace(COMMAND, average=average)
+    assert (await swarm.refused(command)).cause == "none-offered" and not swarm.asked
+    swarm.gives("boss", moved(VALUES, 0.01))
+    assert (await swarm.fetched(command)).weights.peer == "boss"
+    swarm.policy.round = 80
+    assert (await swarm.fetched(COMMAND)).weights.peer == "liar", "once it counts again"
 
 
 async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
