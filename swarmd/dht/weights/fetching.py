@@ -1,7 +1,7 @@
 """Fetching a file of weights from all peers that have it at once, chunk by chunk, until it is whole or time is over.
 
 Whoever sends something else than what its manifest names is not asked again; whoever does not answer, or has no room,
-is asked again later, a bounded number of times. A chunk that a slow peer is at is asked of another one, too, and where
+is asked again later, for a bounded time. A chunk that a slow peer is at is asked of another one, too, and where
 that is slow of one more; of the owner in any case, so that no number of peers that hang keeps a chunk from coming. What
 has come stays on the disk, and the next attempt goes on with it.
 """
@@ -25,7 +25,9 @@ from swarmd.weights.offer import WeightsOffer
 
 CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more
+PATIENCE_S = 60.0  # with a peer that gives nothing: one that many fetch from at once says no to most of them for long
 AGAIN_S = 1.0  # after a failure, then twice as long each time: a bounded peer says no until its bounds allow more
+AGAIN_DOUBLED = 3  # times at most
 LANES = 2  # chunks on their way from one peer
 DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
 MANIFEST_S = 20.0  # for a manifest
@@ -168,6 +170,7 @@ class _Lanes:
         self._left = sorted(into.missing, reverse=True)
         self._under_way: dict[int, dict[str, tuple[float, anyio.CancelScope]]] = {}  # chunk → peer → since when
         self._dropped: set[str] = set()
+        self._gave_at: dict[str, float] = {}  # peer → when it gave something last, or was asked first
         self._changed = anyio.Event()
         self._over = anyio.Event()
         self.failed: list[Exception] = []  # by the disk, which no other peer mends
@@ -175,6 +178,7 @@ class _Lanes:
     async def run(self, peer: str) -> None:
         """Fetch from a peer until nothing is missing, or it is asked no more."""
         failures = 0
+        self._gave_at[peer] = anyio.current_time()
         while self._into.missing and peer not in self._dropped and not self.failed:
             index = self._choose(peer)
             if index is None:
@@ -183,11 +187,14 @@ class _Lanes:
                     await changed.wait()
             elif await self._fetch(peer, index):
                 failures = 0
-            elif (failures := failures + 1) == FAILURES_MAX:
+            elif (failures := failures + 1) >= FAILURES_MAX and self._gives_nothing(peer):
                 self._dropped.add(peer)
             else:
-                with anyio.move_on_after(AGAIN_S * 2 ** (failures - 1)):
+                with anyio.move_on_after(AGAIN_S * 2 ** min(failures - 1, AGAIN_DOUBLED)):
                     await self._over.wait()
+
+    def _gives_nothing(self, peer: str) -> bool:
+        return anyio.current_time() - self._gave_at[peer] >= PATIENCE_S
 
     def _choose(self, peer: str) -> int | None:
         """A chunk that nobody fetches, else one that all its askers have been at for long; None where there is neither.
@@ -231,6 +238,7 @@ class _Lanes:
             chunk = await self._source.fetch(peer, file.chunk_digest(index), file.chunk_size(index), CHUNK_S)
             if index in self._into.missing:
                 await to_thread.run_sync(self._into.put, index, chunk)
+            self._gave_at[peer] = anyio.current_time()
             return True
         except NetworkDown as error:
             log.debug("chunk %d not from %s: %s", index, peer, error)

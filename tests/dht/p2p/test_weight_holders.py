@@ -29,6 +29,12 @@ VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
 NOBODY = PeerBounds(0, 0, 0)
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
+
+
 class Node(NamedTuple):
     """A node that gives weights."""
 
@@ -89,10 +95,7 @@ async def test_whom_a_busy_owner_has_no_time_for_gets_all_from_one_that_has_fetc
     assert owner.server._holders.some(made.manifest.hex(), second.peer_id) == [first.peer_id]
 
 
-async def test_one_that_has_other_chunks_is_named_and_not_believed(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+async def test_one_that_has_other_chunks_is_named_and_not_believed(start: Start, tmp_path: Path) -> None:
     owner, first, second, made = await three(start, tmp_path)
     await first.take(owner, made)
     (path,) = first.fetched.directory.glob("*.safetensors")

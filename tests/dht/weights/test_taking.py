@@ -46,6 +46,7 @@ COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
 
 
 class Swarm:
