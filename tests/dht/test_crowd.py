@@ -82,11 +82,14 @@ async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_al
     async def readexactly(size_bytes: int) -> bytes:
         return digest
 
+    async def read(size_bytes: int) -> bytes:
+        return b""  # it has closed
+
     for number in range(100):
         taker, peer = Taker(), f"peer {number}"
         door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
         stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
-        await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly)), cast(Any, taker))
+        await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
         given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
         if number == 59:
             assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)

@@ -130,13 +130,15 @@ class BodyServer:
         """
         try:
             with anyio.move_on_after(SERVE_S):
-                await self._answer(stream.peer_id.to_base58(), reader, writer)
+                if await self._answer(stream.peer_id.to_base58(), reader, writer):
+                    await _until_taken(reader)
         except (OSError, EOFError) as error:
             log.debug("a body was not taken to its end: %r", error)
         finally:
             await _close(writer)
 
-    async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer(self, peer: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Give what is asked for, or say that it is not to be had. Returns whether a body was given."""
         digest = (await _in_time(reader.readexactly(DIGEST_BYTES), REQUEST_S, "idle", "it asked for nothing")).hex()
         caller = self._door.caller(peer)
         if not self._admits(peer):
@@ -145,9 +147,10 @@ class BodyServer:
             await self._name_others(caller, digest, writer)
         else:
             try:
-                await self._send(caller, digest, writer)
+                return await self._send(caller, digest, writer)
             finally:
                 self._serving.give_back(caller)
+        return False
 
     async def _name_others(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
         """Give no body, but the names of some that have it."""
@@ -155,22 +158,23 @@ class BodyServer:
             writer, ABSENT.to_bytes(8, "big") + encode_names(self._holders.some(self._part_of(digest), caller.peer))
         )
 
-    async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> None:
+    async def _send(self, caller: RemotePeer, digest: str, writer: asyncio.StreamWriter) -> bool:
         async with self._reading:
             body = await self._read(digest)
         if body is None or not self._bytes.try_acquire(caller, len(body)):
             await self._name_others(caller, digest, writer)
-            return
+            return False
         try:
             if not self._flow.try_charge(caller, len(body)):
                 self._door.refusal(caller.peer, "bytes-out", "too many bytes of bodies")
                 await self._name_others(caller, digest, writer)
-                return
+                return False
             writer.write(len(body).to_bytes(8, "big"))
             for start in range(0, len(body), CHUNK_BYTES):
                 await _give(writer, body[start : start + CHUNK_BYTES])
             if caller.known:
                 self._holders.note(self._part_of(digest), caller.peer)
+            return True
         finally:
             self._bytes.give_back(caller, len(body))
 
@@ -187,6 +191,15 @@ async def _give(writer: asyncio.StreamWriter, chunk: bytes) -> None:
     except RecordRejected:
         writer.transport.abort()  # what is left would never be written
         raise
+
+
+async def _until_taken(reader: asyncio.StreamReader) -> None:
+    """Wait until the other side has closed, for it has all then; no longer than for a part of a body.
+
+    A stream that this side closes first is reset by p2pd, now and then before the last 32 KiB are out.
+    """
+    with anyio.move_on_after(CHUNK_S):
+        await reader.read(1)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -62,10 +62,35 @@ async def test_a_stream_has_its_place_until_all_is_taken() -> None:
     stream = await begin()
     await asyncio.sleep(0.1)
     assert not stream.serving.done()
+    assert await all_of(stream) == len(BODY).to_bytes(8, "big") + BODY
+    stream.peers.close()
+    await stream.serving
+
+
+async def all_of(stream: Stream) -> bytes:
     stream.peers.setblocking(False)
     got = b""
-    while piece := await asyncio.get_running_loop().sock_recv(stream.peers, 65536):
-        got += piece
-    await stream.serving
-    assert got == len(BODY).to_bytes(8, "big") + BODY
+    while len(got) < 8 + len(BODY):
+        got += await asyncio.get_running_loop().sock_recv(stream.peers, 65536)
+    return got
+
+
+async def test_a_stream_is_open_until_who_asked_has_closed_it() -> None:
+    """p2pd may drop the last of a stream that the giver closes first."""
+    stream = await begin()
+    await all_of(stream)
+    await asyncio.sleep(0.1)
+    assert not stream.serving.done() and not stream.writer.is_closing()
+    stream.peers.close()
+    with anyio.fail_after(fetch.CHUNK_S / 2):
+        await stream.serving
+
+
+async def test_a_stream_that_nobody_closes_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_S", 0.2)
+    stream = await begin()
+    await all_of(stream)
+    with anyio.fail_after(30.0):
+        await stream.serving
+    assert stream.writer.is_closing()
     stream.peers.close()
