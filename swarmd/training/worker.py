@@ -253,7 +253,8 @@ def _make_offering(config: Config, paths: DataPaths) -> WeightsOffering:
     """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
     from swarmd.training.weights.offering import WeightsOffering
 
-    offering = WeightsOffering(config.training.offer_weights_every, config.swarm.stages, paths.weights)
+    every, free = config.training.offer_weights_every, config.storage.free_bytes_min
+    offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
     offering.withdraw_if_off()
     return offering
 

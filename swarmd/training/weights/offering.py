@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import structlog
 
 from swarmd.core.events import StageTrained
-from swarmd.errors import SwarmdError
+from swarmd.errors import NoSpaceLeft, SwarmdError
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.training.weights.announced import DTYPE, write_announced_file
@@ -31,12 +32,14 @@ class WeightsOffering:
         every: rounds between offers; 0 for none.
         stages: of a round; its last one counts.
         directory: where what is offered lies.
+        free_bytes_min: of its file system that are left free; where that cannot be, nothing new is offered.
     """
 
-    def __init__(self, every: int, stages: int, directory: Path) -> None:
+    def __init__(self, every: int, stages: int, directory: Path, free_bytes_min: int = 0) -> None:
         self._every = every
         self._stages = stages
         self._place = directory
+        self._free_bytes_min = free_bytes_min
         self._offered = OfferedWeights(directory)
         self._busy = False
 
@@ -70,6 +73,7 @@ class WeightsOffering:
         """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""
         taken = self._place / TAKEN
         try:
+            self._see_room(taken.stat().st_size)
             write_announced_file(taken, self._offered.announced)
             shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
@@ -85,6 +89,16 @@ class WeightsOffering:
                 taken.unlink(missing_ok=True)
                 (self._place / ANNOUNCED).unlink(missing_ok=True)
             self._busy = False
+
+    def _see_room(self, size_bytes: int) -> None:
+        """Is there room for a file no larger than this? Raises NoSpaceLeft, OSError."""
+        free = shutil.disk_usage(self._place).free
+        if free - size_bytes < self._free_bytes_min:
+            raise NoSpaceLeft(
+                f"no room in {self._place} for weights of {size_bytes} bytes: {free} are free, {self._free_bytes_min} "
+                "are kept free",
+                "Free space there or lower storage.free_bytes_min",
+            )
 
 
 def digest_policy(policy: Policy) -> str:

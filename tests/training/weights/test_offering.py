@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
@@ -94,6 +97,18 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
     assert offering.take(checkpoint)
     offering.offer(trained(), cast(Policy, None))
     assert not list((tmp_path / "w").iterdir()) and offering.is_due(trained())
+
+
+def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size_bytes = (checkpoint / WEIGHTS).stat().st_size
+    monkeypatch.setattr(announced, "save_file", lambda *args, **named: pytest.fail("there is no room"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size_bytes + 99))
+    offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
+    assert offering.take(checkpoint)
+    with capture_logs() as told:
+        offering.offer(trained(), cast(Policy, None))
+    assert [each["event"] for each in told] == ["weights are not offered"] and "no room" in told[0]["reason"]
+    assert not list((tmp_path / "w").iterdir())
 
 
 def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
