@@ -9,7 +9,8 @@ has come stays on the disk, and the next attempt goes on with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -30,8 +31,8 @@ AGAIN_S = 1.0  # after a failure, then twice as long each time: a bounded peer s
 AGAIN_DOUBLED = 3  # times at most
 LANES = 2  # chunks on their way from one peer
 DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
-MANIFEST_S = 20.0  # for a manifest
-MANIFEST_ATTEMPTS = 3  # at one peer that says no at once: it may be giving as many chunks as it can, just now
+MANIFEST_S = 20.0  # for a manifest from its owner
+MANIFEST_ATTEMPTS = 3  # at an owner before others are asked, and in all at one that takes long to say no
 
 log = logging.getLogger(__name__)
 
@@ -49,34 +50,44 @@ class FetchedFile(Protocol):
 async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
     """The manifest of an offer, from the first peer that gives one which keeps to the offer.
 
+    Args:
+        peers: whom to ask, the owner first; the others may only say that they have it.
+
     Raises:
         WeightsUnavailable: none does; it says why the last did not.
     """
-    reason = "nobody offers it"
-    for peer in peers:
+    reason, liars, slow = "nobody offers it", set[str](), Counter[str]()
+    for peer, within_s, pause_s in _in_turn(peers):
+        if peer in liars or slow[peer] == MANIFEST_ATTEMPTS:
+            continue
+        await anyio.sleep(pause_s)
+        asked_at = anyio.current_time()
         try:
-            encoded = await _ask_for_manifest(source, peer, offer)
+            encoded = await source.fetch(peer, offer.manifest.hex(), offer.manifest_bytes, within_s)
             manifest = decode_manifest(encoded, offer.manifest.hex())
             _check_offer(manifest, offer)
             return manifest
         except (NetworkDown, RecordRejected) as error:
             reason = f"{peer}: {error}"
             log.info("no manifest of weights from %s", reason)
+            if isinstance(error, RecordRejected):
+                liars.add(peer)
+            slow[peer] += anyio.current_time() - asked_at > DOUBTED_S
     raise WeightsUnavailable(f"the manifest of the weights of round {offer.round} is not to be had: {reason}")
 
 
-async def _ask_for_manifest(source: Chunks, peer: str, offer: WeightsOffer) -> bytes:
-    """A manifest from one peer, asked again where it says no at once. Raises NetworkDown, RecordRejected."""
-    wanted = offer.manifest.hex(), offer.manifest_bytes, MANIFEST_S
-    for attempt in range(MANIFEST_ATTEMPTS - 1):
-        asked_at = anyio.current_time()
-        try:
-            return await source.fetch(peer, *wanted)
-        except NetworkDown:
-            if anyio.current_time() - asked_at > DOUBTED_S:
-                raise
-        await anyio.sleep(AGAIN_S * 2**attempt)
-    return await source.fetch(peer, *wanted)
+def _in_turn(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
+    """Whom to ask for a manifest, for how many seconds at most, and after how many.
+
+    An owner that says no may have no time just now, for it gives as many chunks as it may, or be kept from having any:
+    it is asked a few times, and again after each of the others.
+    """
+    owner, *others = peers
+    for attempt in range(MANIFEST_ATTEMPTS):
+        yield owner, MANIFEST_S, AGAIN_S * 2 ** (attempt - 1) if attempt else 0.0
+    for other in others:
+        yield other, DOUBTED_S, 0.0
+        yield owner, MANIFEST_S, 0.0
 
 
 def _check_offer(manifest: WeightsManifest, offer: WeightsOffer) -> None:

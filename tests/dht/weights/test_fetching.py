@@ -276,6 +276,33 @@ async def test_who_has_no_time_for_a_manifest_is_asked_a_few_times(shelf: Offere
     assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS
 
 
+async def test_strangers_that_hang_do_not_come_between_a_busy_owner_and_its_manifest(shelf: OfferedWeights) -> None:
+    offered = offer(shelf, VALUES, 1)
+    peers = Peers(shelf, owner="good", **{f"stranger {number}": "hangs" for number in range(9)})
+    fetch, waited_s = peers.fetch, list[float]()
+
+    async def hang_or_give_later(peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        if peer == "owner" and len(waited_s) > 4:
+            return await fetch(peer, digest, size_bytes, timeout_s)
+        if peer != "owner":
+            waited_s.append(timeout_s)
+        raise NetworkDown("not now")
+
+    peers.fetch = hang_or_give_later  # type: ignore[method-assign]
+    assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
+    assert sum(waited_s) <= 5 * subject.DOUBTED_S
+
+
+async def test_an_owner_that_takes_long_to_say_no_is_asked_three_times_at_most(
+    shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "DOUBTED_S", -1.0)  # all take long
+    peers = Peers(shelf, owner="gone", **{f"stranger {number}": "gone" for number in range(9)})
+    with pytest.raises(WeightsUnavailable):
+        await fetch_manifest(peers, list(peers.conduct), offer(shelf, VALUES, 1))
+    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS and peers.asked["stranger 8"] == 1
+
+
 @pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])
 async def test_a_manifest_that_says_otherwise_than_its_offer_is_refused(
     shelf: OfferedWeights, claim: dict[str, object]
