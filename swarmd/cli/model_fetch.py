@@ -58,7 +58,7 @@ def fetch(
     if recipe.model == AUTO:
         raise WeightsUnavailable(
             f"each node of {manifest.name} chooses its own model, and its manifest does not say its coordinator's",
-            "Take part in it: `swarmd swarm join`",
+            "Take part in it: `swarmd join`",
         )
     with written_whole(out) as model, tempfile.TemporaryDirectory(prefix="swarmd-") as scratch:
         policy = load_policy(
