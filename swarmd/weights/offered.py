@@ -30,6 +30,7 @@ from swarmd.weights.offer import WeightsOffer, decode_offer
 
 OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next
+GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them together four times as much
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
 
 log = logging.getLogger(__name__)

@@ -27,6 +27,7 @@ from swarmd.dht.rounds.body_holders import NAMES_BYTES_MAX, BodyHolders, encode_
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.weights.manifest import CHUNK_BYTES_MAX
+from swarmd.weights.offered import GIVEN_BYTES_PER_S
 
 PROTOCOL = "/swarmd/body/1"
 DIGEST_BYTES = 32
@@ -55,14 +56,13 @@ class StreamBounds(msgspec.Struct, frozen=True):
     others_s: float = OTHERS_S  # for each that an owner names
 
 
-MIB = 1024 * 1024
 BODIES = StreamBounds(PROTOCOL, BODY_BYTES_MAX, SERVED, SERVED_BYTES, BYTES_PER_S)
 WEIGHTS = StreamBounds(
     "/swarmd/weights/1",
     CHUNK_BYTES_MAX,
     PeerBounds(2, 4, 8),
     PeerBounds(2 * CHUNK_BYTES_MAX, 4 * CHUNK_BYTES_MAX, 8 * CHUNK_BYTES_MAX),
-    PeerBounds(2 * MIB, 4 * MIB, 8 * MIB),
+    PeerBounds(GIVEN_BYTES_PER_S, 2 * GIVEN_BYTES_PER_S, 4 * GIVEN_BYTES_PER_S),
     others_s=20.0,  # 4 MiB at 210 KiB a second
 )
 

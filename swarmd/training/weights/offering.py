@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from swarmd.errors import NoSpaceLeft, SwarmdError
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.training.weights.announced import DTYPE, write_announced_file
-from swarmd.weights.offered import ANNOUNCED, OfferedWeights
+from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
 from swarmd.weights.tensors import digest_architecture, read_tensors
 
 TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
@@ -26,7 +27,10 @@ _log = structlog.get_logger(__name__)
 
 
 class WeightsOffering:
-    """Offers the weights of every so manieth round.
+    """Offers the weights of every so manieth round, and no more often than a peer can fetch them.
+
+    Only the newest offer and the one before are kept: where rounds are short beside the time that a fetch takes, nobody
+    would come to the end of one.
 
     Args:
         every: rounds between offers; 0 for none.
@@ -42,6 +46,7 @@ class WeightsOffering:
         self._free_bytes_min = free_bytes_min
         self._offered = OfferedWeights(directory)
         self._busy = False
+        self._next_at = 0.0  # by the monotonic clock, from when on there may be another
 
     def withdraw_if_off(self) -> None:
         """Where nothing is to be offered, offer nothing of before either; what fails is logged."""
@@ -53,9 +58,11 @@ class WeightsOffering:
             _log.warning("weights are still offered", directory=str(self._place), reason=str(error))
 
     def is_due(self, event: StageTrained) -> bool:
-        """Whether the weights after this stage are to be offered; while others are being written they are not."""
-        last = event.stage + 1 == self._stages
-        return bool(self._every) and last and (event.round + 1) % self._every == 0 and not self._busy
+        """Whether the weights after this stage are to be offered; not while others are being written, or as long as a
+        peer takes to fetch the latest."""
+        if not self._every or self._busy or time.monotonic() < self._next_at:
+            return False
+        return event.stage + 1 == self._stages and (event.round + 1) % self._every == 0
 
     def take(self, checkpoint: Path) -> bool:
         """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time. Returns whether it could."""
@@ -75,11 +82,13 @@ class WeightsOffering:
         try:
             self._see_room(taken.stat().st_size)
             write_announced_file(taken, self._offered.announced)
+            fetch_s = self._offered.announced.stat().st_size / GIVEN_BYTES_PER_S
             shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
             architecture = digest_architecture(describe_architecture(policy), shapes)
             offered = self._offered.offer(
                 architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
             )
+            self._next_at = time.monotonic() + fetch_s
             _log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"

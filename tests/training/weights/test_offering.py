@@ -23,6 +23,7 @@ from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy
 from swarmd.training.weights import announced
+from swarmd.training.weights import offering as offering_module
 from swarmd.training.weights.announced import read_announced
 from swarmd.training.weights.offering import WeightsOffering
 from swarmd.training.worker import _make_offering
@@ -109,6 +110,20 @@ def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, m
         offering.offer(trained(), cast(Policy, None))
     assert [each["event"] for each in told] == ["weights are not offered"] and "no room" in told[0]["reason"]
     assert not list((tmp_path / "w").iterdir())
+
+
+@pytest.mark.parametrize(("given", "again"), [(1, False), (1 << 40, True)])
+def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int, again: bool
+) -> None:
+    monkeypatch.setattr(offering_module, "GIVEN_BYTES_PER_S", given)
+    monkeypatch.setattr(offering_module, "describe_architecture", lambda policy: {})
+    monkeypatch.setattr(offering_module, "digest_tokenizer", lambda tokenizer: "00" * 32)
+    offering = WeightsOffering(1, 1, tmp_path / "w")
+    assert offering.take(checkpoint)
+    offering.offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None)))
+    assert OfferedWeights(tmp_path / "w").current() is not None
+    assert offering.is_due(trained(1)) == again
 
 
 def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
