@@ -67,6 +67,12 @@ def _check_training(training: TrainingConfig, origin: str) -> None:
         )
     if training.schedule != "constant" and not training.schedule_steps:
         raise ConfigError(f"{origin}: training.schedule = {training.schedule!r} needs training.schedule_steps")
+    if not training.weights_from and (training.catch_up != "none" or training.average_weights_every):
+        raise ConfigError(
+            f"{origin}: training.weights_from is empty, so there is nobody whose weights may be taken",
+            'Name "coordinator", "credited" or peer ids, or set training.catch_up to "none" and '
+            "training.average_weights_every to 0",
+        )
 
 
 def _check_chain(chain: ChainConfig, origin: str) -> None:

@@ -75,6 +75,8 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 4", "must be below training.questions"),
         (COORDINATOR + "[training]\nquestions = 4\npeer_questions = 1\nreplay_questions = 3", "must be below"),
         (COORDINATOR + '[training]\nquantization = "4bit"', "needs adapters"),
+        (COORDINATOR + '[training]\nweights_from = []\ncatch_up = "weights"', "weights_from is empty"),
+        (COORDINATOR + "[training]\nweights_from = []\naverage_weights_every = 2", "weights_from is empty"),
         (ON_CHAIN + "shards = 4", "chain.shards is 4, and dht.protocol 1"),
         (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
