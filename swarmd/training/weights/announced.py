@@ -68,4 +68,12 @@ def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, tor
         loaded = load_file(path)
     except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
         raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
-    return {name: weight.to(own[name].dtype) for name, weight in loaded.items()}
+    return {name: _as_own(name, weight, own[name]) for name, weight in loaded.items()}
+
+
+def _as_own(name: str, weight: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """In the dtype of one's own: float16 reaches no further than 65,504. Raises RecordRejected("non-finite")."""
+    taken = weight.to(own.dtype)
+    if taken.is_floating_point() and not bool(taken.isfinite().all()):
+        raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {own.dtype}")
+    return taken

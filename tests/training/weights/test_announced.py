@@ -41,6 +41,14 @@ def test_a_model_with_nan_is_not_announced(tmp_path: Path) -> None:
     assert refused.value.reason == "non-finite"
 
 
+def test_values_beyond_what_the_own_weights_can_hold_are_refused(tmp_path: Path) -> None:
+    write_announced({"a": torch.tensor([1.0, 1e5])}, tmp_path / "w")
+    assert read_announced(tmp_path / "w", {"a": torch.zeros(2)})["a"][1] == pytest.approx(1e5, rel=1 / 256)
+    with pytest.raises(RecordRejected, match="no numbers as") as refused:
+        read_announced(tmp_path / "w", {"a": torch.zeros(2, dtype=torch.float16)})
+    assert refused.value.reason == "non-finite"
+
+
 def test_a_header_that_only_the_library_refuses_is_quoted_in_part(tmp_path: Path) -> None:
     tensor = '"w":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]}'
     header = f'{{"__metadata__":"{"A" * 5_000_000}",{tensor}}}'
