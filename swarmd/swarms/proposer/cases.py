@@ -90,10 +90,10 @@ def passes(test: Test, returned: str) -> bool:
 def is_telling(tests: Sequence[Test]) -> bool:
     """Whether the hidden tests tell a solution from none: no constant passes them, and no argument given back."""
     hidden = tests[SHOWN:]
-    if len({test.expected for test in hidden}) < 2:
-        return False
     calls = [ast.literal_eval(test.arguments) for test in hidden]
     expected = [ast.literal_eval(test.expected) for test in hidden]
+    if all(value == expected[0] for value in expected):  # as `passes` compares them: True is 1, and 1 is 1.0
+        return False
     places = min(map(len, calls))
     return not any(all(call[at] == value for call, value in zip(calls, expected, strict=True)) for at in range(places))
 

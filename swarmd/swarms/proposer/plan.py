@@ -59,7 +59,7 @@ NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node i
 REPEATS_MAX = 64  # built-in problems in a row that were drawn before; then one is drawn again
 SELECT_TRIES = 80  # problems looked at for each one of a side
 SELECT_MAX = 4096
-WORDING = 2  # of prompts, built-in problems and what is valid: other words, other questions
+WORDING = 3  # of prompts, built-in problems and what is valid: other words, other questions
 
 
 class ProposerSolverPlan(Plan):

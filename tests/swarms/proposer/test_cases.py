@@ -78,6 +78,13 @@ def test_the_hidden_tests_alone_must_tell_a_solution_from_none() -> None:
     assert not is_telling([make_test((0, n), n) for n in range(1, 5)]), "an argument given back"
 
 
+@pytest.mark.parametrize("expected", [(1, True), (0, False, -0.0), (1, 1.0), ([1], [True]), ((), ())])
+def test_values_that_are_the_same_to_python_are_a_constant(expected: tuple[Any, ...]) -> None:
+    tests = [make_test((n,), value) for n, value in enumerate((2, 3, *expected))]
+    assert all(passes(test, repr(expected[0])) for test in tests[2:])
+    assert not is_telling(tests)
+
+
 def read(completion: str) -> object:
     sections = find_sections(completion)
     return read_proposal(sections, BOUNDS) if sections is not None else None
