@@ -23,7 +23,9 @@ LINE_BYTES_MAX = 1024 * 1024
 ROWS_MAX = 1_000_000
 DEPTH_MAX = 32  # lists and objects in each other
 
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text that is never closed reaches to the end of its line: looked for anew behind each of its quotes, one of a
+# megabyte would take an hour.
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 
 

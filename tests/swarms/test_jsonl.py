@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -88,6 +89,15 @@ def test_a_deep_row_is_refused_and_a_mark_of_the_byte_order_is_not(tmp_path: Pat
     brackets = {"prompt": "[" * 100 + '"{' + "\\" * 3, "deep": [[[]]] * 40}
     assert read_rows(write(tmp_path, json.dumps(brackets))) == (brackets,)
     assert read_rows(write(tmp_path, b'\xef\xbb\xbf{"prompt": "a"}')) == ({"prompt": "a"},)
+
+
+@pytest.mark.parametrize("end", ["", "\\"])
+def test_a_text_that_is_never_closed_is_read_over_once(tmp_path: Path, end: str) -> None:
+    path = write(tmp_path, '{"prompt": ' + "[" * 33 + '"' + '\\"' * 400_000 + end)
+    begun = time.process_time()
+    with pytest.raises(SwarmError, match="line 1: lists and objects are nested"):
+        read_rows(path)
+    assert time.process_time() - begun < 30.0, "it takes an hour"
 
 
 def test_a_file_that_is_not_there_and_a_directory_are_told(tmp_path: Path) -> None:
