@@ -6,6 +6,7 @@ All of them take time linear in the text, but `regex`, which is cut off after `R
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -28,10 +29,15 @@ REGEX_S = 0.05  # of one completion; beyond it the pattern counts as not found
 REGEX_LEAST_S = 0.002  # while cut-off searches have used up what they may
 CUT_OFF_BURST_S, CUT_OFF_PER_S = 2.0, 0.02  # seconds that they may use, and that come back each second
 PLACEHOLDER = "{answer}"
+STAND_INS = ("a", "-! 1")  # for it, when a pattern is looked at: a pattern is one with any answer, or none
+COUNT_DIGITS_MAX = 9  # of a count that are read
+REPEATS_MAX = 10_000  # product of a pattern's counts, as in a{99}: what is there so often is written out in memory
 GRAM = 3  # characters that similarity counts at a time
 
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-+]?\d{1,3}(?!\d))?(?:/\d+)?")
 _BOXED = "\\boxed{"
+_COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
+_NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
 
 
 class RewardOption(Section, frozen=True):
@@ -145,23 +151,42 @@ def _search_for(pattern: str) -> Reward:
     """Search the answer for a pattern, in which {answer} stands for the right answer as it is."""
     import regex  # it has a time limit, which re has not
 
+    faults = (regex.error, RecursionError, OverflowError)
+
+    def fill_in(answer: str) -> str:
+        whole = pattern.replace(PLACEHOLDER, regex.escape(answer))
+        if count_repeats(whole) > REPEATS_MAX:
+            raise regex.error(f"its counts make more than {REPEATS_MAX} together")
+        return whole
+
     try:
-        regex.compile(pattern.replace(PLACEHOLDER, "a"))
-    except (regex.error, RecursionError, OverflowError) as error:
+        for stand_in in STAND_INS:
+            regex.compile(fill_in(stand_in))
+    except faults as error:
         raise SwarmError(f"swarm.options.rewards: the pattern {pattern!r} is none: {error}") from error
 
     patience = SearchPatience()
 
     def search(answered: Answered) -> float:
-        whole = pattern.replace(PLACEHOLDER, regex.escape(answered.expected))
         timeout_s = patience.timeout_s()
         try:
-            return float(bool(regex.search(whole, answered.answer or "", timeout=timeout_s)))
+            return float(bool(regex.search(fill_in(answered.expected), answered.answer or "", timeout=timeout_s)))
+        except faults:  # with this answer it is no pattern
+            return 0.0
         except TimeoutError:
             patience.cut_off(timeout_s)
             return 0.0
 
     return search
+
+
+def count_repeats(pattern: str) -> int:
+    """What the least counts of a pattern make when they are multiplied, as they are where one stands in another.
+
+    It takes anything behind an opening brace for a count. What looks at groups as well can be told a wrong story.
+    """
+    counts = [_NO_DIGITS.sub("", found) for found in _COUNT.findall(pattern)]
+    return math.prod(int(digits[:COUNT_DIGITS_MAX]) for count in counts if (digits := count.lstrip("0")))
 
 
 class SearchPatience:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import regex
 
+from swarmd.errors import SwarmError
 from swarmd.swarms import rewards
 from swarmd.swarms.rewards import (
     CUT_OFF_BURST_S,
@@ -19,6 +20,13 @@ from swarmd.swarms.rewards import (
     make_reward,
 )
 
+BOMBS = (
+    "(?:[ab]c){99999999}",
+    "(((a{99}){99}){99}){99}",
+    r"\\{999}(b{999}){999}",
+    "(?x)(a{9 9 9 9 9}){9#\n9}",
+    "[#](?:a{0000009999}b){9}",
+)
 SLOW, ANSWER = r"(\w+\s?)+$", "right"
 
 
@@ -27,6 +35,44 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.mark.parametrize("pattern", BOMBS)
+def test_a_pattern_that_would_fill_the_memory_is_refused_unread(monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    monkeypatch.setattr(regex, "compile", lambda pattern: pytest.fail("it was read"))
+    with pytest.raises(SwarmError, match="counts make more than"):
+        make_reward(RewardOption("regex", pattern=pattern))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", "01234567-89ab-cdef-0123-456789abcdef"),
+        (r"\{99999\}{answer}", "{99999}right"),
+        ("a{0,99999}b", "aab"),
+    ],
+)
+def test_counts_that_come_to_little_are_taken(pattern: str, text: str) -> None:
+    assert make_reward(RewardOption("regex", pattern=pattern))(Answered("", text, ANSWER)) == 1.0
+
+
+def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
+    reward = make_reward(RewardOption("regex", pattern="^(?:a{{answer}}){9}$"))
+    assert reward(Answered("", "a" * 18, "2")) == 1.0
+    assert [reward(Answered("", "a" * 18, answer)) for answer in ("99999999", "9" * 5000)] == [0.0, 0.0]
+    braces = make_reward(RewardOption("regex", pattern="^{answer}$"))
+    assert braces(Answered("", "{999}{999}", "{999}{999}")) == 1.0
+
+
+@pytest.mark.parametrize("pattern", ["[a-{answer}]", "(?P<{answer}>x)"])
+def test_a_pattern_that_some_answers_make_none_is_refused(pattern: str) -> None:
+    with pytest.raises(SwarmError, match="is none"):
+        make_reward(RewardOption("regex", pattern=pattern))
+
+
+def test_with_an_answer_that_makes_it_none_a_pattern_is_not_found() -> None:
+    reward = make_reward(RewardOption("regex", pattern="[{answer}-~]"))
+    assert [reward(Answered("", "x", answer)) for answer in ("a", "~a\u00e9")] == [1.0, 0.0]
 
 
 def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
