@@ -115,6 +115,7 @@ class FilePlan(Plan):
         self._rows = tuple(_read(row, f"{where}, row {number}", takes) for number, row in enumerate(rows, 1))
         self._places = _distinct(self._rows)
         self._training = [place for place in self._places if self._rows[place].trained]
+        self._drawn = frozenset(self._training)
         if not self._training:
             raise SwarmError(f"no question of {options.data} is on the training side of the split", "Add more rows")
         self._tasks = tuple(sorted({self._rows[place].task for place in self._places}))
@@ -157,7 +158,8 @@ class FilePlan(Plan):
 
         Raises:
             RecordRejected: `config-digest` (of another file), `source` (these questions are made of nothing), `seed`
-                (of another place), `index` (no such row), `unknown-task` (not the row's), or `held-out`.
+                (of another place), `index` (no such row, or its prompt stands in an earlier one), `unknown-task` (not
+                the row's), or `held-out`.
         """
         peer = place.peer
         if reference.config_digest != self._digest:
@@ -173,6 +175,8 @@ class FilePlan(Plan):
             raise RecordRejected("unknown-task", f"{peer} sent row {reference.index} as the task {reference.task!r}")
         if not row.trained:
             raise RecordRejected("held-out", f"{peer} sent row {reference.index}, which is held out")
+        if reference.index not in self._drawn:
+            raise RecordRejected("index", f"{peer} sent row {reference.index}, whose prompt stands in an earlier one")
         return self._pose(reference.index, reference.seed)
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:

@@ -77,6 +77,10 @@ def test_a_prompt_twice_is_one_question(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, twice)
     assert plan.tasks == ("even", "odd")
     assert len(set(prompts(take(plan, 300)))) < 85
+    first = take(plan, 1)[0].reference
+    again = msgspec.structs.replace(first, task="again", index=first.index + len(ROWS))
+    with pytest.raises(RecordRejected, match="stands in an earlier one"):
+        plan.regenerate(again, HERE, NO_MATERIAL)
 
 
 def test_peers_questions_are_made_again(plan: FilePlan) -> None:
