@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.metadata
 import itertools
 import json
 import keyword
 import re
+import site
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +65,20 @@ def _check(name: str, kind: str) -> None:
             f"the package {_module(name)!r} would never be found: Python, or swarmd, has one of this name",
             "Choose another name",
         )
+    if kind == "plan" and (brings := _installed_as(name)):
+        raise ConfigError(
+            f"{brings} is installed here already: pip would put a package of this name in its place, or beside it",
+            "Choose another name, or `pip uninstall` an earlier one of your own",
+        )
+
+
+def _installed_as(name: str) -> str:
+    """What is installed under the name, or brings a module of that name; empty where nothing is."""
+    try:
+        return f"the distribution {importlib.metadata.distribution(name).name!r}"
+    except importlib.metadata.PackageNotFoundError:
+        found = importlib.machinery.PathFinder.find_spec(_module(name), site.getsitepackages())
+        return f"a module {_module(name)!r}" if found is not None else ""
 
 
 def _make_directory(root: Path) -> None:

@@ -148,6 +148,9 @@ def test_the_plan_keeps_to_its_own_test_and_to_the_house(shell: Shell) -> None:
         (("random", "--kind", "plan"), ExitCode.BAD_CONFIG, "'random' would never be found"),
         (("rlcompleter", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
         (("swarmd", "--kind", "plan"), ExitCode.BAD_CONFIG, "would never be found"),
+        (("torch", "--kind", "plan"), ExitCode.BAD_CONFIG, "the distribution 'torch' is installed here"),
+        (("reasoning-gym", "--kind", "plan"), ExitCode.BAD_CONFIG, "swarmd has a kind 'reasoning-gym' itself"),
+        (("yaml", "--kind", "plan"), ExitCode.BAD_CONFIG, "a module 'yaml' is installed here"),
         (("a", "--kind", "other"), ExitCode.USAGE, "other"),
     ],
 )
