@@ -7,8 +7,10 @@ kinds not even that until a plan is made.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from importlib.metadata import EntryPoint, entry_points
@@ -179,7 +181,8 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
     if Counter(other.name for other in points)[point.name] > 1:
         return msgspec.structs.replace(kind, fault="two installed distributions bring a kind of this name")
     try:
-        plan = point.load()
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of what a verb prints
+            plan = point.load()
     except (Exception, SystemExit) as error:  # whatever somebody else's module does
         return msgspec.structs.replace(kind, fault=_told(error))
     fault = _fault_of(plan)
@@ -204,4 +207,4 @@ def _first_line(plan: type[Plan]) -> str:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return " ".join(f"{type(error).__name__}: {error}".split())  # it stands in one line of a list
