@@ -34,6 +34,7 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """
     name = questions_of(options)
     if not name:
+        _refuse_other_files(options.get("data"), home)
         return dict(options)
     _load_into(home, name, options)
     _, digest = load_rows(home, name, str(options.get("digest", "")))
@@ -42,6 +43,15 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
     if is_hub_id(source) and not (home / source).exists():
         return shared
     return {key: value for key, value in shared.items() if key not in SOURCE_KEYS}  # it leads nowhere elsewhere
+
+
+def _refuse_other_files(named: object, home: Path) -> None:
+    """Raise SwarmError for a file that nobody would be handed, nor asked for by its digest."""
+    if isinstance(named, str) and named and (home / named).is_file():
+        raise SwarmError(
+            f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
+            f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
+        )
 
 
 def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:

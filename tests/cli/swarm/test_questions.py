@@ -109,6 +109,12 @@ def test_other_options_are_left_alone(tmp_path: Path) -> None:
     assert find_questions({"data": "hub"}, tmp_path / "swarm.toml", tmp_path) is None
 
 
+def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
+    write_rows(tmp_path / "sums.txt")
+    with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
+        sealed({"data": "sums.txt"}, tmp_path)
+
+
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
     rows = [{"question": f"{number} + 1?", "answer": f"one more #### {number + 1}"} for number in range(40)]
     write_rows(shell.root / "math.jsonl", rows)
