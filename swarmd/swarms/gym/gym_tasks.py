@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import importlib.metadata
 import json
+import random
 from typing import Any
 
 import msgspec
@@ -39,6 +40,19 @@ class GymTask(msgspec.Struct, frozen=True):
         return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
 
 
+def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
+    """An item of a data set, the same on every node: `list_functions` also draws from Python's own random numbers.
+
+    Raises whatever the task raises.
+    """
+    state = random.getstate()
+    random.seed(hash_number("item", dataset.seed, index))
+    try:
+        return dict(dataset[index])
+    finally:
+        random.setstate(state)
+
+
 def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
     """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
 
@@ -52,7 +66,7 @@ def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
     if not config.curriculum:
         task = make_task(config.name, config.config)
         try:
-            _ = task.make(0)[0]
+            make_item(task.make(0), 0)
         except Exception as error:
             raise SwarmError(f"the task {config.name} does not take its settings: {error}") from error
         return (task,)

@@ -39,7 +39,7 @@ from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
 from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
 from swarmd.swarms.gym.datasets import Datasets
 from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_levels
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
@@ -236,7 +236,7 @@ class ReasoningGymPlan(Plan):
 
     def _generate(self, task: GymTask, seed: int, index: int) -> tuple[Question, str]:
         """A question and its canonical form, by which it falls on a side of the split."""
-        entry = self._datasets.take(task, seed)[index]
+        entry = make_item(self._datasets.take(task, seed), index)
         text = str(entry["question"])
         canonical = str(entry.get("metadata", {}).get("canonical", " ".join(text.split())))
         reference = Reference(task.name, task.digest, seed, index)

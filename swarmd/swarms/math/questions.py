@@ -17,7 +17,7 @@ import msgspec
 
 from swarmd.plugin import RecordRejected, Split, SwarmError, TaskConfig, hash_number, split_of
 from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import GymTask, make_levels
+from swarmd.swarms.gym.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
 
 GENERATED_MAX = 4096  # items of one seed that are looked at
@@ -136,7 +136,7 @@ class GeneratedBank(Bank):
         made = self._tasks[name].make(seed)
         seen: set[str] = set()
         for index in range(tries):
-            entry = made[index]
+            entry = make_item(made, index)
             item = Item(name, self.digest(name), seed, index, str(entry["question"]), str(entry["answer"]))
             canonical = str(entry.get("metadata", {}).get("canonical", item.canonical))
             fits = canonical not in seen and len(item.text) <= self._characters_max
@@ -194,7 +194,7 @@ def _make_task(config: TaskConfig) -> GymTask:
         raise SwarmError(
             f"the task {config.name} has a curriculum", "All nodes of a round need the same questions here"
         )
-    if not isinstance(levels[0].make(0)[0]["answer"], str):
+    if not isinstance(make_item(levels[0].make(0), 0)["answer"], str):
         raise SwarmError(
             f"the task {config.name} has questions with several right answers",
             'Use it with kind = "reasoning-gym", which scores by the task itself',

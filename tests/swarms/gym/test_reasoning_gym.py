@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import random
 import re
 import subprocess
 import sys
@@ -46,6 +47,14 @@ def test_draws_are_the_same_everywhere() -> None:
     again = DigitsPlan(SwarmConfig(id="test"))
     assert take(DIGITS, 50) == take(again, 50)
     assert {question.task for question in take(DIGITS, 50)} == set(TASK_NAMES)
+
+
+def test_a_task_that_draws_from_pythons_own_random_numbers_asks_every_node_the_same() -> None:
+    drawn = take(plan_of("list_functions"), 60)
+    random.seed(1)
+    before = random.getstate()
+    assert [text(question) for question in take(plan_of("list_functions"), 60)] == [text(each) for each in drawn]
+    assert random.getstate() == before, "a peer's question decides what this node draws"
 
 
 def test_weights_make_the_mixture() -> None:
