@@ -20,21 +20,28 @@ REAP_S = 2.0  # longest wait for a killed process to be gone
 PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
-def worker_environment(environ: Mapping[str, str], tag: str, withheld: Collection[str] = ()) -> dict[str, str]:
+def worker_environment(
+    environ: Mapping[str, str], tag: str, withheld: Collection[str] = (), repeats: bool = False
+) -> dict[str, str]:
     """The environment of a worker.
 
     Args:
         environ: of the daemon.
         tag: marks the worker and all its children as belonging to one node.
         withheld: further variables that it does not get.
+        repeats: sets of texts have the same order in it on every machine, each time.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
-    return kept | {
-        TAG_VARIABLE: tag,
-        "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
-        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
-        "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
-    }
+    return (
+        kept
+        | ({"PYTHONHASHSEED": "0"} if repeats else {})
+        | {
+            TAG_VARIABLE: tag,
+            "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
+            "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
+            "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
+        }
+    )
 
 
 TAG_VARIABLE = "SWARMD_NODE"

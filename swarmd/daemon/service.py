@@ -83,6 +83,12 @@ class Host(NamedTuple):
 ALONE = Host()
 
 
+def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
+    """What is executed for a worker. Trainers make each other's questions again, and some tasks of reasoning-gym draw
+    them from sets of texts, so in all trainers such sets have the same order."""
+    return Program(argv, worker_environment(os.environ, tag, withheld_from(worker), repeats=worker == "trainer"))
+
+
 def run_node(
     config: Config,
     data: DataPaths,
@@ -219,7 +225,7 @@ class Node:
         cover = Redactor(known_secrets(self._config, self._data.root, signing=True))
         start = Start(encode(self._config), str(self._data.root.resolve()), self._peer)
         wanted = {
-            worker: Program(argv, worker_environment(os.environ, tag, withheld_from(worker)))
+            worker: program_of(worker, argv, tag)
             for worker, argv in programs.items()
             if worker != "chain" or self._config.chain is not None
         }

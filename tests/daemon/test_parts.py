@@ -26,6 +26,7 @@ from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
+from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, single_error
@@ -377,6 +378,17 @@ def test_workers_do_not_inherit_the_service_manager() -> None:
     environment = worker_environment({"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1", "HOME": "/h"}, "tag")
     assert "NOTIFY_SOCKET" not in environment and "WATCHDOG_USEC" not in environment
     assert environment["HOME"] == "/h" and environment[TAG_VARIABLE] == "tag"
+
+
+def test_in_every_trainer_sets_of_texts_have_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    argv = (sys.executable, "-c", "print({f'word {number}' for number in range(64)})")
+    orders = set()
+    for seed in ("1", "2", "random"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        trainer = program_of("trainer", argv, "tag")
+        orders.add(subprocess.run(trainer.argv, env=dict(trainer.environment), capture_output=True, check=True).stdout)
+        assert program_of("network", argv, "tag").environment["PYTHONHASHSEED"] == seed, "peers could guess it"
+    assert len(orders) == 1
 
 
 def test_a_process_gets_no_secret_that_is_none_of_its_business() -> None:

@@ -357,6 +357,20 @@ WORTH = (
         ("tests/swarms/proposer/test_plan.py",),
     ),
     Mutant(
+        "one value, written in two ways, tells a solution from none",
+        "swarmd/swarms/proposer/cases.py",
+        "all(value == expected[0] for value in expected)",
+        "len({test.expected for test in hidden}) < 2",
+        ("tests/swarms/proposer/test_cases.py",),
+    ),
+    Mutant(
+        "each trainer has an order of its own in sets of texts",
+        "swarmd/daemon/service.py",
+        'repeats=worker == "trainer"',
+        "repeats=False",
+        ("tests/daemon/test_parts.py::test_in_every_trainer_sets_of_texts_have_the_same_order",),
+    ),
+    Mutant(
         "of a data set on the Hub, its author's word is all that counts",
         "swarmd/swarms/data/hub_dataset.py",
         "if max(known, claimed) > bytes_max:",
