@@ -15,6 +15,7 @@ from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, Max
 from swarmd.cli.swarm.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.daemon.swarm_check import swarm_of_manifest
+from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.foreign_name import known_name
 from swarmd.dht.members.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
@@ -122,6 +123,9 @@ def join(
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
     check_kind(_swarm_of(manifest))
+    for address in (*wishes.listen, *wishes.announce):
+        if not is_address(address):
+            raise ConfigError(f"{address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
     if manifest.chain is None and (wishes.paid_by.rpc or wishes.paid_by.account or wishes.signer):
         raise ConfigError(f"the swarm {manifest.id} has no chain: --rpc, --account and --signer mean nothing there")
     if wishes.signer and wishes.paid_by.account:

@@ -122,6 +122,13 @@ def test_a_directory_of_another_swarm_is_refused(shell: Shell, manifest: Path) -
     assert files(shell.root / "b") == before
 
 
+@pytest.mark.parametrize("option", ["--listen", "--announce"])
+def test_what_is_no_address_makes_nothing(shell: Shell, manifest: Path, option: str) -> None:
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", option, "/ip4/300.1.1.1/tcp/1")
+    assert "'/ip4/300.1.1.1/tcp/1' is no address" in told
+    assert not (shell.root / "b").exists()
+
+
 def test_an_altered_manifest_makes_nothing(shell: Shell, manifest: Path) -> None:
     manifest.write_text(manifest.read_text().replace('name = "Digits"', 'name = "Digest"'))
     told = shell.fails(ExitCode.BAD_DATA, "join", manifest, "--dir", shell.root / "b")
