@@ -268,6 +268,14 @@ def test_a_peers_answer_that_asks_for_endless_work_is_worth_nothing(task: str, a
     assert (score.accuracy, score.failed) == (0.0, False)
 
 
+@pytest.mark.parametrize("answer", ["nan", "-NaN", "(n a n)", "nan + nani", "1 + nani"])
+def test_what_is_no_number_is_no_right_answer(answer: str) -> None:
+    plan = plan_of("complex_arithmetic")
+    question = take(plan, 1)[0]
+    right, wrong = plan.score(question, [f"<answer>{each}</answer>" for each in (question.entry["answer"], answer)])
+    assert right.accuracy > 0.99 and wrong.accuracy == 0.0
+
+
 @pytest.mark.parametrize("answer", ["R U R' U' F2 L D' " * 30, "F+1 K+1 M-1 C+3 H+2 J-1 " * 10])
 def test_moves_of_right_answers_pass(answer: str) -> None:
     assert all(is_harmless(task, answer) for task in REPEATED)
