@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -118,7 +119,7 @@ def join(
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
-    typer.echo(f"\nnext:  swarmd run --config {node.config}")
+    typer.echo(f"\nnext:  swarmd run --config {shlex.quote(str(node.config))}")
 
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
@@ -239,7 +240,7 @@ def _check_invited(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
 
 def _say_closed(wishes: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
-    typer.echo(f"    swarmd swarm allow {wishes.path.name} {peer}")
+    typer.echo(f"    swarmd swarm allow {shlex.quote(wishes.path.name)} {peer}")
 
 
 # --- the chain ---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -348,7 +349,7 @@ def _on_chain(node: NodeDirectory, wishes: NewSwarmOptions, choice: NodeChoice, 
 def _say_next(node: NodeDirectory, manifest: Manifest) -> None:
     typer.echo("")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
-    typer.echo(f"run its first node:  swarmd run --config {node.config}")
+    typer.echo(f"run its first node:  swarmd run --config {shlex.quote(str(node.config))}")
     questions = questions_of(manifest.recipe.options)
     handed = f"{node.manifest}" + (f" and {node.data / questions}" if questions else "")
     typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {handed})")

@@ -78,6 +78,15 @@ def test_an_identity_from_rl_swarm_keeps_its_name_there_where_it_is_known(shell:
     assert known_name(key, peer) == ""
 
 
+def test_the_commands_that_are_named_can_be_run_where_a_path_has_blanks(shell: Shell) -> None:
+    shown = shell.well("swarm", "new", "Digits", "--dir", shell.root / "a b")
+    assert f"swarmd run --config '{shell.root / 'a b' / 'config.toml'}'" in shown
+    shown = shell.well("join", shell.root / "a b" / "swarm.toml", "--dir", shell.root / "c d")
+    assert shown.endswith(f"swarmd run --config '{shell.root / 'c d' / 'config.toml'}'\n")
+    shown = shell.well("swarm", "scaffold", "sums", "--dir", shell.root / "e f")
+    assert f"swarmd local --kind '{shell.root / 'e f' / 'config.toml'}' --rounds 4" in shown
+
+
 def test_joining_twice_changes_nothing(shell: Shell, manifest: Path) -> None:
     shell.well("join", manifest, "--dir", shell.root / "b")
     before = files(shell.root / "b")
