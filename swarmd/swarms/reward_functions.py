@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,7 +71,7 @@ class RewardFunctions:
         home: the node's data directory.
 
     Raises:
-        SwarmError: as `load_function`, or there are more or fewer weights than functions.
+        SwarmError: as `load_function`, there are more or fewer weights than functions, or one is no finite number.
     """
 
     def __init__(self, paths: Sequence[str], weights: Sequence[float], inputs: Inputs, home: Path) -> None:
@@ -79,6 +80,8 @@ class RewardFunctions:
                 f"swarm.options.reward_weights has {len(weights)} values for {len(paths)} of reward_funcs",
                 "Give one weight for each function, or none",
             )
+        if not all(map(math.isfinite, weights)):
+            raise SwarmError("swarm.options.reward_weights has what is no number", "Give each function a finite weight")
         self._functions = [(path.rpartition(":")[2], load_function(path, home)) for path in paths]
         self.weights = dict(zip((name for name, _ in self._functions), weights or [1.0] * len(paths), strict=True))
         if len(self.weights) < len(paths):
@@ -125,12 +128,12 @@ def _call(name: str, function: RewardFunction, given: Mapping[str, Any], count: 
         answer = function(**given)
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
-        values = [None if value is None else float(value) for value in answer]
+        values = [None if value is None else float(value) for value in islice(answer, count + 1)]
         if len(values) != count:
-            raise ValueError(f"{len(values)} rewards for {count} completions")
+            raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
     except MemoryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # whatever somebody's function does
         reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
         _log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
         return [math.nan] * count

@@ -33,6 +33,13 @@ def breaks(completions, **kwargs):
 def miscounts(completions, **kwargs):
     return [1.0]
 
+def leaves(completions, **kwargs):
+    raise SystemExit(3)
+
+def goes_on(completions, **kwargs):
+    while True:
+        yield 1.0
+
 def spoken(prompts, completions, **kwargs):
     return [float(p[-1]["role"] == "user" and c[0]["role"] == "assistant") for p, c in zip(prompts, completions)]
 
@@ -91,7 +98,7 @@ def test_none_has_no_part_and_none_of_all_counts_as_failed(home: Path) -> None:
     assert score(plan_of(home, "short"), "") == [Score(0.0, failed=True)]
 
 
-@pytest.mark.parametrize("name", ["breaks", "miscounts"])
+@pytest.mark.parametrize("name", ["breaks", "miscounts", "leaves", "goes_on"])
 def test_one_that_breaks_counts_as_nothing_and_never_raises(home: Path, name: str) -> None:
     assert score(plan_of(home, "slow", name), "a", "b") == [Score(0.0, failed=True)] * 2
 
@@ -117,6 +124,7 @@ def test_rows_need_no_answer_where_nothing_compares(home: Path) -> None:
         ({"reward_funcs": ["my_rewards:NOT_ONE"]}, "is no function"),
         ({"reward_funcs": ["my_rewards:short"] * 2}, "have one name"),
         ({"reward_funcs": ["my_rewards:short"], "reward_weights": [1.0, 2.0]}, "has 2 values for 1"),
+        ({"reward_funcs": ["my_rewards:short"], "reward_weights": [math.nan]}, "has what is no number"),
     ],
 )
 def test_wrong_ones_are_told_when_the_plan_is_made(home: Path, options: dict[str, Any], complaint: str) -> None:
