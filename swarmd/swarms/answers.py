@@ -28,6 +28,7 @@ MOVES_MAX = 512  # in all; right answers have some 200
 _CALLS_OR_GROWS = re.compile(r"\(|\*|<<|\bfor\b|\blambda\b|:=")
 
 _LARGE_EXPONENT = re.compile(r"[eE][-+]?\d{4}")
+_BEYOND_FLOATS = re.compile(r"[eE][-+]?\d{3}")  # in a formula: sympy looks for the sine of 1e400 without an end
 _SKIPPED = str.maketrans("", "", ",_")  # between digits, by the scorer or by `Fraction`
 _FORMULA = re.compile(r"[A-Za-z0-9+\-*/^(). \n]*")
 _FUNCTIONS = frozenset(
@@ -36,7 +37,7 @@ _FUNCTIONS = frozenset(
 _POWER = re.compile(r"\*\*|\^")
 _SMALL_POWER = re.compile(
     r"(?:[A-Za-z0-9]|\([^()^*]*(?:\*(?!\*)[^()^*]*)*\))\s*(?:\*\*|\^)\s*"  # a base without powers in it
-    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
+    r"(?:\d{1,2}|\(-?\d{1,2}(?:/\d{1,2})?\))(?![\d.(eE])(?!\s*(?:\*\*|\^))"  # to a small power, and no further
 )
 
 
@@ -62,6 +63,8 @@ def _has_few_moves(answer: str) -> bool:
 
 def _is_plain_formula(answer: str) -> bool:
     """Numbers, one-letter names, known functions and small powers; no attributes, strings or towers of powers."""
+    if _BEYOND_FLOATS.search(answer):
+        return False
     if not _FORMULA.fullmatch(answer) or re.search(r"\.\D|\D\.|\d{13}", f" {answer} ".replace(". ", " ")):
         return False
     if any(len(name) > 1 and name not in _FUNCTIONS for name in re.findall(r"[A-Za-z]+", answer)):

@@ -226,6 +226,9 @@ def test_expressions_that_call_or_grow_are_refused(task: str, answer: str) -> No
         "1" * 20,
         "9^9^9",
         "(9**9)**(9)",
+        "sin(x - 1e400)",
+        "x**1e9",
+        "(x + 1)^9E9",
     ],
 )
 def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
@@ -233,7 +236,8 @@ def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", ["x**2/2 + 3*x + C", "6*x**4 - 12", "(3 + 5) * 2.5", "exp(2*x) + sin(x)", "y^2 - 1", "(x + 1)**(3/2)"]
+    "answer",
+    ["x**2/2 + 3*x + C", "6*x**4 - 12", "(3 + 5) * 2.5", "exp(2*x) + sin(x)", "y^2 - 1", "(x + 1)**(3/2)", "1.5e10*x"],
 )
 def test_plain_formulas_pass(answer: str) -> None:
     assert all(is_harmless(task, answer) for task in PARSED)
