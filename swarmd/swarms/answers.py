@@ -6,7 +6,7 @@ where evaluating them can neither call anything nor grow without bound. Peers' a
 trees: how long that takes goes by the truth as well, and a peer chooses among its questions.
 
 Others make of a few characters as much work as these like: ten to a power, or a move so many times. Nobody's answer
-reaches them that asks for more than a right one does. And one finds that what is no number lies nowhere off the truth.
+reaches them that asks for more than a right one does. And two find that what is no number lies nowhere off the truth.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMPARED = frozenset({"codeio"})  # as trees, which takes the product of their s
 UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
 RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
-FOOLED = frozenset({"complex_arithmetic"})  # of a distance that is no number, the lesser of it and 1 is 1
+FOOLED = frozenset({"complex_arithmetic", "number_sorting"})  # NaN is not more than 1, nor than what may be wrong
 MOVES_MAX = 512  # in all; right answers have some 200
 
 # Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.

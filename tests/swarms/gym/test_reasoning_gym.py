@@ -272,9 +272,15 @@ def test_a_peers_answer_that_asks_for_endless_work_is_worth_nothing(task: str, a
     assert (score.accuracy, score.failed) == (0.0, False)
 
 
-@pytest.mark.parametrize("answer", ["nan", "-NaN", "(n a n)", "nan + nani", "1 + nani"])
-def test_what_is_no_number_is_no_right_answer(answer: str) -> None:
-    plan = plan_of("complex_arithmetic")
+@pytest.mark.parametrize(
+    ("task", "answer"),
+    [
+        *(("complex_arithmetic", answer) for answer in ("nan", "-NaN", "(n a n)", "nan + nani", "1 + nani")),
+        *(("number_sorting", f"[{', '.join([each] * 9)}]") for each in ("'nan'", "NaN", '"-nan"')),
+    ],
+)
+def test_what_is_no_number_is_no_right_answer(task: str, answer: str) -> None:
+    plan = plan_of(task, **({"min_numbers": 9, "max_numbers": 9} if task == "number_sorting" else {}))
     question = take(plan, 1)[0]
     right, wrong = plan.score(question, [f"<answer>{each}</answer>" for each in (question.entry["answer"], answer)])
     assert right.accuracy > 0.99 and wrong.accuracy == 0.0
