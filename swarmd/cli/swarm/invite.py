@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from swarmd.dht.members.invitations import IssuedInvitation, OwnInvitations
 
 DAY_S = 86400.0
+DAYS_MAX = 36_500
 
 
 def invite(
@@ -64,6 +65,8 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
     from swarmd.dht.members.admission import invite as sign_invitation
     from swarmd.dht.members.admission import read_invitation, write_invitation
 
+    if days > DAYS_MAX:
+        raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
     now = time.time()
     until = now + days * DAY_S if days else 0.0
     own = read_invitation(config.dht.invitation)

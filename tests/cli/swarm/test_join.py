@@ -316,6 +316,13 @@ def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
     assert shell("swarm", "allow", a / "swarm.toml", guest).code == ExitCode.BAD_CONFIG
 
 
+@pytest.mark.parametrize("days", ["inf", "1e15"])
+def test_an_invitation_for_longer_than_anybody_lives_is_told_as_that(shell: Shell, days: str) -> None:
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--invited")
+    told = shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", STRANGER, "--dir", shell.root / "a", "--days", days)
+    assert "36500 at most" in told and "without an end" in told
+
+
 def look_at_the_list(shell: Shell, guest: str, further: str) -> None:
     """The creator has invited the guest, who has invited a further one."""
     a, b = shell.root / "a", shell.root / "b"
