@@ -187,8 +187,11 @@ def recover(directory: Path, node: str) -> End:
 
     Only the last segment is read here; reading the log checks the others. Raises as `EventLog.open` does.
     """
-    for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
-        path.unlink(missing_ok=True)
+    try:
+        for path in (*directory.glob(f"*{TEMPORARY}"), *snapshot_directory(directory).glob(f"*{TEMPORARY}")):
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_failure(error, directory, "removal of unfinished files") from error
     segments = list_segments(directory)
     if not segments:
         return _end_without_segments(directory)
@@ -230,9 +233,11 @@ def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
 
 
 def _cut_back(path: Path, offset: int) -> None:
-    """Shorten a segment to its valid part, durably."""
-    if path.stat().st_size == offset:
-        return
+    """Shorten a segment to its valid part, and have that on disk.
+
+    It is synced in any case: the life that wrote it may have died before a sync, and does not sync when it closes. The
+    next segment is written after what is read here, so a power cut must not take any of it.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR)
         try:

@@ -54,6 +54,16 @@ def test_what_recovery_cuts_off_stays_cut(tmp_path: Path) -> None:
         assert lost(disk) == set()
 
 
+def test_what_a_life_left_unsynced_is_on_disk_before_the_next_one_writes(tmp_path: Path) -> None:
+    """Its end, where the zeros were cut off; and a commit that it wrote and died before it was synced."""
+    with recording() as disk:
+        write_groups(tmp_path, members(3))
+        assert lost(disk) == {str(list_segments(tmp_path)[0])}
+        with open_log(tmp_path, "next") as log:
+            assert lost(disk) == set()
+            log.append(0.0, *members(1), NO_COMMANDS)
+
+
 def test_a_snapshot_stays_and_what_it_lets_go_stays_gone(tmp_path: Path) -> None:
     with open_log(tmp_path, segment_bytes=1000, bytes_max=1) as log:
         for group in members(50):
