@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import ExitCode, SwarmdError
-from swarmd.eventlog.files import sync_directory
+from swarmd.eventlog.files import remove_left, sync_directory
 
 CREDENTIAL = "credential:"
 SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some tenths of a second to try one passphrase
@@ -122,5 +122,5 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
             os.fsync(descriptor)
         sync_directory(path.parent)
     except OSError as error:
-        path.unlink(missing_ok=True)
+        remove_left(path)
         raise kind.error(f"{path} cannot be written: {error.strerror}").ending(ExitCode.CANNOT_CREATE) from None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 
+from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
-from swarmd.errors import IdentityError
+from swarmd.errors import BackupUnwritable, IdentityError, LogWriteFailed
 from swarmd.secret_files import SecretKind, write_secret
+from tests.backup.making import make_node
 from tests.dht.making import CLOCK, SWARM
 from tests.durability import recording
 
@@ -65,3 +68,24 @@ def test_own_records_are_written_before_they_take_the_place_of_earlier_ones(tmp_
     with recording() as disk:
         write_own_records(tmp_path / "records.bin")
     assert tmp_path / "records.bin" in disk.synced and disk.hazards == []
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A file system that takes no writes, as one is after an error of its disk."""
+    place = tmp_path / "read-only"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)]
+    mounted = subprocess.run(command, capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs is not permitted here: {mounted.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_read_only_disk_is_named_by_the_error_of_the_write(read_only: Path, tmp_path: Path) -> None:
+    """There, to remove what is not even there fails as well."""
+    with pytest.raises(LogWriteFailed, match=r"writing of .*note.* failed: Read-only file system"):
+        write_note(read_only / "note", Moved(1.0))
+    with pytest.raises(BackupUnwritable, match=r"node\.tar cannot be written: Read-only file system"):
+        make_backup(make_node(tmp_path / "node"), read_only / "node.tar", BackupPlan(None))

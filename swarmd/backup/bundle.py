@@ -25,6 +25,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
+from swarmd.eventlog.files import remove_left
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
@@ -317,7 +318,7 @@ def _pack(root: Path, out: Path) -> None:
     except OSError as error:
         raise BundleUnwritable(f"{out} cannot be written: {error.strerror}") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        remove_left(scratch)
 
 
 def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -35,7 +35,7 @@ from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
-from swarmd.eventlog.files import sync_directory
+from swarmd.eventlog.files import remove_left, sync_directory
 from swarmd.eventlog.fold import fold_commit, newest_base, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
@@ -133,7 +133,7 @@ def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupMan
             f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        remove_left(unfinished)
     return manifest
 
 

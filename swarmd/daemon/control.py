@@ -19,6 +19,7 @@ from anyio.abc import SocketListener, SocketStream
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError
+from swarmd.eventlog.files import remove_left
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
 from swarmd.shell.ports import FactSink
 
@@ -88,7 +89,7 @@ class Control:
             async with listener:
                 await listener.serve(self._answer)
         finally:
-            self._path.unlink(missing_ok=True)
+            remove_left(self._path)
 
     async def _answer(self, stream: SocketStream) -> None:
         async with stream:

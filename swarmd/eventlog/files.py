@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -73,8 +74,14 @@ def write_durably(path: Path, *parts: bytes) -> None:
         temporary.replace(path)
         sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        remove_left(temporary)
         raise write_failure(error, path, "writing") from error
+
+
+def remove_left(path: Path) -> None:
+    """Remove what a failed write has left, if anything: on a disk that has become read-only not even that goes."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def _write_and_sync(path: Path, parts: Sequence[bytes]) -> None:
