@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Iterator
 from io import FileIO
@@ -99,8 +100,20 @@ def make_backup(data: DataPaths, out: Path, plan: BackupPlan) -> BackupManifest:
     if not out.absolute().parent.is_dir():
         raise BackupUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
     list_segments(data.events)
-    with _leaving(data) if plan.for_move else contextlib.nullcontext():
+    with _many_files(), _leaving(data) if plan.for_move else contextlib.nullcontext():
         return _write(data, out, mode, plan)
+
+
+@contextlib.contextmanager
+def _many_files() -> Iterator[None]:
+    """Have as many files open as the system lets us: all segments are, and each life of a node has begun one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager

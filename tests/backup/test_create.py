@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import tarfile
 import time
 import tracemalloc
@@ -20,6 +21,7 @@ from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Restored, read_restored, refuse_moved
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import BackupError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError
+from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
@@ -290,6 +292,22 @@ def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: Da
         if not died():
             break
     assert step > 3 and out.exists()
+
+
+def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    peer = read_identity(node.root / IDENTITY).peer_id
+    for life in range(80):
+        with EventLog.open(node.events, peer, f"life{life}") as log:
+            log.append(1e6 + life, [MemberSeen(f"peer{life}")], NO_COMMANDS)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, limits[1]))
+    try:
+        manifest = make_backup(node, out, OPEN)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (64, limits[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert sum(member.name.endswith(".seg") for member in manifest.members) > 80
+    assert load(node.events)[1] == manifest.next_seq
 
 
 def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
