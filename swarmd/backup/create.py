@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import time
@@ -49,6 +50,7 @@ from swarmd.regular_files import open_regular
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
 SWARM = "swarm.toml"
+WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # said by sticks and network file systems
 TRIES = 5  # a running node may remove a file that was just listed
 LEFT_OUT = (
     "records.bin",
@@ -138,7 +140,7 @@ def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupMan
             file.flush()
             os.fsync(file.fileno())
         with _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else contextlib.nullcontext():
-            os.link(unfinished, out)  # never over a file that came meanwhile
+            _put_in_place(unfinished, out)
         sync_directory(out.parent)
     except OSError as error:
         raise BackupUnwritable(
@@ -148,6 +150,21 @@ def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupMan
     finally:
         remove_left(unfinished)
     return manifest
+
+
+def _put_in_place(unfinished: Path, out: Path) -> None:
+    """Give the archive its name, and never that of a file that came meanwhile. Raises OSError."""
+    try:
+        os.link(unfinished, out)
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
+        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            unfinished.replace(out)
+        except OSError:
+            remove_left(out)
+            raise
 
 
 @contextlib.contextmanager

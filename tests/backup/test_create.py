@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import resource
@@ -292,6 +293,27 @@ def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: Da
         if not died():
             break
     assert step > 3 and out.exists()
+
+
+def test_a_disk_without_hard_links_takes_a_backup(
+    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stick with FAT, for one; nothing that came there meanwhile is written over."""
+
+    def refuse(source: object, target: Path) -> None:
+        if late.exists():
+            late.replace(target)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    late = tmp_path / "late"
+    monkeypatch.setattr(os, "link", refuse)
+    manifest = make_backup(node, out, OPEN)
+    assert check_backup(out) == manifest
+    late.write_text("somebody else's")
+    with pytest.raises(BackupError, match="File exists"):
+        make_backup(node, other := tmp_path / "other.tar", OPEN)
+    assert other.read_text() == "somebody else's"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["node", "node.tar.gz", "other.tar"]
 
 
 def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: DataPaths, out: Path, tmp_path: Path) -> None:
