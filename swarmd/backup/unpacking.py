@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import BackupError, BackupUnwritable, ExitCode
-from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.files import sync_directory, sync_tree, write_durably
 from swarmd.paths import DataPaths
 from swarmd.regular_files import read_regular
 
@@ -41,6 +41,7 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
     beside.mkdir(mode=0o700)
     try:
         yield DataPaths(beside)
+        sync_tree(beside)
         beside.rename(root)
         sync_directory(root.parent)
     except BaseException:
@@ -96,6 +97,7 @@ def _fill(root: Path) -> Iterator[DataPaths]:
 def _move_up(making: Path, root: Path) -> None:
     """While `.restoring` is there no node starts, and another restore begins anew; so its going is what counts."""
     names = sorted(path.name for path in making.iterdir())
+    sync_tree(making)
     write_durably(making / WHOLE, msgspec.json.encode(names))
     for name in names:
         (making / name).rename(root / name)

@@ -25,7 +25,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError
-from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.files import sync_directory, sync_tree, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
@@ -242,6 +242,7 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
     for path in paths:
         if (data.root / path).exists():
             _copy(data.root / path, making / path, shutil.copy2 if path in touched else _link)
+    sync_tree(making)  # before its note, by which it is taken for a copy
     note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
     write_durably(making / NOTE, msgspec.json.encode(note))
     _discard(data.before_upgrade)

@@ -41,6 +41,14 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(root: Path) -> None:
+    """Make a directory durable with all files and directories in it. Raises OSError."""
+    for place, _, names in os.walk(root):
+        for name in names:
+            sync_file(Path(place, name))
+        sync_directory(Path(place))
+
+
 def make_directory(path: Path) -> None:
     """Create a directory and its parents, durably. Raises NoSpaceLeft or LogWriteFailed."""
     missing = [place for place in (path, *path.parents) if not place.exists()]

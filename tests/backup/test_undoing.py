@@ -23,6 +23,7 @@ from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
 from tests.backup.crash import dying
 from tests.backup.making import make_node
+from tests.durability import recording
 
 OTHER = ("before-upgrade", "before-upgrade.tmp", "after-upgrade", "restored.json", "layout.json")
 
@@ -133,6 +134,17 @@ def test_a_failed_step_up_that_is_undone_and_cut_off_leaves_no_mark(upgraded: Up
         if read_copied(data) is not None:
             put_back(data)
         assert files_of(data.root) == upgraded.older and read_restored(data) is None
+
+
+def test_a_power_cut_takes_nothing_of_a_copy(tmp_path: Path) -> None:
+    """Whatever is put back of it, after an upgrade that was cut off, takes the place of what there was."""
+    data = make_node(tmp_path / "node")
+    with recording() as disk:
+        keep_copy(data, 1, 1, ("network",))
+    made = data.before_upgrade.with_name("before-upgrade.tmp")
+    parts = [path.relative_to(data.before_upgrade) for path in data.before_upgrade.rglob("*")]
+    assert Path("network/peers.json") in parts and Path("events") in parts
+    assert {made / part for part in parts} <= disk.synced
 
 
 def test_a_copy_that_is_dropped_halfway_is_none(upgraded: Upgraded, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths
 from tests.backup.crash import dying
 from tests.backup.making import PASSPHRASE, make_node
+from tests.durability import recording
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,19 @@ def test_a_mount_point_is_restored_into(node: DataPaths, archive: Path, mounted:
     assert mounted.stat().st_ino == inode
     assert not [path for path in mounted.iterdir() if path.name.startswith(".")]
     take_over(data)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_power_cut_takes_nothing_of_what_was_restored(archive: Path, tmp_path: Path, there: bool) -> None:
+    root = tmp_path / "restored"
+    if there:
+        root.mkdir()
+    with recording() as disk:
+        restore_backup(archive, root, None)
+    parts = {path.relative_to(root) for path in root.rglob("*")}
+    synced = {Path(*path.relative_to(tmp_path).parts[2 if there else 1 :]) for path in disk.synced if path != tmp_path}
+    assert Path("events") in parts and parts <= synced
+    assert {path for path in disk.lost if path.is_relative_to(root) and path.exists()} == set()
 
 
 def test_with_keys_too(node: DataPaths, tmp_path: Path, mounted: Path) -> None:
