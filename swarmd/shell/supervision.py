@@ -15,9 +15,13 @@ from typing import NamedTuple, assert_never
 from swarmd.config import WorkersConfig
 from swarmd.core.commands import Command, KillWorker, StartWorker, StopWorkers, SupervisorCommand
 from swarmd.core.events import (
+    ClockSet,
     Event,
     NodeStarted,
     NodeStopped,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
     StopRequested,
     TimerFired,
     WorkerExited,
@@ -37,8 +41,20 @@ PINGS_UNANSWERED = 2  # a worker that missed no more than these counts as answer
 # Signals that a process does not bring about itself: the kernel's for want of memory, or another's.
 OUTSIDE_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
-# Facts about the daemon itself; a worker that claims one is broken.
-DAEMON_EVENTS = (NodeStarted, StopRequested, NodeStopped, TimerFired, WorkerStarted, WorkerExited, WorkerStartFailed)
+# Facts about the daemon itself, its machine and what it concludes; a worker that claims one is broken.
+DAEMON_EVENTS = (
+    NodeStarted,
+    StopRequested,
+    NodeStopped,
+    TimerFired,
+    WorkerStarted,
+    WorkerExited,
+    WorkerStartFailed,
+    RoundsSkipped,
+    ClockSet,
+    SpaceLow,
+    SpaceFreed,
+)
 
 
 class Execute(NamedTuple):

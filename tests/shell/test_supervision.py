@@ -5,9 +5,23 @@ from __future__ import annotations
 import math
 import signal
 
+import pytest
+
 from swarmd.config import WorkersConfig
 from swarmd.core.commands import KillWorker, Register, StartWorker, StopWorkers
-from swarmd.core.events import LinkUp, NodeStopped, TrainerReady, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.events import (
+    ClockSet,
+    Event,
+    LinkUp,
+    NodeStopped,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
+    TrainerReady,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+)
 from swarmd.shell.supervision import DRAIN_S, Execute, Kill, Send, Supervision, Tell, Terminate
 from swarmd.worker.messages import Fault, Observed, Perform, Ping, Pong, Stop
 
@@ -119,10 +133,13 @@ def test_pings_count_from_the_first_frame_until_the_next_and_not_while_the_inbox
     assert supervision.ping("trainer") == [] and not supervision.is_answering("trainer")
 
 
-def test_a_worker_that_claims_a_fact_of_the_daemons_is_killed_and_no_longer_listened_to() -> None:
+@pytest.mark.parametrize(
+    "claim", [NodeStopped("mischief"), SpaceLow(0, 1), SpaceFreed(1), ClockSet(3600.0), RoundsSkipped(0, 9, "slow")]
+)
+def test_a_worker_that_claims_a_fact_of_the_daemons_is_killed_and_no_longer_listened_to(claim: Event) -> None:
     supervision = running()
     assert supervision.heard("trainer", Observed(TrainerReady("cpu", "m", 1))) == [Tell(TrainerReady("cpu", "m", 1))]
-    assert supervision.heard("trainer", Observed(NodeStopped("mischief"))) == [Kill("trainer")]
+    assert supervision.heard("trainer", Observed(claim)) == [Kill("trainer")]
     assert not supervision.listens("trainer") and supervision.heard("trainer", Observed(LinkUp(1))) == []
 
 
