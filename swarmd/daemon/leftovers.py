@@ -28,13 +28,15 @@ def node_tag(peer: str, data_dir: Path) -> str:
 
 def find_leftovers(tag: str, proc: Path = Path("/proc")) -> list[int]:
     """Pids of processes that carry the tag; none where there is no /proc."""
-    wanted = f"{TAG_VARIABLE}={tag}".encode()
-    found = []
-    for entry in proc.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # gone meanwhile, or another user's
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+    found = [int(entry.name) for entry in proc.glob("[0-9]*") if _carries(entry, tag)]
     return sorted(pid for pid in found if pid != os.getpid())
+
+
+def _carries(entry: Path, tag: str) -> bool:
+    """Whether a process, given its directory in /proc, carries the tag."""
+    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        return f"{TAG_VARIABLE}={tag}".encode() in (entry / "environ").read_bytes().split(b"\0")
+    return False
 
 
 async def kill_leftovers(tag: str) -> list[int]:
@@ -46,15 +48,20 @@ async def kill_leftovers(tag: str) -> list[int]:
         found = find_leftovers(tag)
         if not found:
             break
-        killed += [pid for pid in found if await _kill(pid)]
+        killed += [pid for pid in found if await _kill(pid, tag)]
     return killed
 
 
-async def _kill(pid: int) -> bool:
-    """Kill one process and wait until it is gone. False when it was gone already or is not ours."""
+async def _kill(pid: int, tag: str) -> bool:
+    """Kill one process and wait until it is gone. False when it was gone already or is not ours.
+
+    It is looked at once more when the descriptor holds it: its number may have become another's since it was found.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         descriptor = os.pidfd_open(pid)
         try:
+            if not _carries(Path("/proc", str(pid)), tag):
+                return False
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             with anyio.move_on_after(GONE_S):
                 await anyio.wait_readable(descriptor)

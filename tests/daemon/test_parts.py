@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
-from swarmd.daemon import control, space
+from swarmd.daemon import control, leftovers, space
 from swarmd.daemon.clock import watch_clock
 from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
@@ -368,6 +368,17 @@ def test_leftovers_are_found_by_their_tag_and_killed() -> None:
         assert anyio.run(kill_leftovers, tag) == [ours.pid]
         reaper.join(5)
         assert ours.returncode == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_process_that_got_the_number_of_a_leftover_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        monkeypatch.setattr(leftovers, "find_leftovers", lambda tag: [other.pid])
+        assert anyio.run(kill_leftovers, "peer@/test") == []
         assert other.poll() is None
     finally:
         other.kill()
