@@ -25,6 +25,7 @@ class ServiceNotifier:
         self._status = ""
         self._alive_at = 0.0
         self._failed = False
+        self._ready_owed = False  # while the service manager had no room to be told
         self.watchdog_s = watchdog_s
 
     @classmethod
@@ -43,28 +44,32 @@ class ServiceNotifier:
     def ready(self, status: str) -> None:
         """The log is open and the first commit is durable."""
         self._status = status
-        self._send(f"READY=1\nSTATUS={status}")
+        self._ready_owed = not self._send(f"READY=1\nSTATUS={status}")
 
     def status(self, status: str) -> None:
         """One line for `systemctl status`; sent when it changes."""
-        if status != self._status:
+        if status != self._status and self._send(f"STATUS={status}"):
             self._status = status
-            self._send(f"STATUS={status}")
 
     def alive(self) -> None:
-        """A sign of life, from the engine's loop and nowhere else; called more often than needed, it is thinned."""
+        """A sign of life, from the engine's loop and nowhere else; called more often than needed, it is thinned.
+
+        What did not get out is tried again: without READY=1 systemd ends a node that it waits for.
+        """
+        if self._ready_owed:
+            self.ready(self._status)
         now = time.monotonic()
-        if self.watchdog_s and now - self._alive_at >= self.watchdog_s / 4:
+        if self.watchdog_s and now - self._alive_at >= self.watchdog_s / 4 and self._send("WATCHDOG=1"):
             self._alive_at = now
-            self._send("WATCHDOG=1")
 
     def stopping(self, longest_s: float) -> None:
         """The orderly stop has begun and takes at most `longest_s`."""
         self._send(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={int(longest_s * 1e6)}")
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str) -> bool:
+        """Whether it got out; where nobody listens at all there is nothing to get out."""
         if not self._address:
-            return
+            return True
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as endpoint:
                 endpoint.setblocking(False)
@@ -73,3 +78,5 @@ class ServiceNotifier:
             if not self._failed:  # once: without a service manager the node still does its work
                 log.warning("the service manager cannot be reached", error=str(error))
             self._failed = True
+            return False
+        return True

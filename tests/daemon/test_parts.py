@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -83,6 +84,38 @@ def test_the_service_manager_is_told(tmp_path: Path, kind: str) -> None:
         got = [manager.recv(4096).decode() for _ in range(4)]
     assert got == ["READY=1\nSTATUS=fine", "STATUS=better", "WATCHDOG=1", "STOPPING=1\nEXTEND_TIMEOUT_USEC=10000000"]
     assert notifier.pulse_s == 2.0
+
+
+def test_what_a_busy_service_manager_had_no_room_for_is_told_again(tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as crowd,
+    ):
+        manager.bind(address)
+        manager.setblocking(False)
+        crowd.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                crowd.sendto(b"another's", address)
+        notifier = ServiceNotifier(address, watchdog_s=60.0)
+        notifier.ready("fine")
+        notifier.status("better")
+        notifier.alive()
+        told = _drain(manager)
+        assert set(told) == {"another's"}
+        notifier.alive()
+        notifier.status("better")
+        notifier.alive()  # nothing is owed any more
+        assert _drain(manager) == ["READY=1\nSTATUS=fine", "WATCHDOG=1", "STATUS=better"]
+
+
+def _drain(manager: socket.socket) -> list[str]:
+    told = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            told.append(manager.recv(4096).decode())
+    return told
 
 
 def test_without_a_service_manager_nothing_is_sent() -> None:
