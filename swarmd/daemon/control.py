@@ -14,11 +14,11 @@ from typing import Protocol
 import anyio
 import msgspec
 import structlog
-from anyio.abc import SocketListener, SocketStream
+from anyio.abc import SocketListener, SocketStream, TaskGroup
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
-from swarmd.errors import ControlError
+from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.files import remove_left
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
 from swarmd.shell.ports import FactSink
@@ -27,6 +27,7 @@ __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]
 
 REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
+ACCEPT_AGAIN_S = 1.0  # after a connection that could not be taken
 
 log = structlog.get_logger("swarmd.control")
 
@@ -64,7 +65,11 @@ class EncodedStatus(Protocol):
     """Gives the node's status."""
 
     def __call__(self) -> bytes:
-        """As JSON on one line, as it is now. Must return at once, and raises nothing."""
+        """As JSON on one line, as it is now. Must return at once.
+
+        Raises:
+            OSError, SwarmdError: a part of it cannot be read from the disk.
+        """
 
 
 class Control:
@@ -86,10 +91,19 @@ class Control:
         """Answer until cancelled, then remove the socket."""
         try:
             listener = await SocketListener.from_socket(endpoint)
-            async with listener:
-                await listener.serve(self._answer)
+            async with listener, anyio.create_task_group() as answering:
+                while True:
+                    await self._take_calls(listener, answering)
+                    await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
             remove_left(self._path)
+
+    async def _take_calls(self, listener: SocketListener, answering: TaskGroup) -> None:
+        """Answer until a connection cannot be taken: for want of files or memory, which may pass."""
+        try:
+            await listener.serve(self._answer, answering)
+        except anyio.BrokenResourceError as error:
+            log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
 
     async def _answer(self, stream: SocketStream) -> None:
         async with stream:
@@ -110,11 +124,19 @@ class Control:
         except DECODE_ERRORS as error:
             return msgspec.json.encode(ControlRefusal(f"not a request: {error}"))
         if request.verb == "status":
-            return self._status()
+            return self._told_status()
         if request.verb == "stop":
             await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
+
+    def _told_status(self) -> bytes:
+        """The status, or why there is none: a question about a node never ends it."""
+        try:
+            return self._status()
+        except (OSError, SwarmdError) as error:
+            log.warning("the status cannot be told", error=str(error))
+            return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
 
 
 async def read_line(stream: SocketStream, bytes_max: int) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import resource
 import signal
 import socket
 import stat
@@ -22,7 +24,7 @@ from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
 from swarmd.daemon import control, leftovers, space
 from swarmd.daemon.clock import watch_clock
-from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
+from swarmd.daemon.control import Control, EncodedStatus, NoDaemon, ask, bind_control
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
 from swarmd.daemon.notify import ServiceNotifier
 from swarmd.daemon.output import LINE_CHARACTERS_MAX, LINES_KEPT, REASON_CHARACTERS_MAX, LineReader, level_of
@@ -30,7 +32,7 @@ from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
-from swarmd.errors import ControlError, NoSpaceLeft, single_error
+from swarmd.errors import ControlError, NoSpaceLeft, NotFoundError, single_error
 from swarmd.observe.logging.redaction import REDACTED, Redactor
 from swarmd.observe.logging.secret_locations import PUSH_HEADERS, Part, withheld_from
 from swarmd.shell.supervision import describe_status
@@ -140,12 +142,16 @@ def test_a_dead_service_manager_does_no_harm(tmp_path: Path) -> None:
 # --- control ---
 
 
-async def _with_control(path: Path, body: object, facts: list[Event]) -> None:
+def _well() -> bytes:
+    return b'{"state":"well"}'
+
+
+async def _with_control(path: Path, body: object, facts: list[Event], status: EncodedStatus = _well) -> None:
     class Sink:
         async def observe(self, event: Event) -> None:
             facts.append(event)
 
-    served = Control(path, lambda: b'{"state":"well"}', Sink())
+    served = Control(path, status, Sink())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(served.serve, bind_control(path))
         await anyio.to_thread.run_sync(body)  # type: ignore[arg-type]
@@ -234,6 +240,44 @@ def test_further_connections_are_closed(tmp_path: Path) -> None:
                 client.close()
 
     anyio.run(_with_control, path, body, [])
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), NotFoundError("there is no log")])
+def test_a_status_that_cannot_be_told_ends_no_daemon(tmp_path: Path, error: Exception) -> None:
+    path = tmp_path / "control.sock"
+
+    def fail() -> bytes:
+        raise error
+
+    def body() -> None:
+        for _ in range(2):
+            assert ask(path, "status").startswith(b'{"error":"the status cannot be told: ')
+
+    anyio.run(_with_control, path, body, [], fail)
+
+
+def test_a_call_that_cannot_be_taken_for_want_of_files_ends_no_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "ACCEPT_AGAIN_S", 0.1)
+    path = tmp_path / "control.sock"
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def body() -> None:
+        with socket.socket(socket.AF_UNIX) as client, contextlib.ExitStack() as taken:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (client.fileno() + 1, limits[1]))
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.callback(os.close, os.dup(client.fileno()))
+            client.connect(str(path))
+            time.sleep(0.3)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert ask(path, "status") == _well()
+
+    try:
+        anyio.run(_with_control, path, body, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_daemon_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
