@@ -58,8 +58,10 @@ class Child:
     A terminal's Ctrl-C therefore reaches only the daemon, and killing the group takes p2pd with it.
 
     Raises:
-        OSError: the program cannot be executed.
+        OSError: the program cannot be executed, or not watched.
     """
+
+    _end = -1  # on Linux a descriptor that tells of its end
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -77,6 +79,16 @@ class Child:
         self._stderr = self._process.stderr.fileno()
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
+        if sys.platform == "linux":
+            self._watch()
+
+    def _watch(self) -> None:
+        """Have what tells of its end from the start, for there may be no descriptor later. Raises OSError."""
+        try:
+            self._end = os.pidfd_open(self.pid)
+        except OSError:
+            self.reap()
+            raise
 
     @property
     def pid(self) -> int:
@@ -106,12 +118,8 @@ class Child:
 
     async def wait(self) -> None:
         """Return when the process has ended. On Linux it is left unreaped, so that its group id cannot be reused."""
-        if sys.platform == "linux":
-            descriptor = os.pidfd_open(self.pid)
-            try:
-                await anyio.wait_readable(descriptor)
-            finally:
-                os.close(descriptor)
+        if self._end >= 0:
+            await anyio.wait_readable(self._end)
         else:
             await to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
 
@@ -138,6 +146,9 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):
                 pipe.close()  # type: ignore[union-attr]
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
         try:
             return self._process.wait(REAP_S)
         except subprocess.TimeoutExpired:

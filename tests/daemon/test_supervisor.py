@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -114,6 +116,21 @@ def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
 
     exited = supervise(SLEEPER, body)[-1]
     assert isinstance(exited, WorkerExited) and not exited.outside
+
+
+def test_a_process_that_cannot_be_watched_was_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no descriptor left for it; the core hears of a start that failed, and tries again later."""
+
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.perform(start(1))
+        await next_fact()
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    reason = f"{sys.executable}: Too many open files"
+    assert supervise(SLEEPER, body) == [WorkerStartFailed("trainer", reason, 1, outside=True)]
 
 
 def test_a_kill_after_a_failed_start_adds_nothing() -> None:
