@@ -22,6 +22,8 @@ from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker
 
+UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not go
+
 log = structlog.get_logger("swarmd.supervisor")
 
 
@@ -65,6 +67,7 @@ class WorkerProcess:
         self._heard_at = 0.0  # 0 until the first frame
         self._progress: Progress | None = None
         self._progress_at = 0.0
+        self._killed = anyio.Event()
 
     def send(self, message: ToWorker) -> bool:
         """Queue a message. False where `MESSAGES_QUEUED_MAX` wait."""
@@ -78,6 +81,7 @@ class WorkerProcess:
         """End the process and its group at once."""
         if self.child is not None:
             self.child.kill()
+            self._killed.set()
 
     def terminate(self) -> None:
         """Ask the process and its group to end."""
@@ -102,7 +106,7 @@ class WorkerProcess:
         return self._lines.tail()
 
     async def run(self, first: Start) -> None:
-        """Speak with the process until it has ended."""
+        """Speak with the process until it has ended, or does not though it was killed `UNKILLABLE_S` ago."""
         child = self.child
         assert child is not None, "the process was executed before"
         async with anyio.create_task_group() as watching:
@@ -110,7 +114,8 @@ class WorkerProcess:
             watching.start_soon(self._read, child, readers)
             watching.start_soon(self._write, child, first)
             watching.start_soon(self._ping)
-            await child.wait()
+            if not await has_ended(child, self._killed):
+                log.error("the worker does not go away though it was killed", worker=self.worker, pid=child.pid)
             child.kill()  # the rest of its group, so that the pipes end
             with anyio.move_on_after(DRAIN_S):
                 await readers.wait()
@@ -176,3 +181,19 @@ class WorkerProcess:
             await anyio.sleep(self._limits.ping_s)
             self._folder.tick(anyio.current_time())
             self._listener.ping(self.worker)
+
+
+async def has_ended(child: Child, killed: anyio.Event) -> bool:
+    """Wait until a process has ended. False where it does not, though it was killed `UNKILLABLE_S` ago."""
+
+    async def give_up() -> None:
+        await killed.wait()
+        await anyio.sleep(UNKILLABLE_S)
+        waiting.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as waiting:
+        waiting.start_soon(give_up)
+        await child.wait()
+        waiting.cancel_scope.cancel()
+        return True
+    return False

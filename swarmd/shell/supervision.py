@@ -335,7 +335,7 @@ def exit_of(worker: Worker, process: Process, status: int | None, tail: str) -> 
 def _reason(process: Process, status: int | None, tail: str) -> str:
     how = describe_status(status)
     if process.killed_for:
-        headline = f"{process.killed_for}, killed"
+        headline = f"{process.killed_for}, {'killed' if status is not None else how}"
     elif process.fault:
         headline = process.fault.reason
     elif process.planned:

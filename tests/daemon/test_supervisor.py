@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from swarmd.config import WorkersConfig
 from swarmd.core.commands import KillWorker, StartWorker
 from swarmd.core.events import Event, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.core.values import Worker
-from swarmd.daemon.process import worker_environment
+from swarmd.daemon import process, worker_process
+from swarmd.daemon.process import Child, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.worker.messages import Start
@@ -116,6 +118,27 @@ def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
 
     exited = supervise(SLEEPER, body)[-1]
     assert isinstance(exited, WorkerExited) and not exited.outside
+
+
+def test_a_process_that_hangs_in_the_kernel_is_not_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
+        supervisor.perform(start(1))
+        await next_fact()
+        supervisor.perform(kill("answered no ping for 60 s"))
+        await next_fact()
+        supervisor.perform(start(2))
+        await next_fact()
+        supervisor.kill_all()
+
+    monkeypatch.setattr(Child, "_signal", lambda child, number: None)
+    monkeypatch.setattr(worker_process, "UNKILLABLE_S", 0.1)
+    monkeypatch.setattr(process, "REAP_S", 0.1)
+    told = supervise(SLEEPER, body)
+    for event in told:
+        if isinstance(event, WorkerStarted):
+            os.kill(event.pid, signal.SIGKILL)
+    assert [type(event) for event in told] == [WorkerStarted, WorkerExited, WorkerStarted, WorkerExited]
+    assert told[1] == WorkerExited("trainer", "answered no ping for 60 s, does not go away though killed")
 
 
 def test_a_process_that_cannot_be_watched_was_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
