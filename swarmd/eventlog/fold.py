@@ -121,8 +121,8 @@ def base_upto(directory: Path, seq: int) -> Base:
 
 
 def bases_of(directory: Path) -> list[int]:
-    """Numbers of the events from which a fold can start, in order: of `oldest_base`, and of sound snapshots behind."""
-    oldest = oldest_base(directory).seq
+    """Numbers of the events from which a fold can start, in order: of the whole log, and of sound snapshots behind."""
+    oldest = oldest_base(directory, whole=True).seq
     return [oldest, *sorted(base.seq for base in _snapshot_bases(directory) if base.seq > oldest)]
 
 
@@ -175,8 +175,11 @@ def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
             yield Base(snapshot.state, snapshot.seq)
 
 
-def oldest_base(directory: Path) -> Base:
-    """The earliest point a fold can start from: the empty state before event 0, or the oldest snapshot.
+def oldest_base(directory: Path, whole: bool = False) -> Base:
+    """The earliest point a fold can start from: the empty state before event 0, or the oldest sound snapshot.
+
+    Args:
+        whole: no event that is there may lie before it, as where a log is verified.
 
     Raises:
         LogDamaged: the log begins later than at event 0 and no sound snapshot stands in for what is gone.
@@ -186,11 +189,19 @@ def oldest_base(directory: Path) -> Base:
     if first_seq == 0:
         return Base()
     node = node_of(directory)
+    damage: LogDamaged | None = None
     for path in list_snapshots(directory):
-        if snapshot_seq(path) >= first_seq:
+        if snapshot_seq(path) < first_seq:
+            continue
+        try:
             snapshot = read_snapshot(path, node, RULES)
+        except LogDamaged as error:
+            if whole:
+                raise
+            damage = damage or error
+        else:
             return Base(snapshot.state, snapshot.seq)
-    raise LogDamaged(
+    raise damage or LogDamaged(
         f"the event log in {directory} begins at seq {first_seq}, and no snapshot holds the state before it",
         "Restore the missing segments or a snapshot from a copy",
     )

@@ -17,7 +17,6 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
 from swarmd.eventlog.files import make_directory, write_durably
-from swarmd.eventlog.segment import damaged
 from swarmd.regular_files import read_regular
 
 MAGIC = b"SWRMSNP1"
@@ -112,7 +111,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
     path = snapshot_directory(directory) / f"{snapshot.seq:020d}{SUFFIX}"
     write_durably(path, prefix + hashlib.sha256(prefix + payload).digest() + payload)
     if encode_state(read_snapshot(path, snapshot.node, snapshot.rules).state) != encode_state(snapshot.state):
-        raise damaged(path, 0, "the state does not read back as it was written")
+        raise _damaged(path, "the state does not read back as it was written")
     return path
 
 
@@ -140,8 +139,16 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
             "Use the newer swarmd that wrote it",
         )
     if path.name != f"{snapshot.seq:020d}{SUFFIX}":
-        raise damaged(path, 0, f"it says that it is of seq {snapshot.seq}")
+        raise _damaged(path, f"it says that it is of seq {snapshot.seq}")
     return snapshot
+
+
+def _damaged(path: Path, what: str) -> LogDamaged:
+    """The error for a snapshot that cannot be trusted."""
+    return LogDamaged(
+        f"the snapshot {path} is damaged: {what}",
+        "Delete it where the log before it is whole, or there is a later one; else restore it from a copy",
+    )
 
 
 def _checked_payload(path: Path) -> bytes:
@@ -150,12 +157,12 @@ def _checked_payload(path: Path) -> bytes:
     except OSError as error:
         raise LogDamaged(f"the snapshot {path} cannot be read: {error.strerror}") from error
     if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:
-        raise damaged(path, 0, "it does not begin as a snapshot of a swarmd event log")
+        raise _damaged(path, "it does not begin as a snapshot of a swarmd event log")
     _, version, length = PREFIX.unpack_from(content)
     if version > FORMAT:
         raise LogNewer(f"the snapshot {path} has format {version}, this swarmd reads formats up to {FORMAT}")
     prefix, digest = content[: PREFIX.size], content[PREFIX.size : PREFIX.size + DIGEST_BYTES]
     payload = content[PREFIX.size + DIGEST_BYTES :]
     if len(payload) != length or hashlib.sha256(prefix + payload).digest() != digest:
-        raise damaged(path, 0, "its digest is wrong")
+        raise _damaged(path, "its digest is wrong")
     return payload

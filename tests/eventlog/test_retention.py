@@ -12,7 +12,7 @@ from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
-from swarmd.eventlog.fold import load, newest_base, oldest_base
+from swarmd.eventlog.fold import base_upto, bases_of, fold_log, load, newest_base, oldest_base
 from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.offline.replay import verify
@@ -108,6 +108,19 @@ def test_a_damaged_snapshot_is_passed_over_while_the_log_is_whole(tmp_path: Path
     assert encode_state(load(tmp_path)[0]) == encode_state(state)
     with pytest.raises(LogDamaged, match=f"{newest.name} is damaged.*digest is wrong"):
         read_snapshot(newest, NODE, RULES)
+
+
+def test_a_log_whose_oldest_snapshot_is_damaged_is_read_from_the_next_one(tmp_path: Path) -> None:
+    """The node goes on from the newest; what shows its past shows what can be folded, and verifying names the file."""
+    state = write_lives(tmp_path, 14, 20 * SEGMENT_BYTES)
+    oldest, later = list_snapshots(tmp_path)[:2]
+    oldest.write_bytes(oldest.read_bytes()[:-3])
+    assert oldest_base(tmp_path).seq == base_upto(tmp_path, snapshot_seq(later) + 1).seq == snapshot_seq(later)
+    *_, last = fold_log(tmp_path)
+    assert encode_state(last.after) == encode_state(state)
+    for attempt in (verify, bases_of, check_log):
+        with pytest.raises(LogDamaged, match=f"{oldest.name} is damaged.*Delete it"):
+            attempt(tmp_path)
 
 
 def test_a_log_whose_beginning_is_gone_is_refused(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def verify(directory: Path, watch: Watch = iter, begin: Base | None = None, unti
         ReplayDifference: naming the first difference.
         LogDamaged and its kin: as reading raises them.
     """
-    base = begin or oldest_base(directory)
+    base = begin or oldest_base(directory, whole=True)
     snapshots = _snapshot_digests(directory, base.seq, until)
     found = len(snapshots)
     state, end_seq, events, commits, unchecked = StateFold(base.state), base.seq, 0, 0, 0
