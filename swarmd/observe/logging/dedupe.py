@@ -39,7 +39,7 @@ class LineFolder:
             return
         self._seen[key] = _Seen(level, text, now)
         if len(self._seen) > LINES_TRACKED_MAX:
-            self._tell_repeats(self._seen.popitem(last=False)[1])
+            self._let_go(self._seen.popitem(last=False)[1])
         self._say(level, text)
 
     def tick(self, now: float) -> None:
@@ -62,6 +62,14 @@ class LineFolder:
             return
         self._logged += 1
         log.log(LEVELS[level], text, worker=self._worker)
+
+    def _let_go(self, seen: _Seen) -> None:
+        """A line makes room within its window: what is told of it counts like any other line."""
+        if self._logged >= LINES_A_WINDOW_MAX:
+            self._dropped += seen.repeats
+        elif seen.repeats:
+            self._logged += 1
+            self._tell_repeats(seen)
 
     def _tell_repeats(self, seen: _Seen) -> None:
         if seen.repeats:

@@ -39,3 +39,15 @@ def test_a_flood_of_different_lines_is_bounded_and_counted() -> None:
     dropped: list[Any] = [line["lines_dropped"] for line in told if "lines_dropped" in line]
     assert dropped == [50]
     assert len(folder._seen) <= LINES_TRACKED_MAX
+
+
+def test_a_flood_in_which_each_line_comes_twice_is_bounded_as_well() -> None:
+    folder, lines = LineFolder("trainer"), 10 * LINES_A_WINDOW_MAX
+    with capture_logs() as told:
+        for number in range(lines):
+            folder.log("info", f"line {number}", 100.0)
+            folder.log("info", f"line {number}", 100.0)
+        folder.flush()
+    assert len(told) <= LINES_A_WINDOW_MAX + LINES_TRACKED_MAX + 1
+    said = [line.get("repeated", 1) for line in told[:-1]]
+    assert sum(said) + told[-1]["lines_dropped"] == 2 * lines, "none is neither told nor counted"
