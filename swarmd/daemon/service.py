@@ -273,7 +273,8 @@ class Node:
         self._supervisor.kill_all()
         with contextlib.suppress(OSError):
             self._data.control.unlink(missing_ok=True)
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
         self._host.end(code)
 
     # --- a projection ---

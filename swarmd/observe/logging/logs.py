@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
 
 import msgspec
 import structlog
@@ -80,9 +80,27 @@ def tell_fatal(error: SwarmdError) -> None:
 
 
 class _NamedLogger(structlog.PrintLogger):
+    lost: ClassVar[int] = 0  # lines, since the last that could be written
+
     def __init__(self, stream: TextIO, name: str) -> None:
         super().__init__(stream)
         self.name = name
+
+    def msg(self, message: str) -> None:
+        """Write a line. Where that fails, for nobody reads any more or the disk is full, the node works on without.
+
+        How many lines were lost is told once one can be written again.
+        """
+        try:
+            super().msg(message)
+        except OSError:
+            _NamedLogger.lost += 1
+            return
+        if lost := _NamedLogger.lost:
+            _NamedLogger.lost = 0
+            structlog.get_logger("swarmd").warning("lines of the log could not be written", lines_lost=lost)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
 
 
 def _add_name(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
