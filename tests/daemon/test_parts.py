@@ -389,7 +389,7 @@ class Disk:
         self.facts: list[Event] = []
         self.rooms = 0
         storage = StorageConfig(free_bytes_min=100, free_bytes_stop=20)
-        self.guard = SpaceGuard(tmp_path, tmp_path / "none", storage, self._make_room, self)
+        self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
         monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
 
     async def observe(self, event: Event) -> None:
@@ -421,6 +421,15 @@ def test_what_may_go_goes_before_a_node_pauses(tmp_path: Path, monkeypatch: pyte
     assert disk.look(80) == []
     assert disk.rooms == 1
     assert disk.look(40) == [SpaceLow(90, 125)]
+
+
+def test_a_checkpoint_that_cannot_be_looked_into_does_not_end_the_guard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = tmp_path / "checkpoints" / "r000000001-s0000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "loop").symlink_to("loop")
+    assert Disk(tmp_path, monkeypatch).look(99) == [SpaceLow(99, 125)]
 
 
 def test_a_disk_that_is_as_good_as_full_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

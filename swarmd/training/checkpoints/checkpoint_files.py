@@ -84,9 +84,12 @@ def newest_whole(directory: Path) -> Path | None:
 
 
 def newest_bytes(directory: Path) -> int:
-    """Size of the newest checkpoint, about what the next will take; 0 where there is none."""
+    """Size of the newest checkpoint, about what the next will take; 0 where there is none.
+
+    What cannot be looked into is left out: that is for the trainer to tell, who has to read it.
+    """
     total = 0
-    with contextlib.suppress(FileNotFoundError):  # it is just being replaced, with one of about the same size
+    with contextlib.suppress(OSError):  # or it is just being replaced, with one of about the same size
         for path in list_checkpoints(directory)[:1]:
             for file in path.iterdir():
                 total += file.stat().st_size
