@@ -24,7 +24,7 @@ from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogNewer, NotFoundError
+from swarmd.errors import LogDamaged, LogNewer, NotFoundError, PathUnusable
 from swarmd.eventlog.files import sync_directory, sync_tree, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
@@ -234,20 +234,43 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
         rules: of the log's last commit, 0 for none.
         layout: of the directory.
         touched: what will be changed, relative to the data directory. What is not there is noted, too: it goes again.
+
+    Raises:
+        PathUnusable: something cannot be copied; an earlier copy is as it was.
     """
     making = data.before_upgrade.with_name(data.before_upgrade.name + ".tmp")
-    shutil.rmtree(making, ignore_errors=True)
-    making.mkdir()
     paths = tuple(dict.fromkeys((*touched, LOG)))
-    for path in paths:
-        if (data.root / path).exists():
-            _copy(data.root / path, making / path, shutil.copy2 if path in touched else _link)
-    sync_tree(making)  # before its note, by which it is taken for a copy
+    try:
+        _copy_all(data.root, making, paths, touched)
+    except OSError as error:
+        shutil.rmtree(making, ignore_errors=True)
+        raise PathUnusable(
+            f"what is there before the upgrade cannot be copied to {data.before_upgrade}: {_reason(error)}",
+            f"See that there is room, and that all files in {data.root} are this user's; then start the node again",
+        ) from error
     note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
     write_durably(making / NOTE, msgspec.json.encode(note))
     _discard(data.before_upgrade)
     making.rename(data.before_upgrade)
     sync_directory(data.root)
+
+
+def _copy_all(root: Path, making: Path, paths: Sequence[str], touched: Sequence[str]) -> None:
+    """Copy what is there of some paths, durably. Raises OSError."""
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
+    for path in paths:
+        if (root / path).exists():
+            _copy(root / path, making / path, shutil.copy2 if path in touched else _link)
+    sync_tree(making)  # before its note, by which it is taken for a copy
+
+
+def _reason(error: OSError) -> str:
+    """What went wrong with a copy; `shutil` collects what did in a directory, as (source, target, reason)."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        source, _, reason = error.args[0][0]
+        return f"{source}: {reason}"
+    return str(error)
 
 
 def _copy(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:

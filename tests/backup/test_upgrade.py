@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from swarmd.core.events import NodeStarted, RoundAnnounced, StageTrained
 from swarmd.daemon import upgrade
 from swarmd.daemon.notes import read_restored
 from swarmd.daemon.upgrade import LAYOUT, RULES, Migration, keep_copy, put_back, read_copied, read_layout, take_over
-from swarmd.errors import LogDamaged, LogInUse, LogNewer, SwarmdError
+from swarmd.errors import LogDamaged, LogInUse, LogNewer, PathUnusable, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.offline.replay import verify
@@ -81,6 +82,22 @@ def test_the_log_of_older_rules_is_kept_and_takes_no_space(tmp_path: Path) -> No
     assert copied is not None and (copied.rules, copied.layout, copied.paths) == (RULES, LAYOUT, ("events",))
     for path in data.events.glob("*.seg"):
         assert (data.before_upgrade / "events" / path.name).stat().st_ino == path.stat().st_ino
+
+
+def test_a_log_that_cannot_be_copied_is_named_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of another user's take no hard link, nor can they be read."""
+    data = settled(tmp_path / "node")
+
+    def refuse(source: str, target: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), source)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(shutil, "copy2", refuse)
+    with pytest.raises(PathUnusable, match=r"cannot be copied to .*before-upgrade: .*\.seg.*Permission denied"):
+        take_over(data, rules=RULES + 1)
+    assert not data.before_upgrade.with_name("before-upgrade.tmp").exists()
 
 
 def test_the_copy_goes_when_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
