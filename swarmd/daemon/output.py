@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections import deque
 from collections.abc import Iterator
@@ -58,6 +59,7 @@ class LineReader:
     def __init__(self, cover: Redactor | None = None) -> None:
         self._cover = cover or Redactor()
         self._key_lines = 0  # of a private key so far, 0 outside one
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
         self._dropped = 0
         self._traceback: list[str] = []
@@ -65,7 +67,7 @@ class LineReader:
 
     def feed(self, chunk: bytes) -> Iterator[OutputLine]:
         """Whole lines that `chunk` completes."""
-        *whole, rest = (self._rest + chunk.decode("utf-8", "replace")).replace("\r", "\n").split("\n")
+        *whole, rest = (self._rest + self._decoder.decode(chunk)).replace("\r", "\n").split("\n")
         self._rest = rest[:LINE_CHARACTERS_MAX]
         for text in whole:
             yield from self._add_line(text)
@@ -73,7 +75,7 @@ class LineReader:
 
     def end(self) -> Iterator[OutputLine]:
         """What is left when the output ends."""
-        rest, self._rest = self._rest, ""
+        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
         yield from self._add_line(rest)
         yield from self._end_traceback()
 

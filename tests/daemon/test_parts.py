@@ -300,6 +300,16 @@ def test_lines_come_whole_whatever_the_chunks() -> None:
     assert lines(b"one\ntw", b"o\nthree") == [("info", "one"), ("info", "two"), ("info", "three")]
 
 
+def test_letters_come_whole_whatever_the_chunks() -> None:
+    said = "Prüfung läuft\n".encode()
+    assert lines(*[said[place : place + 1] for place in range(len(said))]) == [("info", "Prüfung läuft")]
+    assert lines(b"cut \xc3") == [("info", "cut \N{REPLACEMENT CHARACTER}")]
+    secret = "päßword-of-somebody"
+    chunks = secret.encode()[:2], secret.encode()[2:] + b"\n"
+    reader = LineReader(Redactor([secret]))
+    assert [line.text for chunk in chunks for line in reader.feed(chunk)] == [REDACTED]
+
+
 def test_a_traceback_is_one_line() -> None:
     text = b"Traceback (most recent call last):\n  File x\n    boom()\nValueError: no\nafter\n"
     assert lines(text) == [
