@@ -7,8 +7,10 @@ read each line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
+
+from msgspec.structs import replace
 
 from swarmd.core.events import Event, MemberSeen, MembersSeen, ReportSeen, ReportsSeen
 from swarmd.core.reported import MemberRow, ReportRow
@@ -52,3 +54,18 @@ def as_one(row: list[Event]) -> list[Event]:
         return [ReportsSeen(first.round, first.stage, tuple(reports))]
     members = [MemberRow(each.peer, each.name, each.worked) for each in row if isinstance(each, MemberSeen)]
     return [MembersSeen(tuple(members))]
+
+
+def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
+    """Facts in two parts that mean the same, a row by itself too; None for what has no parts."""
+    if len(facts) > 1:
+        middle = len(facts) // 2
+        return facts[:middle], facts[middle:]
+    fact = facts[0]
+    if isinstance(fact, ReportsSeen) and fact.count > 1:
+        middle = fact.count // 2
+        return [replace(fact, reports=fact.reports[:middle])], [replace(fact, reports=fact.reports[middle:])]
+    if isinstance(fact, MembersSeen) and fact.count > 1:
+        middle = fact.count // 2
+        return [MembersSeen(fact.members[:middle])], [MembersSeen(fact.members[middle:])]
+    return None

@@ -20,7 +20,7 @@ from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands
-from swarmd.shell.batches import ROW_MIN, as_one, row_length
+from swarmd.shell.batches import ROW_MIN, as_one, in_halves, row_length
 from swarmd.shell.ports import CommandPort, CommitLog
 
 INBOX_FACTS_MAX = 1024  # at the bound whoever brings a fact waits
@@ -167,7 +167,7 @@ class Loop:
 
         Raises:
             LogWriteFailed, NoSpaceLeft: as the log raises them; the process must end.
-            CommitTooLarge: a single fact is too large.
+            CommitTooLarge: a single fact is too large; none of a worker's is, for its frames are smaller than commits.
         """
         return self._write(self.state, at, facts)
 
@@ -176,11 +176,11 @@ class Loop:
         try:
             self._log.append(at, planned.events, digest_commands(planned.commands), RULES)
         except CommitTooLarge:
-            if len(facts) == 1:
+            halves = in_halves(facts)
+            if halves is None:
                 raise
-            middle = len(facts) // 2
-            first = self._write(state, at, facts[:middle])
-            return first + self._write(first[-1].state, at, facts[middle:])
+            first = self._write(state, at, halves[0])
+            return first + self._write(first[-1].state, at, halves[1])
         if self._log.snapshot_due:
             self._log.write_snapshot(planned.state, RULES)
         return [planned]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, ReadClock, Register, StartWorker, Submit, Train
-from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, TimerFired
+from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, ReportSeen, TimerFired
+from swarmd.core.reported import reports_in
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import Settings
 from swarmd.errors import CommitTooLarge
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.store import EventLog
+from swarmd.shell.batches import ROW_MAX
 from swarmd.shell.loop import WAIT_S_MAX, Loop
 from swarmd.shell.ports import Ports
 
@@ -80,6 +85,22 @@ def test_parts_of_a_commit_that_is_too_large_go_on_from_each_other() -> None:
     assert [event for commit in log.commits for event in commit] == facts
     assert [applied.seq for applied in told.journal] == list(range(6))
     assert all(now.before == then.after for then, now in zip(told.journal, told.journal[1:], strict=False))
+
+
+def test_a_row_that_is_too_large_for_a_commit_is_written_in_parts(tmp_path: Path) -> None:
+    """A network worker that was taken over may bring reports of any size that fits a frame."""
+    record = bytes(64 * 1024)
+    seen: list[Event] = [ReportSeen(f"peer {number}", 0, 0, 0.5, "", record) for number in range(ROW_MAX)]
+    with EventLog.open(tmp_path, "me", "run") as log:
+        loop = Loop(log, State())
+        for fact in seen:
+            loop.offer(fact)
+        facts = loop.next_facts(1.0)
+        assert len(facts) == 1, "they are one event"
+        written = loop.write(1.0, facts)
+    assert len(written) > 1
+    told = [report for commit in read_commits(tmp_path) for event in commit.events for report in reports_in(event)]
+    assert told == seen
 
 
 def test_a_full_inbox_takes_nothing_until_facts_were_taken_out() -> None:
