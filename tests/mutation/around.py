@@ -244,6 +244,20 @@ CARE = (
         ("tests/backup/test_upgrade.py::test_a_step_that_fails_changes_nothing",),
     ),
     Mutant(
+        "a copy counts before it is on disk",
+        "swarmd/daemon/upgrade.py",
+        "    sync_tree(making)  # before its note, by which it is taken for a copy\n",
+        "",
+        ("tests/backup/test_undoing.py::test_a_power_cut_takes_nothing_of_a_copy",),
+    ),
+    Mutant(
+        "a process that got a leftover's number is killed",
+        "swarmd/daemon/leftovers.py",
+        'if not _carries(Path("/proc", str(pid)), tag):',
+        "if False:",
+        ("tests/daemon/test_parts.py::test_a_process_that_got_the_number_of_a_leftover_is_spared",),
+    ),
+    Mutant(
         "the copy from before an upgrade goes at once",
         "swarmd/daemon/upgrade.py",
         "time.time() - copied.made_at > COPY_KEPT_S",

@@ -143,6 +143,14 @@ CORE = (
 
 EVENTLOG = (
     Mutant(
+        "what a life left unsynced is built upon",
+        "swarmd/eventlog/store.py",
+        "        descriptor = os.open(path, os.O_RDWR)\n        try:\n            os.ftruncate",
+        "        descriptor = os.open(path, os.O_RDWR)\n        try:\n            if path.stat().st_size == offset:\n"
+        "                return\n            os.ftruncate",
+        ("tests/eventlog/test_durability.py",),
+    ),
+    Mutant(
         "what recovery cut off may come back",
         "swarmd/eventlog/store.py",
         "            os.ftruncate(descriptor, offset)\n            os.fsync(descriptor)\n",
