@@ -41,7 +41,7 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
     beside.mkdir(mode=0o700)
     try:
         yield DataPaths(beside)
-        sync_tree(beside)
+        sync_tree(beside, files=False)
         beside.rename(root)
         sync_directory(root.parent)
     except BaseException:
@@ -97,7 +97,7 @@ def _fill(root: Path) -> Iterator[DataPaths]:
 def _move_up(making: Path, root: Path) -> None:
     """While `.restoring` is there no node starts, and another restore begins anew; so its going is what counts."""
     names = sorted(path.name for path in making.iterdir())
-    sync_tree(making)
+    sync_tree(making, files=False)
     write_durably(making / WHOLE, msgspec.json.encode(names))
     for name in names:
         (making / name).rename(root / name)

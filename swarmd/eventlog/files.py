@@ -41,10 +41,10 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def sync_tree(root: Path) -> None:
-    """Make a directory durable with all files and directories in it. Raises OSError."""
+def sync_tree(root: Path, files: bool = True) -> None:
+    """Make a directory durable with all directories in it, and all files unless those were synced. Raises OSError."""
     for place, _, names in os.walk(root):
-        for name in names:
+        for name in names if files else ():
             sync_file(Path(place, name))
         sync_directory(Path(place))
 
