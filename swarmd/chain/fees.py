@@ -27,11 +27,17 @@ class Price(Value, frozen=True):
 
 
 def quantity(value: Any, what: str) -> int:
-    """A JSON-RPC quantity. Raises EndpointFailed, naming `what`, when it is none."""
+    """A JSON-RPC quantity. Raises EndpointFailed, naming `what`, when it is none, or one beyond the chain's 256 bits.
+
+    Python refuses to print a number of very many digits.
+    """
     try:
-        return int(value, 16)
+        number = int(value, 16)
     except (TypeError, ValueError):
-        raise EndpointFailed(f"an endpoint answered with something that is no {what}") from None
+        number = -1
+    if not 0 <= number < 1 << 256:
+        raise EndpointFailed(f"an endpoint answered with something that is no {what}")
+    return number
 
 
 async def quote(chain: AccountPort, fees: FeesConfig) -> Price:

@@ -11,8 +11,9 @@ import msgspec
 
 from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.endpoints.endpoint import endpoint_of
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints.rpc import Rpc, chain_id_at
 from swarmd.chain.ethereum import Ethereum
+from swarmd.chain.fees import quantity
 from swarmd.chain.ports import NotThere
 from swarmd.chain.standings import ChainStandings, PeerStanding
 from swarmd.chain.watching.blocks import Blocks
@@ -63,9 +64,7 @@ async def chain_id_of(url: str) -> int:
     """The chain that an endpoint serves. Raises ChainError."""
     endpoint = endpoint_of(url, CALL_S)
     try:
-        return int(await endpoint.ask("eth_chainId", [], str), 16)
-    except (ValueError, RpcRefused):
-        raise ChainError(f"{endpoint.name} does not say its chain id") from None
+        return await chain_id_at(endpoint)
     finally:
         await endpoint.close()
 
@@ -82,7 +81,7 @@ async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:
     differences = await compare(Ethereum(rpc), contract, standings, head.number) if whole else None
     if (await blocks.at(head.number)).hash != head.hash:
         raise NotThere(f"block {head.number} changed while the chain was read")
-    chain_id = int(await rpc.ask("eth_chainId", [], str), 16)
+    chain_id = quantity(await rpc.ask("eth_chainId", [], str), "chain id")
     return OnchainStandings(chain_id, head, standings, whole, dict(rejected), differences)
 
 

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from swarmd.chain.endpoints.endpoint import RpcEndpoint, SocketEndpoint, Throttled, endpoint_of
-from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE
+from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, quantity
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
 BACKOFF_S = 0.25  # after the first failure, doubled with each further one
@@ -62,10 +62,7 @@ class EndpointHealth:
 
     async def verify(self, chain_id: int) -> None:
         """Ask for its chain. Raises EndpointFailed when it is another one."""
-        try:
-            said = int(await self.endpoint.ask("eth_chainId", [], str), 16)
-        except (ValueError, RpcRefused):
-            raise self.endpoint.failure("does not say its chain id") from None
+        said = await chain_id_at(self.endpoint)
         self.foreign = 0 if said == chain_id else said
         if self.foreign:
             raise self.endpoint.failure(f"is a node of chain {said}, not of {chain_id}")
@@ -225,6 +222,18 @@ class Rpc:
             task.cancel()
         for health in self._healths:
             await health.endpoint.close()
+
+
+async def chain_id_at(endpoint: RpcEndpoint) -> int:
+    """The chain that an endpoint says it is of. Raises EndpointFailed."""
+    try:
+        answer = await endpoint.ask("eth_chainId", [], str)
+    except RpcRefused:
+        answer = ""
+    try:
+        return quantity(answer, "chain id")
+    except EndpointFailed:
+        raise endpoint.failure("does not say its chain id") from None
 
 
 def _shows_base_fee(block: dict[str, Any]) -> bool:

@@ -63,6 +63,11 @@ async def another_chain(call: dict[str, Any]) -> Answer:
     return result(call, "0x1") if call["method"] == "eth_chainId" else None
 
 
+async def a_chain_of_many_digits(call: dict[str, Any]) -> Answer:
+    """Python refuses to print it."""
+    return result(call, "0x" + 5000 * "f") if call["method"] == "eth_chainId" else None
+
+
 async def another_type(call: dict[str, Any]) -> Answer:
     return result(call, ["no", "number"]) if call["method"] == "eth_blockNumber" else None
 
@@ -83,6 +88,7 @@ FAILURES = {
     "nothing": body(""),
     "another type": another_type,
     "another chain": another_chain,
+    "a chain of many digits": a_chain_of_many_digits,
     "throttled": throttle,
     "silence": silence,
 }
