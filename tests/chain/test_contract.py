@@ -24,7 +24,7 @@ from swarmd.chain.coordinator import Coordinator, RoundPolicy
 from swarmd.chain.decoding import MalformedAbi, values_of
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, topic_of
+from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, seconds_of, topic_of
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
@@ -202,6 +202,18 @@ def test_an_entry_that_oversteps_a_bound_is_left_out_and_counted(odd: dict[str, 
     rejected: Counter[str] = Counter()
     assert decode_log(odd, rejected) is None
     assert rejected == {reason: 1}
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_a_place_below_zero_is_left_out(place: int) -> None:
+    odd, rejected = reward(1, 0, 5, "me"), Counter[str]()
+    odd["topics"][place] = "-0x5"
+    assert decode_log(odd, rejected) is None and rejected == {"out of range": 1}
+
+
+@pytest.mark.parametrize("quantity", ["-0x5", "-0x" + 300 * "f", "0x" + 300 * "f", "soon", "0x10000000000"])
+def test_a_time_that_is_none_is_zero(quantity: str) -> None:
+    assert seconds_of(quantity) == 0.0
 
 
 def test_an_event_of_no_known_kind_says_nothing() -> None:

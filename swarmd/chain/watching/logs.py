@@ -55,12 +55,12 @@ def topic_of(signature: str) -> str:
 
 
 def seconds_of(quantity: str) -> float:
-    """A block's time; nonsense and the far future become 0."""
+    """A block's time; nonsense, what is below 0, and the far future become 0."""
     try:
         seconds = int(quantity, 16)
     except ValueError:
         return 0.0
-    return float(seconds) if seconds < 1 << 40 else 0.0
+    return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
 def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
@@ -141,7 +141,7 @@ def _topic(entry: LogEntry, place: int) -> int:
 
 
 def _place(number: int) -> int:
-    if number > PLACE_MAX:
+    if not 0 <= number <= PLACE_MAX:
         raise MalformedAbi("out of range")
     return number
 

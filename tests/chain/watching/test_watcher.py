@@ -173,6 +173,28 @@ async def test_an_endpoint_that_answers_to_no_avail_is_left_for_another(
             assert watch.rpc.current == name_of(ground.url) and watch.fold() == ground.logs()
 
 
+def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = "") -> Callable[..., Awaitable[Answer]]:
+    """An endpoint that gives another result to one method, where it names `tag`, if given, among its parameters."""
+
+    async def act(call: dict[str, Any]) -> Answer:
+        if call["method"] != method or tag not in msgspec.json.encode(call["params"]).decode():
+            return None
+        answer = ground.w3.provider.make_request(method, call["params"])  # type: ignore[arg-type]
+        return result(call, change(answer["result"])) if "result" in answer else None
+
+    return act
+
+
+@pytest.mark.anyio
+async def test_a_time_of_many_digits_below_zero_ends_nothing(ground: Ground) -> None:
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        early = {"timestamp": "-0x" + 300 * "f"}
+        between.act = spoil(ground, "eth_getBlockByNumber", lambda block: block and block | early)
+        async with watching(ground.config(between.url)) as watch:
+            await watch.settle(ground)
+
+
 @pytest.mark.anyio
 async def test_a_lone_endpoint_that_answered_to_no_avail_is_asked_again(ground: Ground) -> None:
     async with middleman(ground.url) as between:
