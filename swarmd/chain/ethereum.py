@@ -17,12 +17,14 @@ from web3.exceptions import TransactionNotFound, Web3Exception
 from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
+from swarmd.bounds import WORD_MAX
 from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
 
 QUANTITY_MAX = 2**256 - 1  # the chain's own bound; a number beyond it is an endpoint's nonsense
+NONCE_MAX = 2**64 - 2  # of a transaction that a block may have (EIP-2681)
 
 # What web3.py raises where an endpoint's answer is not of the method's form.
 MISSHAPEN = (Web3Exception, ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError)
@@ -69,7 +71,8 @@ class Ethereum:
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
         """The next nonce of an account; those in nobody's block yet are counted where `block` is "pending"."""
-        return await _number(self._eth.get_transaction_count(_address(account), cast(BlockIdentifier, block)), "nonce")
+        asked = self._eth.get_transaction_count(_address(account), cast(BlockIdentifier, block))
+        return await _number(asked, "nonce", NONCE_MAX)
 
     async def gas_price_wei(self) -> int:
         """What a unit of gas costs on a chain without a base fee, as the endpoint thinks."""
@@ -118,7 +121,9 @@ class Ethereum:
 async def _mined_of(found: Mapping[str, Any]) -> MinedTransaction:
     price, created, to = found.get("effectiveGasPrice"), found.get("contractAddress"), found.get("to")
     return MinedTransaction(
-        BlockRef(_checked(found.get("blockNumber"), "block number"), HexBytes(found["blockHash"]).to_0x_hex()),
+        BlockRef(
+            _checked(found.get("blockNumber"), "block number", WORD_MAX), HexBytes(found["blockHash"]).to_0x_hex()
+        ),
         _checked(found.get("status"), "status") == 1,
         _checked(found.get("gasUsed"), "amount of gas"),
         None if price is None else _checked(price, "price"),
@@ -157,12 +162,12 @@ async def _of_type(asked: Awaitable[Any], kind: type[T], what: str) -> T:
     return answer
 
 
-async def _number(asked: Awaitable[Any], what: str) -> int:
-    return _checked(await _formed(asked, what), what)
+async def _number(asked: Awaitable[Any], what: str, most: int = QUANTITY_MAX) -> int:
+    return _checked(await _formed(asked, what), what, most)
 
 
-def _checked(answer: Any, what: str) -> int:
-    """web3.py passes on what is no number as it is."""
-    if type(answer) is not int or not 0 <= answer <= QUANTITY_MAX:
+def _checked(answer: Any, what: str, most: int = QUANTITY_MAX) -> int:
+    """web3.py passes on what is no number as it is, and a number of any size."""
+    if type(answer) is not int or not 0 <= answer <= most:
         raise EndpointFailed(f"an endpoint answered with something that is no {what}")
     return answer

@@ -72,6 +72,14 @@ async def test_whatever_an_endpoint_answers_is_a_value_or_its_failure(answer: An
         assert len(script.asked) == 1
 
 
+async def test_a_number_that_no_log_can_hold_is_an_endpoints_failure() -> None:
+    with pytest.raises(EndpointFailed, match="no nonce"):
+        await Ethereum(Script(hex(2**64))).nonce(ACCOUNT, "pending")
+    receipt = {"blockHash": HASH, "blockNumber": hex(2**64), "status": "0x1", "gasUsed": "0x1"}
+    with pytest.raises(EndpointFailed, match="no block number"):
+        await Ethereum(Script(receipt)).receipt(HASH)
+
+
 @pytest.mark.parametrize("error", [EndpointFailed("nobody"), RpcRefused(3, "reverted", "0x12"), ChainMismatch("other")])
 async def test_errors_of_endpoints_come_through_as_they_are(error: SwarmdError) -> None:
     for question in QUESTIONS:
