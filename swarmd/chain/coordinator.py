@@ -40,8 +40,7 @@ class Coordinator:
         self._chain = Ethereum(caller)
         self._from_block = from_block
         self.blocks = Blocks(caller, contract, range_blocks)
-        self._extensions: int | None = None
-        self._by_account = False
+        self._extensions = 0
         self.contract = contract
 
     async def check(self) -> None:
@@ -59,8 +58,11 @@ class Coordinator:
         return await self._number("stageCount()", block)
 
     async def extensions(self) -> int:
-        """`extensionsVersion()`: 0 for a contract without round policy and membership."""
-        if self._extensions is None:
+        """`extensionsVersion()`: 0 for a contract without round policy and membership.
+
+        That it has none is asked anew each time: one endpoint that answers with nothing must not count for ever.
+        """
+        if self._extensions == 0:
             found = await self._optional("extensionsVersion()", ["uint256"])
             self._extensions = min(found[0], PLACE_MAX) if found else 0
         return self._extensions
@@ -98,11 +100,9 @@ class Coordinator:
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
         """Whether the peer has reported a reward for a stage; up to 0.4.2, whether any peer of the account has."""
-        if not self._by_account:
-            found = await self._optional(BY_PEER, ["bool"], round, stage, peer, block=block)
-            if found:
-                return bool(found[0])
-            self._by_account = True
+        found = await self._optional(BY_PEER, ["bool"], round, stage, peer, block=block)
+        if found:  # asked anew each time, see `extensions`
+            return bool(found[0])
         account = account or await self.eoa(peer, block)
         return bool(account) and bool((await self._read(BY_ACCOUNT, ["bool"], round, stage, account, block=block))[0])
 

@@ -27,7 +27,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, seconds_of, topic_of
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
-from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
+from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman, result
 from tests.contracts.chain import INT_REWARD, artefact, error_names
 
 ACCOUNT = "0x" + 40 * "1"
@@ -321,6 +321,29 @@ async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, vers
         assert not await contract.has_reward(1, 0, "you", swarm.bob)
         assert not await contract.has_reward(1, 0, "nobody")
         await contract.check()
+        await calls.close()
+
+
+@pytest.mark.anyio
+async def test_what_an_endpoint_once_says_to_be_lacking_is_asked_for_again(ground: Ground) -> None:
+    """An account has two peers, of which one reports: asked by account, the other has reported too."""
+    swarm, lies = ground.swarm, True
+
+    async def lack(call: dict[str, Any]) -> Answer:
+        asked = call["params"][0]["data"][:10] if call["method"] == "eth_call" else ""
+        views = ("extensionsVersion()", "hasSubmittedRoundStageReward(uint256,uint256,string)")
+        lacking = ["0x" + encode_call(each, *blank(each)).hex()[:8] for each in views]
+        return result(call, "0x") if lies and asked in lacking else None
+
+    swarm.register(swarm.alice, "me", "you")
+    swarm.send(swarm.alice, INT_REWARD, 0, 0, 5, "me")
+    async with middleman(ground.url) as between:
+        between.act = lack
+        calls = Rpc([between.url], CHAIN_ID, 2.0)
+        contract = Coordinator(calls, ground.contract)
+        assert await contract.extensions() == 0 and await contract.has_reward(0, 0, "you", swarm.alice)
+        lies = False
+        assert await contract.extensions() == 1 and not await contract.has_reward(0, 0, "you", swarm.alice)
         await calls.close()
 
 
