@@ -41,6 +41,13 @@ OUTSIDE = (
         ("tests/chain/watching/test_watcher.py::test_an_endpoint_that_answers_to_no_avail_is_left_for_another",),
     ),
     Mutant(
+        "log entries of any contract are taken",
+        "swarmd/chain/watching/blocks.py",
+        "if not _is_asked_for(entry, asked):",
+        "if False:",
+        ("tests/chain/watching/test_watcher.py::test_an_endpoint_that_gives_entries_unasked_is_left_for_another",),
+    ),
+    Mutant(
         "a websocket's handshake is led anywhere",
         "swarmd/chain/endpoints/endpoint.py",
         "aiohttp.ClientSession(trace_configs=[_without_redirects()])",

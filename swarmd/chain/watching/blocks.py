@@ -162,11 +162,28 @@ class Blocks:
         return entries
 
     async def _logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
-        """The contract's entries; with filters those that any of them lets through, each in a request of its own."""
+        """The contract's entries; with filters those that any of them lets through, each in a request of its own.
+
+        Some endpoints heed neither address nor blocks; one that heeds no topics gives an entry twice. Raises ChainError
+        for what was not asked for.
+        """
         asked: dict[str, Any] = where | {"address": self._contract}
         each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
         found = await together(lambda one: self.ask("eth_getLogs", [one], list[LogEntry]), each)
-        return sorted((entry for entries in found for entry in entries if not entry.removed), key=place_of)
+        standing = [entry for entries in found for entry in entries if not entry.removed]
+        for entry in standing:
+            if not _is_asked_for(entry, asked):
+                number = int(entry.block_number, 16)
+                raise ChainError(f"an endpoint gave a log entry of block {number} that it was not asked for")
+        return sorted({(entry.block_hash, entry.log_index): entry for entry in standing}.values(), key=place_of)
+
+
+def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
+    if entry.address.lower() != asked["address"].lower():
+        return False
+    if "blockHash" in asked:
+        return bool(entry.block_hash == asked["blockHash"])
+    return int(asked["fromBlock"], 16) <= int(entry.block_number, 16) <= int(asked["toBlock"], 16)
 
 
 def place_of(entry: LogEntry) -> tuple[int, int]:

@@ -185,6 +185,37 @@ def spoil(ground: Ground, method: str, change: Callable[[Any], Any], tag: str = 
     return act
 
 
+UNASKED: dict[str, Callable[[Any], Any]] = {
+    "of another contract": lambda found: [each | {"address": "0x" + 40 * "1"} for each in found],
+    "of a block after them": lambda found: [each | {"blockNumber": "0xffff", "blockHash": OTHER} for each in found],
+}
+OTHER = "0x" + 64 * "d"
+
+
+@pytest.mark.parametrize("mined", [0, 200], ids=["near", "far"])
+@pytest.mark.parametrize("odd", UNASKED)
+@pytest.mark.anyio
+async def test_an_endpoint_that_gives_entries_unasked_is_left_for_another(ground: Ground, odd: str, mined: int) -> None:
+    ground.register(3)
+    ground.mine(max(mined, 1))
+    async with middleman(ground.url) as between:
+        between.act = spoil(ground, "eth_getLogs", UNASKED[odd])
+        async with watching(ground.config(between.url, ground.url)) as watch:
+            await watch.expect(ChainUp)
+            await watch.settle(ground)
+            assert watch.rpc.current == name_of(ground.url)
+
+
+@pytest.mark.anyio
+async def test_an_entry_that_is_given_twice_is_one(ground: Ground) -> None:
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        between.act = spoil(ground, "eth_getLogs", lambda found: [*found, *found])
+        async with watching(ground.config(between.url)) as watch:
+            await watch.settle(ground)
+            assert sum(len(block.logs) for block in watch.seen(ChainBlock)) == sum(map(len, ground.logs().values()))
+
+
 @pytest.mark.anyio
 async def test_a_time_of_many_digits_below_zero_ends_nothing(ground: Ground) -> None:
     ground.register(3)
@@ -193,6 +224,7 @@ async def test_a_time_of_many_digits_below_zero_ends_nothing(ground: Ground) -> 
         between.act = spoil(ground, "eth_getBlockByNumber", lambda block: block and block | early)
         async with watching(ground.config(between.url)) as watch:
             await watch.settle(ground)
+            assert {block.block.at for block in watch.seen(ChainBlock)} == {0.0}
 
 
 @pytest.mark.anyio
