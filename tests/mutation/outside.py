@@ -48,6 +48,13 @@ OUTSIDE = (
         ("tests/chain/watching/test_watcher.py::test_an_endpoint_that_gives_entries_unasked_is_left_for_another",),
     ),
     Mutant(
+        "what replaces a transaction that nobody took is dearer",
+        "swarmd/chain/submitting/broadcasting.py",
+        "following.unwanted.add(prepared.hash)",
+        "pass",
+        ("tests/chain/submitting/test_submitter.py::test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew",),
+    ),
+    Mutant(
         "a websocket's handshake is led anywhere",
         "swarmd/chain/endpoints/endpoint.py",
         "aiohttp.ClientSession(trace_configs=[_without_redirects()])",

@@ -8,9 +8,9 @@ from swarmd.chain.ports import BlockReader
 from swarmd.chain.submitting.resolution import TOO_EARLY, ContractRefusal, SubmissionResolver
 from swarmd.chain.submitting.sender import Mined, Sender
 from swarmd.chain.submitting.submission_events import SubmissionReporter
-from swarmd.chain.submitting.tracking import TrackedSubmission
+from swarmd.chain.submitting.tracking import TrackedSubmission, replaceable
 from swarmd.core.values import Prepared
-from swarmd.errors import ChainError, ContractRefused, EndpointFailed
+from swarmd.errors import ChainError, ContractRefused, EndpointFailed, RpcRefused
 from swarmd.worker.runtime import LOOP, Runtime
 
 log = logging.getLogger(__name__)
@@ -85,14 +85,22 @@ class Broadcaster:
             await self.prepare(following)  # it was confirmed once, and its bytes are kept no longer
 
     async def _hand_over(self, following: TrackedSubmission, prepared: Prepared) -> bool:
-        """Send an attempt; False where the contract refused it."""
+        """Send an attempt; False where the contract, or the endpoint, refused it."""
         try:
             name = await self._sender.send(self._peer, following.command, prepared)
         except ContractRefused as error:
             await self._end_refused(following, error)
             return False
-        if following.pushed_at is None:
+        except RpcRefused as error:
+            if following.pushed_at is None:  # not taken as it is signed, for want of gas, say: in time another one is
+                following.pushed_at = self._runtime.now()
+                self._tell.troubled(following, str(error))
+            if not following.was_sent:
+                following.unwanted.add(prepared.hash)
+            return False
+        if following.pushed_at is None or prepared.hash in following.unwanted:
             following.pushed_at = self._runtime.now()
+        following.unwanted.discard(prepared.hash)
         if name is not None:
             self._tell.sent(following, prepared, name)
         return True
@@ -119,7 +127,7 @@ class Broadcaster:
             await self.withdraw(following)
             return
         try:
-            prepared = await self._sender.prepare(self._peer, following.command, following.attempts)
+            prepared = await self._sender.prepare(self._peer, following.command, replaceable(following))
         except ContractRefused:
             await self.withdraw(following)
             return
@@ -133,7 +141,7 @@ class Broadcaster:
     async def withdraw(self, following: TrackedSubmission) -> None:
         """Have nothing mined in the place of what is under way."""
         following.withdrawn = True
-        await self._replace(following, await self._sender.withdraw(following.attempts))
+        await self._replace(following, await self._sender.withdraw(replaceable(following)))
 
     async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
         """Tell the next attempt; where there can be none, send again what was sent.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared
 
@@ -29,6 +31,7 @@ class TrackedSubmission:
         self.is_unannounced = False
         self.needed_wei = 0  # that the account has to have before it is looked at again
         self.held_until = 0.0  # the day's budget is spent: not looked at before, in the event loop's time
+        self.unwanted: set[str] = set()  # hashes of attempts that an endpoint did not take as they are signed
         self._prepared_at = 0.0
         self._in_log = {each.hash for each in command.prepared}
         self._sent: set[str] = set()
@@ -124,6 +127,11 @@ class TrackedSubmission:
         """Forget the block: a reorganisation has replaced it."""
         self.block, self.hash, self.is_unannounced, self.dead_looks = None, "", False, 0
         self.pushed_at = None  # the same bytes are sent again
+
+
+def replaceable(following: TrackedSubmission) -> list[Prepared]:
+    """Its attempts; of those that no endpoint took without the bytes, for they have no price to go above."""
+    return [replace(each, raw=b"") if each.hash in following.unwanted else each for each in following.attempts]
 
 
 def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:

@@ -430,6 +430,28 @@ async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> No
     assert len(node.of(SubmissionLost)) == 1 and nonce_of(ground, account) == 2
 
 
+async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground: Ground) -> None:
+    """As after an endpoint's lie about the gas: what the log has would be refused for ever, and all behind it wait."""
+    account = account_named(ground, "alice")
+
+    class Stingy(Wallet):
+        given = 0
+
+        async def _gas_for(self, to: str, content: bytes) -> int:
+            Stingy.given += 1
+            return 9_000 if Stingy.given == 1 else await super()._gas_for(to, content)
+
+    config = settings(ground)
+    node = Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
+    name = wish(node, "register")
+    await node.run(timeout_s=20.0)
+    check_once(ground, node, name, "register")
+    first, second = (read_signed(each) for each in attempts_of(node, name))
+    assert first.nonce == second.nonce == 0 and first.gas == 9_000 < second.gas
+    assert second.price == first.price, "it replaces nothing that anybody has"
+    assert len(node.of(CommandFailed)) == 1, "it is told once"
+
+
 async def test_one_reverted_while_the_node_was_down_is_tried_again(ground: Ground) -> None:
     account = account_named(ground, "alice")
     node = wallet_node(ground, settings(ground, stuck_s=10), account)
