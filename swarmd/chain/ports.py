@@ -210,6 +210,9 @@ class Endpoints(Protocol):
     def leave_current(self, reason: str) -> None:
         """Leave the endpoint that answered last alone for a while, where there is another one to turn to."""
 
+    def distrust_current(self, reason: str) -> bool:
+        """The same for one that shows another chain or contract; False where no other one may say otherwise."""
+
 
 class HeadNews(Protocol):
     """Tells when it is worth looking at the chain."""

@@ -55,6 +55,13 @@ OUTSIDE = (
         ("tests/chain/submitting/test_submitter.py::test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew",),
     ),
     Mutant(
+        "one endpoint of another chain ends a node",
+        "swarmd/chain/watching/watcher.py",
+        "if not self._endpoints.distrust_current(error.message):",
+        "if True:",
+        ("tests/chain/watching/test_watcher.py::test_one_endpoint_of_another_chain_or_contract_does_not_end_a_node",),
+    ),
+    Mutant(
         "a websocket's handshake is led anywhere",
         "swarmd/chain/endpoints/endpoint.py",
         "aiohttp.ClientSession(trace_configs=[_without_redirects()])",

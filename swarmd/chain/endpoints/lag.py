@@ -1,4 +1,4 @@
-"""Endpoints that answer, but from the past: they are told from a chain that lost blocks, and left alone for a while."""
+"""Endpoints that answer, but from the past or of another chain: told from a chain that did change, and left alone."""
 
 from __future__ import annotations
 
@@ -50,6 +50,9 @@ class RpcEndpoints:
     def leave_current(self, reason: str) -> None:
         self._rpc.leave_current(reason, ALONE_S)
 
+    def distrust_current(self, reason: str) -> bool:
+        return distrust_current(self._rpc, reason)
+
 
 async def has_block(rpc: Rpc, block: BlockRef) -> bool:
     """Whether any endpoint has this block on its chain; those that do not are left alone then."""
@@ -69,6 +72,21 @@ async def pause_lagging_endpoints(rpc: Rpc) -> None:
     for health, number in answers:
         if int(number, 16) < farthest - BEHIND_BLOCKS:
             _leave_alone(health, farthest)
+
+
+def distrust_current(rpc: Rpc, reason: str) -> bool:
+    """Leave the endpoint that answered last alone for a while, for it shows another chain or contract than ours.
+
+    Returns whether another one may say otherwise: one that is well, or has ever served, and does not say the same.
+    """
+    current = [health for health in rpc.healths if health.endpoint.name == rpc.current]
+    others = [health for health in rpc.healths if health not in current and not health.distrusted]
+    if not any((health.well or health.served) and not health.foreign for health in others):
+        return False
+    for health in current:
+        health.failed(Throttled(f"{health.endpoint.name} is not believed: {reason}", ALONE_S))
+        health.distrusted = True
+    return True
 
 
 def _leave_alone(health: EndpointHealth, number: int) -> None:

@@ -49,6 +49,7 @@ class EndpointHealth:
         self._verified_at = -1  # count of lost connections when it last said the right chain id
         self.served = False  # it has ever said it
         self.foreign = 0  # the other chain id that it said last
+        self.distrusted = False  # it shows a chain or a contract that is not ours
         self.reason = ""
 
     @property
@@ -86,7 +87,7 @@ class EndpointHealth:
         """Record a successful call: reset failures and back-off."""
         if self.failures:
             log.info("%s answers again", self.endpoint.name)
-        self.failures, self.foreign, self.reason = 0, 0, ""
+        self.failures, self.foreign, self.reason, self.distrusted = 0, 0, "", False
 
 
 class Rpc:
@@ -100,7 +101,7 @@ class Rpc:
 
     def __init__(self, urls: Sequence[str], chain_id: int, call_s: float) -> None:
         self._chain_id = chain_id
-        self._healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
+        self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self.current = ""  # name of the endpoint that answered last
         self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
@@ -139,8 +140,8 @@ class Rpc:
 
     def _in_order(self) -> list[EndpointHealth]:
         """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
-        well = [health for health in self._healths if health.well]
-        due = [health for health in self._healths if not health.well and health.retry_at <= monotonic()]
+        well = [health for health in self.healths if health.well]
+        due = [health for health in self.healths if not health.well and health.retry_at <= monotonic()]
         if well:
             for health in due:
                 self._probe(health)
@@ -148,8 +149,8 @@ class Rpc:
 
     def leave_current(self, reason: str, pause_s: float) -> None:
         """Turn to another endpoint for a while, where there is one that is well: this one answers, and to no avail."""
-        current = [health for health in self._healths if health.well and health.endpoint.name == self.current]
-        if current and any(health.well for health in self._healths if health not in current):
+        current = [health for health in self.healths if health.well and health.endpoint.name == self.current]
+        if current and any(health.well for health in self.healths if health not in current):
             for health in current:
                 health.failed(Throttled(f"{health.endpoint.name} answers, and to no avail: {reason}", pause_s))
 
@@ -163,7 +164,7 @@ class Rpc:
 
     async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
         """What all endpoints say that are not left alone just now and do answer."""
-        asked = [health for health in self._healths if health.well or health.retry_at <= monotonic()]
+        asked = [health for health in self.healths if health.well or health.retry_at <= monotonic()]
         results = await asyncio.gather(
             *(self.ask_at(health, method, params, kind) for health in asked), return_exceptions=True
         )
@@ -199,28 +200,28 @@ class Rpc:
             health.failed(error)
 
     def _nobody(self) -> EndpointFailed | ChainMismatch:
-        foreign = [health for health in self._healths if health.foreign]
-        if foreign and not any(health.served and not health.foreign for health in self._healths):
+        foreign = [health for health in self.healths if health.foreign]
+        if foreign and not any(health.served and not health.foreign for health in self.healths):
             return ChainMismatch(
                 f"{foreign[0].endpoint.name} is a node of chain {foreign[0].foreign}, "
                 f"chain.chain_id is {self._chain_id}",
                 "Name endpoints of that chain in chain.rpc, or correct chain.chain_id",
             )
         return EndpointFailed(
-            "no endpoint answers: " + "; ".join(health.reason for health in self._healths),
+            "no endpoint answers: " + "; ".join(health.reason for health in self.healths),
             "Check the endpoints' addresses and keys, or name another one",
         )
 
     @property
     def sockets(self) -> list[EndpointHealth]:
         """Those that bring notifications, best first."""
-        return [health for health in self._healths if isinstance(health.endpoint, SocketEndpoint)]
+        return [health for health in self.healths if isinstance(health.endpoint, SocketEndpoint)]
 
     async def close(self) -> None:
         """Close the connections of all endpoints."""
         for task in list(self._probes.values()):
             task.cancel()
-        for health in self._healths:
+        for health in self.healths:
             await health.endpoint.close()
 
 

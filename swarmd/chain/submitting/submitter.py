@@ -19,7 +19,15 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import CommandFailed
 from swarmd.core.values import BlockRef
-from swarmd.errors import AccountPoor, BudgetSpent, ChainError, ContractRefused, EndpointFailed, SwarmdError
+from swarmd.errors import (
+    AccountPoor,
+    BudgetSpent,
+    ChainError,
+    ChainMismatch,
+    ContractRefused,
+    EndpointFailed,
+    SwarmdError,
+)
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -101,11 +109,7 @@ class Submitter:
         self._woken.set()
 
     async def run(self) -> None:
-        """Check all tracked submissions until cancelled.
-
-        Raises:
-            ChainMismatch: this is another chain, or another contract.
-        """
+        """Check all tracked submissions until cancelled. Raises nothing that an endpoint can bring about."""
         while True:
             await self._woken.wait(self._pause_s())
             self._depth = None
@@ -120,7 +124,7 @@ class Submitter:
         try:
             if following.held_until <= self._runtime.now() and await self._check_funds(following):
                 await self._step(following)
-        except (ChainError, ContractRefused) as error:
+        except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
             self._on_trouble(following, error)
         except SwarmdError:
             raise

@@ -24,7 +24,7 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, EndpointFailed, RpcRefused
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -114,6 +114,9 @@ class Watcher:
     async def run(self, order: WatchChain) -> None:
         """Follow the chain until cancelled.
 
+        What ends it is said by the last endpoint that could say otherwise: one that lies, or was set up wrongly, is
+        left for another.
+
         Raises:
             ChainMismatch: another chain than before or than configured, or no such contract there.
             ConfigError: the contract's rounds have another number of stages than the configuration says.
@@ -126,6 +129,11 @@ class Watcher:
                 await self._look(order, header)
             except (ChainError, ContractRefused) as error:
                 await self._failed(error)
+                header = None
+            except (ChainMismatch, ConfigError) as error:
+                if not self._endpoints.distrust_current(error.message):
+                    raise
+                await self._failed(ChainError(error.message, error.fix))
                 header = None
             else:
                 self._failures = 0

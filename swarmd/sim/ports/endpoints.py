@@ -321,6 +321,9 @@ class SimEndpoints:
     def leave_current(self, reason: str) -> None:
         """All of them show the same chain."""
 
+    def distrust_current(self, reason: str) -> bool:
+        return False
+
 
 class SimHeads:
     """See `swarmd.chain.ports.HeadNews`; a subscription that most processes have.

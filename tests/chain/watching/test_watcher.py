@@ -227,6 +227,43 @@ async def test_a_time_of_many_digits_below_zero_ends_nothing(ground: Ground) -> 
             assert {block.block.at for block in watch.seen(ChainBlock)} == {0.0}
 
 
+LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "another first block": ("eth_getBlockByNumber", lambda block: block | {"hash": OTHER}, '"0x0"'),
+    "no contract": ("eth_getCode", lambda code: "0x", ""),
+    "another number of stages": ("eth_call", lambda value: "0x" + f"{7:064x}", encode_call("stageCount()").hex()),
+    "no round": ("eth_call", lambda value: "0x", encode_call("currentRound()").hex()),
+    "other blocks": ("eth_getBlockByNumber", lambda block: block and block | {"hash": OTHER, "parentHash": OTHER}, ""),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.anyio
+async def test_one_endpoint_of_another_chain_or_contract_does_not_end_a_node(ground: Ground, lie: str) -> None:
+    """Where another endpoint says otherwise it is left for a while, and the node goes on."""
+    ground.register(3)
+    async with middleman(ground.url) as between:
+        async with watching(ground.config(between.url, ground.url)) as first:
+            await first.settle(ground)
+        between.act = spoil(ground, *LIES[lie])
+        async with watching(ground.config(between.url, ground.url), first.order()) as watch:
+            ground.register()
+            await watch.expect(ChainUp)
+            await watch.until(lambda: watch.watcher.branch.tip.hash == ground.hash_of(ground.height()))
+            assert watch.rpc.current == name_of(ground.url) and watch.ended is None
+            assert watch.seen(ChainReorged) == []
+
+
+@pytest.mark.anyio
+async def test_what_all_endpoints_say_ends_a_node(ground: Ground) -> None:
+    ground.register(3)
+    async with middleman(ground.url) as one, middleman(ground.url) as two:
+        for each in (one, two):
+            each.act = spoil(ground, "eth_getCode", lambda code: "0x")
+        async with watching(ground.config(one.url, two.url)) as watch:
+            failure = await watch.failure()
+    assert isinstance(failure, ChainMismatch) and "no contract" in failure.message
+
+
 @pytest.mark.anyio
 async def test_a_lone_endpoint_that_answered_to_no_avail_is_asked_again(ground: Ground) -> None:
     async with middleman(ground.url) as between:
