@@ -153,7 +153,7 @@ class RpcEndpoint(ABC):
 
     def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
-        message = self._scrub(_words_of(error))[:REASON_CHARS_MAX]
+        message = _shown(self._scrub(_words_of(error))[:REASON_CHARS_MAX])
         if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
             return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
         return RpcRefused(code, message, data_of(error.data))
@@ -332,6 +332,11 @@ def data_of(data: Any) -> str:
 def _words_of(error: ErrorBody) -> str:
     """What an error says, if it says it in words."""
     return error.message if isinstance(error.message, str) else ""
+
+
+def _shown(text: str) -> str:
+    """As it may stand on a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _is_revert(error: ErrorBody) -> bool:

@@ -155,7 +155,7 @@ class Proxy:
         status, answer = await self._post(METHODS[command.kind], self._body(peer, command))
         said = _parsed(answer)
         if status == 200 and isinstance(said, dict):
-            return str(said.get("hash") or "")[:HASH_CHARS_MAX]
+            return _printable(str(said.get("hash") or ""), HASH_CHARS_MAX)
         error = str(said.get("error", "") if isinstance(said, dict) else "")
         if error in NAMES:
             raise ContractRefused(error, f"the contract refused it to the signer proxy: {error}", advice(error))
@@ -190,12 +190,17 @@ class Proxy:
 
     def _failure(self, status: int, error: str) -> SignerError | EndpointFailed:
         """From 500 on, and for an answer that makes no sense, the submission may be on its way all the same."""
-        words = "".join(each for each in error[:REASON_CHARS_MAX] if each.isprintable())
+        words = _printable(error, REASON_CHARS_MAX)
         said = f" ({words})" if words else ""
         if 300 <= status < 500:
             hint = HINTS.get(status, "it did not do as asked: check chain.proxy.url")
             return SignerError(f"the signer proxy {self._name} answered {status}{said}; {hint}", status, words)
         return EndpointFailed(f"the signer proxy {self._name} answered {status}{said} and may have submitted or not")
+
+
+def _printable(text: str, most: int) -> str:
+    """As it may stand on a terminal, and in the log, which holds no halves of a character."""
+    return "".join(each for each in text[:most] if each.isprintable())
 
 
 def _parsed(answer: bytes) -> Any:

@@ -197,7 +197,7 @@ async def test_one_endpoint_of_another_chain_does_no_harm_while_the_right_one_re
 @pytest.mark.parametrize("way", ["http", "ws"])
 async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
     async def refuse(call: dict[str, Any]) -> Answer:
-        refused = error(call, 3, f"execution reverted ({SECRET})", {"data": "0x723dc675"})
+        refused = error(call, 3, f"\x1b[2Jexecution reverted ({SECRET})", {"data": "0x723dc675"})
         return refused if call["method"] == "eth_call" else None
 
     async with middleman(ground.url) as between:
@@ -206,6 +206,7 @@ async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
         with pytest.raises(RpcRefused) as raised:
             await calls.request("eth_call", [{}, "latest"])
         assert (raised.value.code, raised.value.data) == (3, "0x723dc675") and SECRET not in str(raised.value)
+        assert raised.value.message.isprintable()
         await calls.request("eth_blockNumber", [])
         assert calls.current == name_of(between.url if way == "http" else between.ws)
         await calls.close()

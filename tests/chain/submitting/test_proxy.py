@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -241,6 +242,19 @@ async def test_every_answer_is_a_typed_error(
     with pytest.raises(kind) as error:
         await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
     assert words in str(error.value) and len(str(error.value)) < 600 and str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("hash", ["0xab\\ud800", "0x\\u001b[2Jab"])
+async def test_what_a_hash_may_not_hold_is_left_out(ground: Ground, server: LoginServer, rpc: Rpc, hash: str) -> None:
+    """Half of a character fits into no log: the submission would have failed after it was sent."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=f'{{"hash":"{hash}"}}')
+
+    server.before = answer
+    name = await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
+    assert name is not None and name.isprintable() and name.startswith("0x")
+    msgspec.msgpack.encode(SubmissionSent("register", name))
 
 
 async def test_an_answer_that_comes_in_pieces_is_read_whole(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
