@@ -16,12 +16,14 @@ from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.core.events import StageLog
-from swarmd.errors import ChainMismatch, ContractRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 
 NOBODY = "0x" + 40 * "0"
 NUMBER_MAX = 2**32 - 1  # of a policy's two numbers
 BY_PEER = "hasSubmittedRoundStageReward(uint256,uint256,string)"
 BY_ACCOUNT = "hasSubmittedRoundStageReward(uint256,uint256,address)"  # the only form up to 0.4.2
+# What every contract has that names a version of its extensions.
+EXTENDED = ("roundPolicy()", "stageStartedAt()", "membershipOpen()", "isMember(string[])", BY_PEER)
 BOARD_MAX = 100  # places that the contract gives at once
 SEARCH_RANGES_MAX = 500  # of logs read backwards for the beginning of a stage
 
@@ -143,10 +145,15 @@ class Coordinator:
     async def _optional(
         self, signature: str, types: Sequence[str], *arguments: Any, block: str = "latest"
     ) -> tuple[Any, ...] | None:
-        """The result of a view, None where this version of the contract has no such view."""
+        """The result of a view, None where this version of the contract has no such view.
+
+        Raises ChainError where it has: an endpoint that does not know it must not open a closed swarm to all.
+        """
         try:
             return await self._read(signature, types, *arguments, block=block)
-        except ContractRefused:
+        except ContractRefused as error:
+            if self._extensions > 0 and signature in EXTENDED:
+                raise ChainError(f"an endpoint does not know what the contract has: {error.message}") from None
             return None
 
     async def _number(self, signature: str, block: str) -> int:

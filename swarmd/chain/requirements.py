@@ -73,6 +73,7 @@ class ChainRequirements:
             ChainError: it cannot be told now.
         """
         block, contract = hex(head.number), self.coordinator
+        extensions = await contract.extensions()  # first, for what the others must know follows from it
         round, stage = await contract.place(block)
         policy = await contract.policy(block)
         up = ChainUp(
@@ -86,7 +87,7 @@ class ChainRequirements:
             opened_at=await contract.opened_at(block),
             account=account,
             registered_to=await contract.eoa(self._peer, block),
-            extensions=await contract.extensions(),
+            extensions=extensions,
             min_submissions=policy.min_submissions,
             max_stage_s=policy.max_stage_s,
         )

@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from swarmd.chain import membership
+from swarmd.chain.contract import encode_call
 from swarmd.core.events import MembershipRead
-from tests.chain.grounds import Ground, watching
+from tests.chain.grounds import Answer, Ground, middleman, result, watching
 
 CHANGES_KEPT = 3
+
+
+@pytest.mark.anyio
+async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forget(call: dict[str, Any]) -> Answer:
+        asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
+        return result(call, "0x") if asked == "0x" + encode_call("membershipOpen()").hex() else None
+
+    monkeypatch.setattr(membership, "RETRY_S", 0.05)
+    swarm = ground.swarm
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
+    swarm.send(swarm.owner, "allowPeers", ["me"])
+    swarm.send(swarm.owner, "setMembershipOpen", False)
+    async with middleman(ground.url) as between:
+        between.act = forget
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            await watch.settle(ground)
+            await watch.until(lambda: between.calls["eth_call"] > 20 or bool(watch.seen(MembershipRead)))
+            assert watch.seen(MembershipRead) == []
+            between.act = between._pass_on
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
 
 
 @pytest.mark.anyio
