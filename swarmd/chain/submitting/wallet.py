@@ -175,7 +175,8 @@ class Wallet:
             )
 
     async def send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
-        """Send the signed bytes, see `Sender`."""
+        """Send the signed bytes, see `Sender`. What is refused without an error of the contract, as for want of gas, is
+        refused by the endpoint."""
         try:
             await self._chain.send(prepared.raw)
         except RpcRefused as refused:
@@ -187,7 +188,8 @@ class Wallet:
             if POOR.search(refused.message):
                 said = self._key.read(prepared)
                 await self._check_funds(said.gas * said.price.fee_wei, command.kind)
-            raise refusal_of(refused, command.kind) or refused from None
+            refusal = refusal_of(refused, command.kind)
+            raise refusal if refusal is not None and refusal.code else refused from None
         return prepared.hash
 
     async def trace(self, attempts: Sequence[Prepared]) -> Fate:

@@ -17,11 +17,11 @@ from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
 from swarmd.chain.submitting.attempts import SignedTransaction, call_of, read_signed, sign
 from swarmd.chain.submitting.sender import Mined, make_sender
 from swarmd.chain.submitting.wallet import KNOWN, POOR, UNTIMELY, wallet_of
-from swarmd.config import FeesConfig
+from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog
 from swarmd.core.values import Prepared
-from swarmd.errors import ChainError, ContractRefused, EndpointFailed, KeystoreError
+from swarmd.errors import ChainError, ContractRefused, EndpointFailed, KeystoreError, RpcRefused
 from swarmd.paths import DataPaths
 from tests.chain.faults import account_named, nonce_of, settings
 from tests.chain.grounds import CHAIN_ID, Ground
@@ -227,6 +227,18 @@ async def test_a_replacement_keeps_the_nonce_and_withdrawing_does_nothing(ground
     assert await wallet.trace([first, second]) == "gone"
     assert await wallet.send("me", REGISTER, first) is None, "its nonce is spent"
     assert nonce_of(ground, account) == 1 and not registrations(ground)
+
+
+@pytest.mark.parametrize("words", ["intrinsic gas too low", "out of gas", "exceeds block gas limit"])
+async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contract(words: str) -> None:
+    class Refusing:
+        async def request(self, method: str, params: Any) -> Any:
+            raise RpcRefused(-32000, words)
+
+    config = ChainConfig(rpc=("http://127.0.0.1:1",), chain_id=CHAIN_ID, contract="0x" + "c" * 40)
+    signed = sign(KEY, CHAIN_ID, SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
+    with pytest.raises(RpcRefused, match=words):
+        await wallet_of(config, Refusing(), KEY).send("me", REGISTER, signed)
 
 
 async def test_a_mined_transaction_that_was_reverted_says_why(ground: Ground, rpc: Rpc) -> None:
