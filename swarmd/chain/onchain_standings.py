@@ -21,7 +21,7 @@ from swarmd.chain.watching.facts import by_block
 from swarmd.chain.watching.logs import decode_entry
 from swarmd.core.events import ChainBlock
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ContractRefused, RpcRefused
+from swarmd.errors import ChainError, ContractRefused, EndpointFailed, RpcRefused
 
 RANGE_BLOCKS = 50_000  # asked for at once; an endpoint that refuses is asked for fewer
 CALL_S = 30.0  # every call ends within this
@@ -49,7 +49,7 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Oncha
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers, or the chain changes all the time.
     """
-    rpc = Rpc(urls, await chain_id_of(urls[0]), CALL_S)
+    rpc = Rpc(urls, await chain_id_of(urls), CALL_S)
     try:
         await check_code(Ethereum(rpc), contract)
         for _ in range(READS_MAX):
@@ -60,13 +60,18 @@ async def read_out(urls: Sequence[str], contract: str, from_block: int) -> Oncha
     raise ChainError("the chain was reorganised whenever it was read")
 
 
-async def chain_id_of(url: str) -> int:
-    """The chain that an endpoint serves. Raises ChainError."""
-    endpoint = endpoint_of(url, CALL_S)
-    try:
-        return await chain_id_at(endpoint)
-    finally:
-        await endpoint.close()
+async def chain_id_of(urls: Sequence[str]) -> int:
+    """The chain that the first endpoint which answers serves. Raises EndpointFailed where none does."""
+    failures: list[str] = []
+    for url in urls:
+        endpoint = endpoint_of(url, CALL_S)
+        try:
+            return await chain_id_at(endpoint)
+        except EndpointFailed as error:
+            failures.append(error.message)
+        finally:
+            await endpoint.close()
+    raise EndpointFailed("; ".join(failures), "Check the endpoints' addresses and keys, or name another one")
 
 
 async def _read(rpc: Rpc, contract: str, from_block: int) -> OnchainStandings:

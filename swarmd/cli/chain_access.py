@@ -58,7 +58,7 @@ async def reach(
     """
     for url in urls:
         check_url(url)
-    found = chain_id or await chain_id_of(urls[0])
+    found = chain_id or await chain_id_of(urls)
     rpc = Rpc(urls, found, CALL_S)
     try:
         genesis = await Blocks(rpc, "", 1).at(0)
