@@ -30,6 +30,7 @@ from swarmd.errors import (
     ChainMismatch,
     ContractRefused,
     EndpointFailed,
+    GasTooDear,
     ManifestError,
     PathUnusable,
     RpcRefused,
@@ -119,6 +120,11 @@ class Journal:
             )
         elif self.record.account != account:
             raise ChainMismatch(f"{self._path} was begun by the account {self.record.account}, not by {account}")
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether another process can take it up."""
+        return self._path is not None
 
     def attempts(self, name: str) -> list[Attempt]:
         """The signed attempts of one order, oldest first."""
@@ -264,7 +270,9 @@ class OperatorTransactions:
                 receipt = await self._find(name)
                 if receipt is not None or await self._is_used_up(name):
                     return receipt
-            except EndpointFailed as failed:
+            except ChainError as failed:  # what was sent may be mined all the same, and is not to be ordered again
+                if tried == 0.0 and not isinstance(failed, EndpointFailed):
+                    raise
                 waits_for = failed.message
             if monotonic() - told > TELL_S:
                 told = monotonic()
@@ -273,7 +281,9 @@ class OperatorTransactions:
             pause_s = min(2 * pause_s, POLL_MAX_S)
         raise ChainError(
             f"{name}: no block has the transaction {self._journal.attempts(name)[-1].hash} after {MINED_S:.0f} s",
-            "Run the same command again: it goes on where it is",
+            "Run the same command again: it goes on where it is"
+            if self._journal.is_kept
+            else "It may be mined yet: look for it on the chain before the same is ordered again",
         )
 
     async def _send(self, name: str) -> None:
@@ -291,7 +301,11 @@ class OperatorTransactions:
         attempts = self._journal.attempts(name)
         last = attempts[-1]
         earlier = Price(int(last.fee_wei), None if last.tip_wei is None else int(last.tip_wei))
-        price = replacing(earlier, await quote(self.chain, self._fees), self._fees)
+        try:
+            price = replacing(earlier, await quote(self.chain, self._fees), self._fees)
+        except GasTooDear as dear:
+            self._tell(f"{name}: {dear.message}")
+            price = None
         if price is not None and len(attempts) < ATTEMPTS_MAX:
             self._tell(f"{name}: not mined, trying again at {price.fee_wei / GWEI:.6g} gwei")
             self._journal.note(name, self._sign(last.nonce, price, last.gas, to, content))

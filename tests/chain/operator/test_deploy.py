@@ -14,6 +14,7 @@ from eth_account import Account
 from eth_account.signers.local import LocalAccount
 from web3 import Web3
 
+from swarmd.chain.contract import encode_call
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
 from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.operator.deploy import (
@@ -27,7 +28,7 @@ from swarmd.chain.operator.deploy import (
 )
 from swarmd.chain.operator.transactions import Journal, OperatorTransactions
 from swarmd.config import FeesConfig
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError, RpcRefused
 from tests.anvil import running_anvil
 from tests.contracts.chain import connect
 
@@ -252,6 +253,43 @@ async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(bench: Bench) -> 
     assert receipt is not None
     assert bench.sent_by(account) == STEPS[OPEN] + 1
     assert await Coordinator(orders.caller, contract).policy() == policy
+    bench.say("evm_setAutomine", True)
+
+
+class Troubled:
+    """A caller that answers otherwise once a transaction is under way: gas is too dear, and receipts are refused."""
+
+    def __init__(self, caller: RpcCaller) -> None:
+        self._caller = caller
+        self.asked: list[str] = []
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        answer = await self._caller.request(method, params)
+        under_way = "eth_sendRawTransaction" in self.asked
+        self.asked.append(method)
+        if under_way and method == "eth_getBlockByNumber":
+            return answer | {"baseFeePerGas": hex(10**13)}
+        if under_way and method == "eth_getTransactionReceipt" and self.asked.count(method) % 2:
+            raise RpcRefused(-32000, "transaction indexing is in progress")
+        return answer
+
+
+async def test_what_is_under_way_is_waited_for_whatever_endpoints_say(bench: Bench) -> None:
+    """Whoever was told that nothing came of it would order it again, and have the swarm moved on twice."""
+    account = bench.account()
+    contract = (await deploy(bench.orders(account), OPEN)).contract
+    bench.say("evm_setAutomine", False)
+    orders = bench.orders(account, None, Troubled(bench.rpc()), stuck_s=0.3)
+
+    async def mine_when_too_dear() -> None:
+        with anyio.fail_after(20):
+            await bench.hear("gas costs 10000 gwei now")
+        bench.say("evm_mine")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(mine_when_too_dear)
+        receipt = await orders.carry_out("advance", contract, encode_call("updateStageAndRound()"))
+    assert receipt.name == "advance" and bench.sent_by(account) == STEPS[OPEN] + 1
     bench.say("evm_setAutomine", True)
 
 
