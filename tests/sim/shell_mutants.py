@@ -35,7 +35,7 @@ LOOP_MUTANTS = (
     Mutant(
         "the second half of a commit that is too large is lost",
         loop,
-        "return first + self._write(first[-1].state, at, facts[middle:])",
+        "return first + self._write(first[-1].state, at, halves[1])",
         "return first",
         (
             ("faults", 300.0),
@@ -45,8 +45,8 @@ LOOP_MUTANTS = (
     Mutant(
         "the second half of a commit that is too large forgets the first",
         loop,
-        "self._write(first[-1].state, at, facts[middle:])",
-        "self._write(state, at, facts[middle:])",
+        "self._write(first[-1].state, at, halves[1])",
+        "self._write(state, at, halves[1])",
         (
             ("faults", 300.0),
             ("nodes", 5),
