@@ -235,20 +235,20 @@ async def test_a_nonce_that_somebody_else_used(bench: Bench, tmp_path: Path) -> 
     await matches(bench, deployed.contract, OPEN)
 
 
+async def mine_when_told(bench: Bench, words: str) -> None:
+    with anyio.fail_after(20):
+        await bench.hear(words)
+    bench.say("evm_mine")
+
+
 async def test_a_stuck_transaction_is_replaced_by_a_dearer_one(bench: Bench) -> None:
     account = bench.account()
     contract = (await deploy(bench.orders(account), OPEN)).contract
     bench.say("evm_setAutomine", False)
     orders = bench.orders(account, stuck_s=0.3)
     policy = RoundPolicy(5, 5)
-
-    async def mine_when_replaced() -> None:
-        with anyio.fail_after(20):
-            await bench.hear("trying again at")
-        bench.say("evm_mine")
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mine_when_replaced)
+        tasks.start_soon(mine_when_told, bench, "trying again at")
         receipt = await set_policy(orders, Coordinator(orders.caller, contract), policy)
     assert receipt is not None
     assert bench.sent_by(account) == STEPS[OPEN] + 1
@@ -280,14 +280,8 @@ async def test_what_is_under_way_is_waited_for_whatever_endpoints_say(bench: Ben
     contract = (await deploy(bench.orders(account), OPEN)).contract
     bench.say("evm_setAutomine", False)
     orders = bench.orders(account, None, Troubled(bench.rpc()), stuck_s=0.3)
-
-    async def mine_when_too_dear() -> None:
-        with anyio.fail_after(20):
-            await bench.hear("gas costs 10000 gwei now")
-        bench.say("evm_mine")
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(mine_when_too_dear)
+        tasks.start_soon(mine_when_told, bench, "gas costs 10000 gwei now")
         receipt = await orders.carry_out("advance", contract, encode_call("updateStageAndRound()"))
     assert receipt.name == "advance" and bench.sent_by(account) == STEPS[OPEN] + 1
     bench.say("evm_setAutomine", True)

@@ -412,18 +412,21 @@ async def test_one_overtaken_by_another_account_stops_the_node(ground: Ground) -
     assert ground.swarm.bob in refused.reason and account.address in refused.reason
 
 
-async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> None:
-    account = account_named(ground, "alice")
+def stingy_node(ground: Ground, account: LocalAccount, first_gas: int) -> Node:
+    """A node whose first transaction has so little gas."""
+    given = iter([first_gas])
 
     class Stingy(Wallet):
-        given = 0
-
         async def _gas_for(self, to: str, content: bytes) -> int:
-            Stingy.given += 1
-            return 40_000 if Stingy.given == 1 else await super()._gas_for(to, content)
+            return next(given, None) or await super()._gas_for(to, content)
 
     config = settings(ground)
-    node = Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
+    return Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
+
+
+async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> None:
+    account = account_named(ground, "alice")
+    node = stingy_node(ground, account, 40_000)
     name = wish(node, "register")
     await node.run()
     check_once(ground, node, name, "register")
@@ -433,16 +436,7 @@ async def test_one_reverted_for_want_of_gas_is_tried_again(ground: Ground) -> No
 async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground: Ground) -> None:
     """As after an endpoint's lie about the gas: what the log has would be refused for ever, and all behind it wait."""
     account = account_named(ground, "alice")
-
-    class Stingy(Wallet):
-        given = 0
-
-        async def _gas_for(self, to: str, content: bytes) -> int:
-            Stingy.given += 1
-            return 9_000 if Stingy.given == 1 else await super()._gas_for(to, content)
-
-    config = settings(ground)
-    node = Node(ground, config, lambda calls: Stingy(config, Ethereum(calls), AccountKey(account, 31337, config.drive)))
+    node = stingy_node(ground, account, 9_000)
     name = wish(node, "register")
     await node.run(timeout_s=20.0)
     check_once(ground, node, name, "register")
