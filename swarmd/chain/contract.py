@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.decoding import AbiReader, MalformedAbi, values_of
+from swarmd.chain.decoding import AbiReader, MalformedAbi, show_text, values_of
 from swarmd.chain.watching.logs import decode_log
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
@@ -184,7 +184,7 @@ def _words_of(data: str) -> str:
     except MalformedAbi:
         return ""
     text = padded[64 : 64 + min(length, 4 * TEXT_CHARS_MAX)].decode("utf-8", "replace")[:TEXT_CHARS_MAX]
-    return "".join(character if character.isprintable() else " " for character in text)
+    return show_text(text)
 
 
 def _is_hex(text: str) -> bool:

@@ -111,3 +111,8 @@ def _array(content: AbiReader, kind: str, at: int) -> tuple[Any, ...]:
 def account_of(number: int) -> str:
     """The checksummed address in a word."""
     return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
+
+
+def show_text(text: str) -> str:
+    """Somebody else's text as it may stand on a terminal: what cannot be printed is a blank."""
+    return "".join(each if each.isprintable() else " " for each in text)

@@ -22,6 +22,7 @@ import anyio
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.chain.decoding import show_text
 from swarmd.chain.endpoints.urls import check_url, name_of, proxy_for, secrets_of
 from swarmd.errors import EndpointFailed, RpcRefused
 
@@ -153,7 +154,7 @@ class RpcEndpoint(ABC):
 
     def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
-        message = _shown(self._scrub(_words_of(error))[:REASON_CHARS_MAX])
+        message = show_text(self._scrub(_words_of(error))[:REASON_CHARS_MAX])
         if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
             return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
         return RpcRefused(code, message, data_of(error.data))
@@ -332,11 +333,6 @@ def data_of(data: Any) -> str:
 def _words_of(error: ErrorBody) -> str:
     """What an error says, if it says it in words."""
     return error.message if isinstance(error.message, str) else ""
-
-
-def _shown(text: str) -> str:
-    """As it may stand on a terminal."""
-    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _is_revert(error: ErrorBody) -> bool:

@@ -8,7 +8,7 @@ from swarmd.chain.ports import BlockReader
 from swarmd.chain.submitting.resolution import TOO_EARLY, ContractRefusal, SubmissionResolver
 from swarmd.chain.submitting.sender import Mined, Sender
 from swarmd.chain.submitting.submission_events import SubmissionReporter
-from swarmd.chain.submitting.tracking import TrackedSubmission, replaceable
+from swarmd.chain.submitting.tracking import TrackedSubmission, list_replaced
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed, RpcRefused
 from swarmd.worker.runtime import LOOP, Runtime
@@ -127,7 +127,7 @@ class Broadcaster:
             await self.withdraw(following)
             return
         try:
-            prepared = await self._sender.prepare(self._peer, following.command, replaceable(following))
+            prepared = await self._sender.prepare(self._peer, following.command, list_replaced(following))
         except ContractRefused:
             await self.withdraw(following)
             return
@@ -141,7 +141,7 @@ class Broadcaster:
     async def withdraw(self, following: TrackedSubmission) -> None:
         """Have nothing mined in the place of what is under way."""
         following.withdrawn = True
-        await self._replace(following, await self._sender.withdraw(replaceable(following)))
+        await self._replace(following, await self._sender.withdraw(list_replaced(following)))
 
     async def _replace(self, following: TrackedSubmission, prepared: Prepared | None) -> None:
         """Tell the next attempt; where there can be none, send again what was sent.

@@ -129,8 +129,9 @@ class TrackedSubmission:
         self.pushed_at = None  # the same bytes are sent again
 
 
-def replaceable(following: TrackedSubmission) -> list[Prepared]:
-    """Its attempts; of those that no endpoint took without the bytes, for they have no price to go above."""
+def list_replaced(following: TrackedSubmission) -> list[Prepared]:
+    """The attempts that a new one replaces. Those that no endpoint took come without their bytes: nobody has to be
+    outbid whose transaction is nowhere."""
     return [replace(each, raw=b"") if each.hash in following.unwanted else each for each in following.attempts]
 
 
