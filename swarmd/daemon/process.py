@@ -32,16 +32,14 @@ def worker_environment(
         repeats: sets of texts have the same order in it on every machine, each time.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
-    return (
-        kept
-        | ({"PYTHONHASHSEED": "0"} if repeats else {})
-        | {
-            TAG_VARIABLE: tag,
-            "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
-            "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
-            "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
-        }
-    )
+    if repeats:
+        kept["PYTHONHASHSEED"] = "0"
+    return kept | {
+        TAG_VARIABLE: tag,
+        "PYTHONUNBUFFERED": "1",  # what a worker prints reaches the log at once
+        "PYTHONFAULTHANDLER": "1",  # a crash in native code leaves a traceback in the log
+        "MALLOC_ARENA_MAX": kept.get("MALLOC_ARENA_MAX", "2"),  # glibc gives memory back
+    }
 
 
 TAG_VARIABLE = "SWARMD_NODE"

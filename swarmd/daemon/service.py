@@ -41,6 +41,7 @@ from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.files import remove_left
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
@@ -271,8 +272,7 @@ class Node:
     def end_at_once(self, code: int) -> None:
         """Kill the workers and end this process without another write; the log is whole, as after any crash."""
         self._supervisor.kill_all()
-        with contextlib.suppress(OSError):
-            self._data.control.unlink(missing_ok=True)
+        remove_left(self._data.control)
         with contextlib.suppress(OSError):
             sys.stderr.flush()
         self._host.end(code)

@@ -6,7 +6,7 @@ where evaluating them can neither call anything nor grow without bound. Peers' a
 trees: how long that takes goes by the truth as well, and a peer chooses among its questions.
 
 Others make of a few characters as much work as these like: ten to a power, or a move so many times. Nobody's answer
-reaches them that asks for more than a right one does. And two find that what is no number lies nowhere off the truth.
+reaches them that asks for more than a right one does. And two take NaN for a right answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ COMPARED = frozenset({"codeio"})  # as trees, which takes the product of their s
 UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
 RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
-FOOLED = frozenset({"complex_arithmetic", "number_sorting"})  # NaN is not more than 1, nor than what may be wrong
+TAKES_NAN = frozenset(
+    {"complex_arithmetic", "number_sorting"}
+)  # no comparison with NaN holds
 MOVES_MAX = 512  # in all; right answers have some 200
 
 # Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.
@@ -47,7 +49,7 @@ def is_harmless(task: str, answer: str) -> bool:
         return not _CALLS_OR_GROWS.search(answer)
     if task in RAISED:
         return not _LARGE_EXPONENT.search(answer.translate(_SKIPPED))
-    if task in FOOLED:
+    if task in TAKES_NAN:
         return "nan" not in "".join(answer.split()).lower()
     if task in REPEATED:
         return _has_few_moves(answer)

@@ -93,9 +93,9 @@ def use_reference(trainer: Any, beta: float, reference: KlReference | None) -> N
 def bound_reference(batch: dict[str, Any], now: torch.Tensor) -> None:
     """Have the reference's log-probabilities in a batch of TRL's lie no more than `GAP_MAX` above those of the policy.
 
-    TRL's term has exp(gap) in its value, which its gradient, the gap itself, is the difference of two of: at 20 nats
-    float32 has nothing left of it, at 88 it is no number. Of what the policy draws itself not one token in e**`GAP_MAX`
-    lies so far; peers can write what only the reference would.
+    TRL computes exp(gap) - gap - 1. From some 18 nats on float32 has no digits left for anything but exp(gap), and from
+    88 on that is infinite. What the policy draws itself lies so far less than once in e**`GAP_MAX` tokens; peers can
+    write what only the reference would.
 
     Args:
         now: log-probabilities under the policy as it is, (rows, tokens).

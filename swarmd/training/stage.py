@@ -183,8 +183,8 @@ class Stage:
             share, answered = self._keep_failed(share)
         telling, flat = self._generate_telling(places, asked)
         if gated:
-            telling = [*tell_apart(answered, flat=False), *telling][: self._training.questions - len(share)]
-            flat += tell_apart(answered, flat=True)  # else the batch would lack a group that was answered by all alike
+            telling = [*pick_groups(answered, flat=False), *telling][: self._training.questions - len(share)]
+            flat += pick_groups(answered, flat=True)  # else the batch would lack a group that was answered by all alike
         fresh = [*telling, *share]
         if not gated:
             fresh += self._deal.spare(self._training.questions - len(fresh))
@@ -224,7 +224,7 @@ class Stage:
 
     def _keep_failed(self, share: Sequence[TrainingGroup]) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
         """Answer the questions of peers' groups, too: the groups of those at which this node always failed and the peer
-        did not, and this node's own of all.
+        did not, and this node's own groups, one for each question.
 
         These are no questions of this node's: they count neither for its reward nor are they published.
         """
@@ -241,10 +241,10 @@ class Stage:
         """New own groups: up to `places` informative ones, and flat ones; `asked` questions were answered before."""
         own = self._generate(max(places, self._training.own_questions - asked))
         while True:
-            telling = tell_apart(own, flat=False)
+            telling = pick_groups(own, flat=False)
             room = self._training.own_questions_max - len(own)
             if len(telling) >= places or room <= 0:
-                return telling[:places], tell_apart(own, flat=True)
+                return telling[:places], pick_groups(own, flat=True)
             own += self._generate(min(places, room))
 
     def _generate(self, count: int) -> list[TrainingGroup]:
@@ -374,8 +374,8 @@ def list_logprobs(group: TrainingGroup, foreign: bool) -> list[list[float]]:
     return list(group.logprobs) if foreign and group.logprobs else [[] for _ in group.completions]
 
 
-def tell_apart(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
-    """The flat ones of the groups, or those that are not, in their order."""
+def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:
+    """The groups whose rewards are all alike (`flat`), or the others, in their order."""
     return [group for group in groups if group.is_flat == flat]
 
 

@@ -6,7 +6,6 @@ import hashlib
 import os
 import shutil
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import structlog
 
 from swarmd.core.events import StageTrained
 from swarmd.errors import NoSpaceLeft, SwarmdError
+from swarmd.eventlog.files import remove_left
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.training.weights.announced import DTYPE, write_announced_file
@@ -94,9 +94,8 @@ class WeightsOffering:
             reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"
             _log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
-            with suppress(OSError):
-                taken.unlink(missing_ok=True)
-                (self._place / ANNOUNCED).unlink(missing_ok=True)
+            remove_left(taken)
+            remove_left(self._place / ANNOUNCED)
             self._busy = False
 
     def _see_room(self, size_bytes: int) -> None:
