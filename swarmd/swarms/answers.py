@@ -21,9 +21,7 @@ COMPARED = frozenset({"codeio"})  # as trees, which takes the product of their s
 UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
 RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
-TAKES_NAN = frozenset(
-    {"complex_arithmetic", "number_sorting"}
-)  # no comparison with NaN holds
+TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # no comparison with NaN holds
 MOVES_MAX = 512  # in all; right answers have some 200
 
 # Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.
