@@ -64,10 +64,10 @@ async def test_who_answers_slowly_time_after_time_keeps_no_read_waiting(start: S
     stranger.answers_after_s = SLOW_S
     took_s = []
     for number in range(LATE_MAX + 2):
-        began = time.monotonic()
+        asked, began = stranger.asked, time.monotonic()
         found = await lookup(one.life, names.reports(SWARM, number, 0))
         took_s.append(time.monotonic() - began)
-        assert found.answered and stranger.asked == number + 1, "it is asked like everybody"
+        assert found.answered and stranger.asked > asked, "it is asked like everybody"
         await asyncio.sleep(SLOW_S)
     await stranger.close()
     print("\nreads beside a slow peer: " + ", ".join(f"{each * 1e3:.0f} ms" for each in took_s))
