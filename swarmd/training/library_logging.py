@@ -1,15 +1,32 @@
-"""Keeps progress bars and advice of the libraries out of the log; warnings that matter come as errors anyway."""
+"""Keeps progress bars and advice of the libraries out of the log, and what they report to their makers on the machine.
+
+Warnings that matter come as errors anyway.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from typing import Any
 
+HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub's constant
+
+
+def refuse_telemetry() -> None:
+    """Keep TRL, the hub's library and Unsloth from reporting what is trained, unless the environment says otherwise.
+
+    The hub's library reads the variable once, when it is imported; where that was before, its constant is set.
+    """
+    os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
+    refused = os.environ.setdefault(HUB_TELEMETRY, "1") == "1"
+    if refused and (constants := sys.modules.get("huggingface_hub.constants")):
+        setattr(constants, HUB_TELEMETRY, True)
+
 
 def quieten() -> None:
-    """For a process whose stderr is a log. Sets offline defaults for telemetry; imports transformers and datasets."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    """For a process whose stderr is a log. Imports transformers and datasets."""
+    refuse_telemetry()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", category=FutureWarning)
     from importlib import import_module

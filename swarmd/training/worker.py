@@ -191,8 +191,10 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
+    from swarmd.training.library_logging import quieten, refuse_telemetry
     from swarmd.training.models.adapters import prepare_unsloth, spare_unused
 
+    refuse_telemetry()
     spare_unused(config.training)  # these two before anything imports TRL
     prepare_unsloth(config.training)
     if ranks.size > 1:
@@ -204,7 +206,6 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import TrainingEngine
-    from swarmd.training.library_logging import quieten
 
     quieten()
     return TrainingEngine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address, check_listen, listening, on_signals
+from swarmd.training.library_logging import refuse_telemetry
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
 
@@ -28,7 +29,8 @@ class ReferenceServerSetup(NamedTuple):
 
 
 def quieten() -> None:
-    """Keep progress bars and advice of transformers out of the log."""
+    """Keep progress bars and advice of transformers out of the log, and what the hub's library would report."""
+    refuse_telemetry()
     library: Any = import_module("transformers.utils.logging")
     library.set_verbosity_error()
     library.disable_progress_bar()
