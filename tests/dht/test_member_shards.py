@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.core.commands import CollectReports
-from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen
+from swarmd.core.commands import CollectReports, Gather
+from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, SHARDED_SINCE, Membership, sign
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from tests.dht.driver import SWARM, Driver
 from tests.dht.outsider import Outsider
-from tests.dht.test_worker import Swarm, announce, gather, publish, swarm
+from tests.dht.test_worker import Swarm, announce, publish, swarm
 
 __all__ = ["swarm"]
 
@@ -44,8 +44,17 @@ async def must_lie(stranger: Outsider, peer: str, place: MembersPlace) -> None:
         await asyncio.sleep(0.2)
 
 
-async def gathers_of(node: Driver, round: int) -> set[str]:
-    return {ref.peer for ref in (await gather(node, round, 20.0)).rollouts}
+async def must_gather(node: Driver, round: int, peers: set[str]) -> None:
+    """A node gathers these peers' rollouts, if not at once then later: a busy machine may leave a question unanswered,
+    and what a node has not seen announced it does not wait for."""
+    name, over = f"gather/{round + 1}/0", time.monotonic() + 2 * PATIENCE_S
+    found: set[str] = set()
+    while found != peers:
+        assert time.monotonic() < over, f"{node.paths.root.name} gathered {found}, not {peers}"
+        since = len(node.events)
+        await node.do(Gather(name, round + 1, 0, round, 0, time.time() + PATIENCE_S))
+        gathered = await node.expect(RolloutsGathered, 2 * PATIENCE_S, since=since, command=name)
+        found = {ref.peer for ref in gathered.rollouts}
 
 
 async def test_members_in_shards_are_known_to_the_coordinator_and_share_also_when_all_have_moved(
@@ -62,12 +71,14 @@ async def test_members_in_shards_are_known_to_the_coordinator_and_share_also_whe
     for node in swarm.nodes[1:]:
         await coordinator.expect(MemberSeen, PATIENCE_S, peer=node.peer_id)
     for node in swarm.nodes:
-        assert await gathers_of(node, 0) == peers - {node.peer_id}
+        await must_gather(node, 0, peers - {node.peer_id})
     await announce(coordinator, EPOCH_ROUNDS, shards=SHARDS)  # each membership lies elsewhere from here on
+    for node in swarm.nodes:  # who has not heard of this round refuses its reports, for it is far ahead
+        await node.expect(RoundAnnounced, PATIENCE_S, round=EPOCH_ROUNDS)
     for node in swarm.nodes:
         await publish(node, EPOCH_ROUNDS, [node.peer_id, "later"])
     for node in swarm.nodes:
-        assert await gathers_of(node, EPOCH_ROUNDS) == (peers | {late.peer_id}) - {node.peer_id}
+        await must_gather(node, EPOCH_ROUNDS, (peers | {late.peer_id}) - {node.peer_id})
     assert not [event for node in swarm.nodes for event in node.seen(RecordsRejected)]
 
 
