@@ -710,12 +710,24 @@ async def test_a_step_under_way_is_withdrawn_when_somebody_else_makes_it(ground:
     account = account_named(ground, "alice")
     prepare(ground, account, "advance")
     node = wallet_node(ground, settings(ground, drive="manager", stuck_s=10), account)
+    moved = asyncio.Event()
+
+    async def hold(method: str, params: Sequence[Any]) -> None:
+        if node.of(SubmissionSent):  # else it may send the same bytes again just when they have been dropped
+            await moved.wait()
+
+    def tick() -> None:
+        assert node.calls is not None
+        node.calls.act = hold
+
+    node.on_tick = tick
     node.want("advance")
     with mining_by_hand(ground):
         await node.run(lambda: bool(node.of(SubmissionSent)))
         sent = attempts_of(node, "advance/0/0")[0].hash
         assert ground.say("anvil_dropTransaction", sent) == sent
     ground.swarm.move_on()
+    moved.set()
     with mining_by_hand(ground):
         await node.run(lambda: len(node.of(SubmissionSent)) > 1)
         ground.say("evm_mine")
