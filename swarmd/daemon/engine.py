@@ -85,8 +85,11 @@ class Engine:
 
     async def commit(self, facts: Sequence[Event]) -> None:
         """Make one batch of facts durable, then adopt it and act on it. Only `begin` and `run` call this."""
+        failed = self.loop.snapshots.failed
         written = await to_thread.run_sync(self.loop.write, self._clock.now(), facts)
         self.loop.adopt(written)
+        if self.loop.snapshots.failed > failed:
+            log.warning(self.loop.snapshots.note)
         for gap in GAPS.told():
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
 

@@ -326,7 +326,8 @@ class Node:
             self._supervisor.live("chain"),
         )
         log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
-        notes = (self._companion.trouble,) if self._companion and self._companion.trouble else ()
+        amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
+        notes = tuple(note for note in amiss if note)
         status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status

@@ -16,7 +16,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.errors import LogDamaged, LogForeign, LogNewer
-from swarmd.eventlog.files import make_directory, write_durably
+from swarmd.eventlog.files import make_directory, remove_left, write_durably
 from swarmd.regular_files import read_regular
 
 MAGIC = b"SWRMSNP1"
@@ -103,15 +103,19 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
 
     Raises:
         NoSpaceLeft, LogWriteFailed: it could not be written; the log itself is untouched.
-        LogDamaged: what was written does not read back.
+        LogDamaged: what was written does not read back, and is removed: a fold would begin there, or be refused.
     """
     payload = _encoder.encode(snapshot)
     prefix = PREFIX.pack(MAGIC, FORMAT, len(payload))
     make_directory(snapshot_directory(directory))
     path = snapshot_directory(directory) / f"{snapshot.seq:020d}{SUFFIX}"
     write_durably(path, prefix + hashlib.sha256(prefix + payload).digest() + payload)
-    if encode_state(read_snapshot(path, snapshot.node, snapshot.rules).state) != encode_state(snapshot.state):
-        raise _damaged(path, "the state does not read back as it was written")
+    try:
+        if encode_state(read_snapshot(path, snapshot.node, snapshot.rules).state) != encode_state(snapshot.state):
+            raise _damaged(path, "the state does not read back as it was written")
+    except LogDamaged:
+        remove_left(path)
+        raise
     return path
 
 

@@ -22,6 +22,7 @@ from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands
 from swarmd.shell.batches import ROW_MIN, as_one, in_halves, row_length
 from swarmd.shell.ports import CommandPort, CommitLog
+from swarmd.shell.snapshots import Snapshots
 
 INBOX_FACTS_MAX = 1024  # at the bound whoever brings a fact waits
 BATCH_FACTS_MAX = 64  # events of one commit, before skips; those of `swarmd.shell.batches` are one
@@ -68,6 +69,7 @@ class Loop:
     Attributes:
         state: what all that was adopted comes to.
         ended: the event that ended this life; None while it goes on.
+        snapshots: those of the log.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Loop:
     ) -> None:
         self.state = state
         self.ended: NodeStopped | None = None
+        self.snapshots = Snapshots(event_log)
         self._log = event_log
         self._projections = tuple(projections)
         self._inbox: deque[Event] = deque()
@@ -181,8 +184,7 @@ class Loop:
                 raise
             first = self._write(state, at, halves[0])
             return first + self._write(first[-1].state, at, halves[1])
-        if self._log.snapshot_due:
-            self._log.write_snapshot(planned.state, RULES)
+        self.snapshots.keep_if_due(planned.state)
         return [planned]
 
     def adopt(self, written: Sequence[Plan]) -> None:

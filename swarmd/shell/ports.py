@@ -71,7 +71,11 @@ class CommitLog(Protocol):
         ...
 
     def write_snapshot(self, state: State, rules: int) -> object:
-        """Keep the fold of all events so far, and let the oldest segments go by budget; blocks."""
+        """Keep the fold of all events so far, and let the oldest segments go by budget; blocks.
+
+        Raises:
+            LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot; the log goes on without it.
+        """
         ...
 
 

@@ -36,6 +36,7 @@ restarts_max = {restarts_max}
 [storage]
 free_bytes_min = {free_bytes_min}
 free_bytes_stop = {free_bytes_stop}
+segment_bytes = {segment_bytes}
 [logs]
 level = "debug"
 """
@@ -54,6 +55,7 @@ class FakeNode:
             "restarts_max": 8,
             "free_bytes_min": 0,
             "free_bytes_stop": 4 * 1024 * 1024,
+            "segment_bytes": 64 * 1024 * 1024,
         }
         self.config = directory / "node.toml"
         self.config.write_text(CONFIG.format(**(defaults | settings)))

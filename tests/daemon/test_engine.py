@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StartWorker
@@ -24,7 +25,7 @@ from swarmd.core.state import Deadline, State
 from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import Engine
-from swarmd.errors import CommitTooLarge, LogWriteFailed
+from swarmd.errors import CommitTooLarge, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.digest import digest_commands
 from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
 
@@ -43,6 +44,7 @@ class MemoryLog:
         self.events_max = 10**9
         self.snapshot_due = False
         self.snapshots: list[State] = []
+        self.snapshot_fails: Exception | None = None
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
         if self.fails:
@@ -54,6 +56,8 @@ class MemoryLog:
         self.next_seq += len(events)
 
     def write_snapshot(self, state: State, rules: int) -> None:
+        if self.snapshot_fails:
+            raise self.snapshot_fails
         self.snapshots.append(state)
 
 
@@ -214,6 +218,21 @@ def test_a_snapshot_is_taken_when_it_is_due() -> None:
     bench.log.snapshot_due = True
     anyio.run(bench.engine.commit, [STARTED])
     assert bench.log.snapshots == [bench.engine.state]
+
+
+def test_a_snapshot_that_cannot_be_kept_is_told_and_the_node_goes_on() -> None:
+    bench = Bench()
+    bench.log.snapshot_due, bench.log.snapshot_fails = True, NoSpaceLeft("no space left for the snapshot", "Free some")
+    with capture_logs() as told:
+        anyio.run(bench.engine.commit, [STARTED])
+        anyio.run(bench.engine.commit, [MemberSeen("anna")])
+    assert bench.record.count("dispatch") == 2 and len(bench.journal) == 2
+    assert [each["log_level"] for each in told] == ["warning", "warning"]
+    assert "2 times one after another" in told[1]["event"] and "Free some" in told[1]["event"]
+    assert bench.engine.loop.snapshots.note == told[1]["event"]
+    bench.log.snapshot_fails = None
+    anyio.run(bench.engine.commit, [MemberSeen("otto")])
+    assert bench.engine.loop.snapshots.note == ""
 
 
 def test_a_full_inbox_makes_the_bringer_wait() -> None:

@@ -18,6 +18,7 @@ from swarmd.daemon.control import ask
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from tests.daemon.node import FakeNode, fake_node, is_alive
 
 
@@ -184,6 +185,20 @@ def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
         assert node.wait() == 73
         assert "are free for" in node.lines()[-1]["message"]
         assert not node.paths.events.exists()
+
+
+def test_a_node_that_can_keep_no_snapshot_works_on_and_says_so(tmp_path: Path) -> None:
+    with fake_node(tmp_path, rounds=0, segment_bytes=4000) as node:
+        node.paths.events.mkdir(parents=True, mode=0o700)
+        (in_the_way := snapshot_directory(node.paths.events)).write_text("a file where the directory should be")
+        node.start()
+        notes = node.until(lambda: node.status().get("notes"))
+        assert "no snapshot of the log could be kept" in notes[0] and str(in_the_way) in notes[0]
+        assert any("no snapshot" in line["message"] for line in node.lines())
+        in_the_way.unlink()
+        node.until(lambda: not node.status().get("notes"))
+        assert list_snapshots(node.paths.events) and node.stop() == 0
+        verify(node.paths.events)
 
 
 @pytest.fixture

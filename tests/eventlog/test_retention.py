@@ -167,10 +167,9 @@ def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> No
 
 def test_a_snapshot_with_a_chart_state_that_no_chart_has_is_refused_by_type(tmp_path: Path) -> None:
     unknown: Any = "hibernating"
-    with pytest.raises(LogNewer, match="hibernating"):  # it is written, and does not read back
+    with pytest.raises(LogNewer, match=r"hibernating.*Use the swarmd that wrote it"):
         write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a", chart=unknown)))
-    with pytest.raises(LogNewer, match="Use the swarmd that wrote it"):
-        read_snapshot(list_snapshots(tmp_path)[0], NODE, 1)
+    assert not list_snapshots(tmp_path), "what does not read back is no beginning for a fold"
 
 
 def test_a_snapshot_under_another_ones_name_is_refused(tmp_path: Path) -> None:

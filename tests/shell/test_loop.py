@@ -14,7 +14,9 @@ from swarmd.core.reported import reports_in
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import Settings
 from swarmd.errors import CommitTooLarge
+from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.batches import ROW_MAX
 from swarmd.shell.loop import WAIT_S_MAX, Loop
@@ -101,6 +103,24 @@ def test_a_row_that_is_too_large_for_a_commit_is_written_in_parts(tmp_path: Path
     assert len(written) > 1
     told = [report for commit in read_commits(tmp_path) for event in commit.events for report in reports_in(event)]
     assert told == seen
+
+
+def test_a_snapshot_that_cannot_be_kept_is_counted_and_due_again_with_the_next_segment(tmp_path: Path) -> None:
+    told = Told()
+    with EventLog.open(tmp_path, "me", "run", segment_bytes=300) as log:
+        loop = Loop(log, State())
+        loop.connect(told)
+        in_the_way = snapshot_directory(tmp_path)
+        in_the_way.write_text("a file where the directory should be")
+        for _ in range(100):
+            loop.adopt(loop.write(1.0, [MemberSeen("anna")]))
+        assert 2 < loop.snapshots.failed < 50 and str(in_the_way) in loop.snapshots.note
+        in_the_way.unlink()
+        while loop.snapshots.note:
+            loop.adopt(loop.write(1.0, [MemberSeen("anna")]))
+            assert loop.next_seq < 200
+        assert loop.snapshots.failed == 0 and len(list_snapshots(tmp_path)) == 1
+    assert load(tmp_path) == (loop.state, loop.next_seq)
 
 
 def test_a_full_inbox_takes_nothing_until_facts_were_taken_out() -> None:

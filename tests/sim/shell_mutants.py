@@ -71,8 +71,8 @@ LOOP_MUTANTS = (
     Mutant(
         "a snapshot is taken of the state before",
         loop,
-        "self._log.write_snapshot(planned.state, RULES)",
-        "self._log.write_snapshot(state, RULES)",
+        "self.snapshots.keep_if_due(planned.state)",
+        "self.snapshots.keep_if_due(state)",
     ),
     Mutant(
         "a life begins with deadlines of the last one",
