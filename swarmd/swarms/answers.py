@@ -6,12 +6,17 @@ where evaluating them can neither call anything nor grow without bound. Peers' a
 trees: how long that takes goes by the truth as well, and a peer chooses among its questions.
 
 Others make of a few characters as much work as these like: ten to a power, or a move so many times. Nobody's answer
-reaches them that asks for more than a right one does. And two take NaN for a right answer.
+reaches them that asks for more than a right one does. Two take NaN for a right answer.
+
+And three pay wrong answers in full, the same one to every question of a task. These count as wrong.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
 
 EVALUATED = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
 PARSED = frozenset(
@@ -22,6 +27,7 @@ UNSAFE_TASKS = EVALUATED | PARSED | COMPARED
 RAISED = frozenset({"coin_flip"})  # `Fraction` makes a number of all digits that an exponent stands for
 REPEATED = frozenset({"rubiks_cube", "rush_hour"})  # each move is made as often as the number behind it says
 TAKES_NAN = frozenset({"complex_arithmetic", "number_sorting"})  # no comparison with NaN holds
+PROBABILITY_TOLERANCE = 1e-4  # of coin_flip, as its scorer has it
 MOVES_MAX = 512  # in all; right answers have some 200
 
 # Without a call, a product, a shift or a nested loop an expression does nothing and stays as small as its text.
@@ -52,6 +58,50 @@ def is_harmless(task: str, answer: str) -> bool:
     if task in REPEATED:
         return _has_few_moves(answer)
     return task not in PARSED or _is_plain_formula(answer)
+
+
+def is_overpaid(task: str, answer: str, entry: Mapping[str, Any]) -> bool:
+    """Whether it is a wrong answer that the scorer of `task` would pay for, as it may pay in full.
+
+    Args:
+        answer: one that is harmless.
+        entry: the question with its truth, as reasoning-gym has them.
+    """
+    is_right = _RIGHT.get(task)
+    return is_right is not None and not is_right(answer.strip(), entry)
+
+
+def _is_probability(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer pays for digits in common by their share of the shorter number: "0" begins all of them."""
+    try:
+        found, right = (Fraction(text.replace(",", "")) for text in (answer, entry["answer"]))
+    except (ValueError, ZeroDivisionError):
+        return False
+    return abs(found - right) <= PROBABILITY_TOLERANCE
+
+
+def _is_truth_value(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer asks whether both are texts."""
+    return answer.lower() == str(entry["answer"]).lower()
+
+
+def _makes_24(answer: str, entry: Mapping[str, Any]) -> bool:
+    """The scorer takes any four numbers, and what is rounded down to 24."""
+    from sympy import parse_expr
+
+    if sorted(map(int, re.findall(r"\d+", answer))) != sorted(entry["metadata"]["numbers"]):
+        return False
+    try:
+        return bool(parse_expr(answer) == 24)
+    except Exception:  # whatever a parser of Python raises
+        return False
+
+
+_RIGHT: dict[str, Callable[[str, Mapping[str, Any]], bool]] = {
+    "coin_flip": _is_probability,
+    "game_of_life_halting": _is_truth_value,
+    "puzzle24": _makes_24,
+}
 
 
 def _has_few_moves(answer: str) -> bool:

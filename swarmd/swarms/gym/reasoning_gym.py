@@ -35,7 +35,7 @@ from swarmd.plugin import (
     span_answer,
     split_of,
 )
-from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless
+from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless, is_overpaid
 from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
 from swarmd.swarms.gym.datasets import Datasets
 from swarmd.swarms.gym.digits import register_digits
@@ -201,7 +201,8 @@ class ReasoningGymPlan(Plan):
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Accuracy by the task's own scorer, form by the answer tags; the reward is their weighted sum.
 
-        The scorer's value is taken as it is: several tasks give partial credit, some a few hundredths for any answer.
+        The scorer's value is taken as it is, but of wrong answers that are paid in full (`is_overpaid`): several tasks
+        give partial credit, some a few hundredths for any answer.
         The digit tasks score the exact answer only. A question whose stored answer is None is scored like any other,
         because such tasks check the answer instead of comparing it.
         """
@@ -211,6 +212,8 @@ class ReasoningGymPlan(Plan):
         shape = float(is_well_formed(completion))
         answer = extract_answer(completion)
         if answer is None or not is_harmless(question.task, answer):
+            return self._weigh(0.0, shape)
+        if is_overpaid(question.task, answer, question.entry):
             return self._weigh(0.0, shape)
         task = self._level_of(question.reference)
         try:

@@ -17,7 +17,16 @@ from reasoning_gym.factory import DATASETS
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.answers import EVALUATED, MOVES_MAX, PARSED, RAISED, REPEATED, UNSAFE_TASKS, is_harmless
+from swarmd.swarms.answers import (
+    EVALUATED,
+    MOVES_MAX,
+    PARSED,
+    RAISED,
+    REPEATED,
+    UNSAFE_TASKS,
+    is_harmless,
+    is_overpaid,
+)
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
@@ -284,6 +293,37 @@ def test_what_is_no_number_is_no_right_answer(task: str, answer: str) -> None:
     question = take(plan, 1)[0]
     right, wrong = plan.score(question, [f"<answer>{each}</answer>" for each in (question.entry["answer"], answer)])
     assert right.accuracy > 0.99 and wrong.accuracy == 0.0
+
+
+@pytest.mark.parametrize(
+    ("task", "questions", "wrong"),
+    [
+        ("coin_flip", 200, ["0.0", "0.", "1.0", "0.1", "nothing"]),
+        ("puzzle24", 3, ["6*4*1*1", "24", "nothing"]),
+        ("game_of_life_halting", 10, ["no", "0", "nothing"]),
+    ],
+)
+def test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing(
+    task: str, questions: int, wrong: list[str]
+) -> None:
+    plan = plan_of(task)
+    asked = {str(question.entry["answer"]): question for question in take(plan, questions)}
+    for truth, question in asked.items():
+        scores = plan.score(question, [f"<answer>{answer}</answer>" for answer in (truth, *wrong)])
+        paid = [answer for answer, score in zip((truth, *wrong), scores, strict=True) if score.accuracy >= 0.99]
+        assert paid[0] == truth and all(is_near(truth, answer) for answer in paid), (truth, paid)
+
+
+def is_near(truth: str, answer: str) -> bool:
+    """Whether both are the same number, as near as a task asks for it, or the same text."""
+    return answer == truth or ("." in truth + answer and abs(float(truth) - float(answer)) <= 1e-4)
+
+
+def test_four_numbers_count_where_they_make_24_in_another_way() -> None:
+    entry = {"answer": "6*4 + 1 - 1", "metadata": {"numbers": [6, 4, 1, 1]}}
+    assert not is_overpaid("puzzle24", "1 * 1 * 4 * 6", entry)
+    for wrong in ("(1 + 1 - 1) * 6 * 4 / 1", "6 + 4 + 1 + 1", "6*4*(1/1", "8*3*1*1"):
+        assert is_overpaid("puzzle24", wrong, entry), wrong
 
 
 @pytest.mark.parametrize("answer", ["R U R' U' F2 L D' " * 30, "F+1 K+1 M-1 C+3 H+2 J-1 " * 10])
