@@ -168,9 +168,11 @@ def _search_for(pattern: str) -> Reward:
     patience = SearchPatience()
 
     def search(answered: Answered) -> float:
+        if answered.answer is None:  # many a pattern is found in an empty text
+            return 0.0
         timeout_s = patience.timeout_s()
         try:
-            return float(bool(regex.search(fill_in(answered.expected), answered.answer or "", timeout=timeout_s)))
+            return float(bool(regex.search(fill_in(answered.expected), answered.answer, timeout=timeout_s)))
         except faults:  # with this answer it is no pattern
             return 0.0
         except TimeoutError:

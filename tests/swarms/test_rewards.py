@@ -56,6 +56,14 @@ def test_counts_that_come_to_little_are_taken(pattern: str, text: str) -> None:
     assert make_reward(RewardOption("regex", pattern=pattern))(Answered("", text, ANSWER)) == 1.0
 
 
+@pytest.mark.parametrize("pattern", ["^(?!.*sorry)", "[0-9]*", "^$"])
+def test_where_there_is_no_answer_no_pattern_is_found(pattern: str) -> None:
+    """Many are found in an empty text."""
+    reward = make_reward(RewardOption("regex", pattern=pattern))
+    assert reward(Answered("no tags", None, ANSWER)) == 0.0
+    assert reward(Answered("", "", ANSWER)) == 1.0
+
+
 def test_an_answer_that_makes_a_pattern_grow_is_not_found() -> None:
     reward = make_reward(RewardOption("regex", pattern="^(?:a{{answer}}){9}$"))
     assert reward(Answered("", "a" * 18, "2")) == 1.0
