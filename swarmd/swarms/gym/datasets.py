@@ -16,6 +16,7 @@ from reasoning_gym.factory import ProceduralDataset
 from swarmd.swarms.gym.gym_tasks import GymTask
 
 KEPT = 64
+FEW = 8  # questions of data sets that are only compared: some make all of theirs at once, which takes seconds
 SEEDED = ("seed", "config")  # attributes that have the seed
 
 
@@ -45,8 +46,18 @@ class Datasets:
 
 def make_pattern(task: GymTask) -> ProceduralDataset | None:
     """A data set to make copies of, which nobody asks for questions; None where the seed decides more than these."""
+    if not _are_few_alike(task):
+        return None
     one, other = task.make(0), task.make(1)
     return one if is_alike(one, other) else None
+
+
+def _are_few_alike(task: GymTask) -> bool:
+    """Whether small data sets are alike; those that cannot be made are no reason against the large ones."""
+    try:
+        return is_alike(task.make(0, FEW), task.make(1, FEW))
+    except Exception:  # whatever reasoning-gym raises
+        return True
 
 
 def is_alike(one: ProceduralDataset, other: ProceduralDataset) -> bool:

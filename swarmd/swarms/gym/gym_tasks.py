@@ -35,9 +35,9 @@ class GymTask(msgspec.Struct, frozen=True):
     digest: str
     messages: tuple[Message, ...]  # what precedes the question
 
-    def make(self, seed: int) -> ProceduralDataset:
-        """The data set of this task under a seed."""
-        return reasoning_gym.create_dataset(self.name, seed=seed, size=DATASET_SIZE, **self.config)
+    def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
+        """The data set of this task under a seed; of any other size it asks other questions than peers'."""
+        return reasoning_gym.create_dataset(self.name, seed=seed, size=size, **self.config)
 
 
 def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:

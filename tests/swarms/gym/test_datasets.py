@@ -8,8 +8,8 @@ import pytest
 from reasoning_gym.factory import DATASETS
 
 from swarmd.swarms.gym import datasets
-from swarmd.swarms.gym.datasets import Datasets, is_alike, make_pattern
-from swarmd.swarms.gym.gym_tasks import GymTask, make_task
+from swarmd.swarms.gym.datasets import FEW, Datasets, is_alike, make_pattern
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_task
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
 MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}
@@ -35,18 +35,31 @@ def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> N
     assert make_pattern(make_task(name, {})) is None
 
 
-def test_a_task_is_made_twice_for_any_number_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+def count_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each data set that is made from now on."""
     made: list[int] = []
     make = GymTask.make
 
-    def count(task: GymTask, seed: int) -> Any:
-        made.append(seed)
-        return make(task, seed)
+    def count(task: GymTask, seed: int, size: int = DATASET_SIZE) -> Any:
+        made.append(size)
+        return make(task, seed, size)
 
     monkeypatch.setattr(GymTask, "make", count)
+    return made
+
+
+def test_where_each_is_made_none_of_all_questions_is_made_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of `acre` takes four seconds and more."""
+    made = count_made(monkeypatch)
+    assert make_pattern(make_task("acre", {})) is None
+    assert made == [FEW, FEW]
+
+
+def test_a_task_is_made_twice_for_any_number_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = count_made(monkeypatch)
     task, given = make_task("spell_backward", {}), Datasets()
     taken = [given.take(task, seed) for seed in range(100, 200)]
-    assert len(made) == 2
+    assert made.count(DATASET_SIZE) == 2
     assert [each.seed for each in taken] == [each.config.seed for each in taken] == list(range(100, 200))
     assert len({id(each.words) for each in taken}) == 1
 
