@@ -32,6 +32,17 @@ def check_together(config: Config, origin: str) -> None:
         _check_chain(config.chain, origin)
         _check_chain_shards(config.chain, config.dht.protocol, origin)
     _check_training(config.training, origin)
+    _check_staleness(config.training, config.swarm.stages, origin)
+
+
+def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None:
+    """What peers publish at a stage is trained on at the next one, which may be of the next round."""
+    if stages == 1 and not training.staleness_rounds and training.peer_questions:
+        raise ConfigError(
+            f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
+            "are there, so none would ever be taken",
+            "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
+        )
 
 
 def _check_training(training: TrainingConfig, origin: str) -> None:

@@ -80,10 +80,16 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (ON_CHAIN + "shards = 4", "chain.shards is 4, and dht.protocol 1"),
         (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
+        (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
     ],
 )
 def test_values_that_do_not_go_together(text: str, told: str) -> None:
     assert told in refused(text).message
+
+
+@pytest.mark.parametrize("others", ["stages = 3\n[training]", "[training]\npeer_questions = 0"])
+def test_no_round_may_pass_where_rounds_have_stages_or_nothing_is_taken(others: str) -> None:
+    assert parse_config(COORDINATOR + f"{others}\nstaleness_rounds = 0", "node.toml").training.staleness_rounds == 0
 
 
 def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
