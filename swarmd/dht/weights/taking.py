@@ -25,7 +25,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
 from swarmd.weights.chunks import PARTIAL, is_intact
-from swarmd.weights.fetched import SUFFIX
+from swarmd.weights.fetched import MANIFEST, SUFFIX
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest
 from swarmd.weights.offer import WeightsOffer
 
@@ -260,10 +260,13 @@ class WeightsTaking:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         whole = [each for each in path.parent.glob(f"*{SUFFIX}") if manifest.delta_from(each.stem) is not None]
         change = path.with_suffix(".delta")
-        kept = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
-        _keep_only(path.parent, kept)
-        free = shutil.disk_usage(path.parent).free + _taken_bytes(path, change)  # by an earlier attempt, which goes on
+        needed = {path.name, *(each.name + PARTIAL for each in (path, change)), *(e.name for e in whole)}
+        fetched = {each.name for each in path.parent.iterdir() if each.suffix in (SUFFIX, MANIFEST)}
         least = self._session.config.storage.free_bytes_min
+        _keep_only(path.parent, needed | fetched)  # what was fetched before is given on, and may be a base again
+        if _free_bytes(path, change) - manifest.whole.size_bytes < least:
+            _keep_only(path.parent, needed)
+        free = _free_bytes(path, change)
         delta = manifest.delta_from(whole[0].stem) if whole else None
         if delta is not None and free - manifest.whole.size_bytes - delta.file.size_bytes < least:
             whole = []  # the delta lies beside what is made of it
@@ -339,6 +342,11 @@ def _drop_damaged(path: Path, manifest: WeightsManifest) -> WeightsDamage:
             each.unlink()
             damaged = "file" if each == path else "base"
     return damaged
+
+
+def _free_bytes(*paths: Path) -> int:
+    """Room for these files, with what an earlier attempt has taken for them, which goes on."""
+    return shutil.disk_usage(paths[0].parent).free + _taken_bytes(*paths)
 
 
 def _taken_bytes(*paths: Path) -> int:

@@ -331,6 +331,33 @@ async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) 
     assert later.weights.round == 8 and later.received_bytes < whole.received_bytes / 5
 
 
+async def test_what_was_fetched_stays_while_an_offer_comes_to_nothing(tmp_path: Path) -> None:
+    """It need not be fetched again, and the next delta has its base."""
+    swarm = Swarm(tmp_path, "anna", "coordinator")
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    swarm.gives("anna", VALUES[::-1])
+    damage(next((tmp_path / "anna").glob("*.safetensors")))
+    again = await swarm.fetched()
+    assert "anna" in swarm.asked and again.weights == first.weights
+    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    later = await swarm.fetched()
+    assert (later.weights.peer, later.weights.round) == ("boss", 8)
+    assert max(again.received_bytes, later.received_bytes) < first.received_bytes / 5
+
+
+async def test_what_was_fetched_goes_where_there_is_no_room_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swarm = Swarm(tmp_path, free_bytes_min=1000)
+    swarm.gives("boss", VALUES)
+    first = await swarm.fetched()
+    room = first.weights.size_bytes * 3 // 2
+    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=room - taken_bytes(path)))
+    swarm.gives("boss", VALUES[::-1], round=8)
+    assert (await swarm.fetched()).weights.round == 8
+
+
 async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
