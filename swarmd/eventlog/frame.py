@@ -14,12 +14,16 @@ from typing import Literal, NamedTuple
 from crc32c import crc32c
 
 from swarmd.eventlog.commit import COMMIT_BYTES_MAX
+from swarmd.eventlog.part_sums import PartSums
 
 HEAD = struct.Struct("<II")
 FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
 RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment_writer`
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
+LOOKED_AT_MAX = (
+    1024 * 1024 * 1024
+)  # bytes whose CRCs are taken in a tail before those of parts are put together instead
 
 
 class Tail(NamedTuple):
@@ -81,8 +85,28 @@ def judge_tail(file: FileIO, offset: int, seed: int) -> Tail:
     torn_bytes = len(rest.rstrip(b"\0"))
     if not torn_bytes:
         return Tail("end")
-    following = any(_frame_at(rest, position, seed) for position in range(1, torn_bytes))
-    return Tail("damaged") if following else Tail("torn", torn_bytes)
+    return Tail("damaged") if _holds_frame(rest, torn_bytes, seed) else Tail("torn", torn_bytes)
+
+
+def _holds_frame(buffer: bytes, end: int, seed: int) -> bool:
+    """Whether a valid frame begins before `end`, but at the very beginning.
+
+    Peers may have written much of it: lengths at every place, each of which reaches far.
+    """
+    view, size_bytes, looked_at = memoryview(buffer), len(buffer), 0
+    sums: PartSums | None = None
+    for position in range(1, min(end, size_bytes - HEAD.size)):
+        length, check = HEAD.unpack_from(buffer, position)
+        start = position + HEAD.size
+        if not 0 < length <= size_bytes - start:
+            continue
+        looked_at += length
+        if sums is None and looked_at > LOOKED_AT_MAX:
+            sums = PartSums(buffer)
+        stop = start + length
+        if check == (crc32c(view[start:stop], seed) if sums is None else sums.crc(start, stop, seed)):
+            return True
+    return False
 
 
 def _frame_at(buffer: bytes, position: int, seed: int) -> bool:
