@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from swarmd.chain import agent
 from swarmd.chain.submitting import broadcasting, resolution, submission_events, submitter, tracking, wallet
-from swarmd.chain.watching import branch, watcher
+from swarmd.chain.watching import branch, finality, watcher
 from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
@@ -91,7 +91,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "the head counts as confirmed",
-        watcher,
+        finality,
         "        return max(tip - self._config.depth, -1)\n",
         "        return tip\n",
     ),

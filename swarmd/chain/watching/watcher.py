@@ -18,13 +18,14 @@ from swarmd.chain.ports import AccountSource, Endpoints, HeadListener, HeadNews,
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.branch import Branch
 from swarmd.chain.watching.facts import BlockReporter, EntryDecoder, by_block
+from swarmd.chain.watching.finality import Finality
 from swarmd.chain.watching.logs import decode_entry, seconds_of
 from swarmd.chain.watching.own_logs import OwnLogs
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, EndpointFailed, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, EndpointFailed
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -97,10 +98,10 @@ class Watcher:
         self._failures = 0
         self._lower = 0  # looks at a head below the tip
         self._moved_at = self._runtime.now()
-        self._warned = False
         self.heads = heads
         self.reports = BlockReporter(emit, decode)
         self.membership = MembershipReader(self._blocks, terms.coordinator, config.from_block, emit, runtime)
+        self._finality = Finality(config, self._blocks, runtime)
         self._own = OwnLogs(config.shards, terms.coordinator, account, emit)
         self.on_head: HeadListener = lambda: None
         self.on_progress: ReachListener = lambda reach: None
@@ -306,20 +307,7 @@ class Watcher:
     async def confirmed_number(self) -> int:
         """The last block that counts as confirmed, -1 while there is none. Raises ChainError."""
         tip = self.branch.tip.number if self._branch is not None else (await self._blocks.head()).number
-        if self._config.finality != "depth":
-            try:
-                return min((await self._blocks.at(self._config.finality)).number, tip)
-            except (RpcRefused, NotThere) as error:
-                self._warn_of_finality(error.message)
-        return max(tip - self._config.depth, -1)
-
-    def _warn_of_finality(self, reason: str) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "the chain has no %s blocks (%s): chain.depth = %d counts as confirmed instead",
-                *(self._config.finality, reason, self._config.depth),
-            )
+        return await self._finality.confirmed(tip)
 
     def _tell_progress(self) -> None:
         tip = self.branch.tip
