@@ -27,6 +27,10 @@ from swarmd.chain.endpoints.urls import check_url, name_of, proxy_for, secrets_o
 from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
+LARGE = ("eth_getLogs",)  # methods whose answers may be as large as that
+SMALL_BYTES_MAX = (
+    9 * 1024 * 1024
+)  # of all others over HTTP: `RESULT_BYTES_MAX` in hex. Sixteen endpoints are asked at once
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
 WRAPPINGS_MAX = 4  # around that data
@@ -111,7 +115,7 @@ class RpcEndpoint(ABC):
         request = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": method, "params": list(params)})
         try:
             with anyio.fail_after(self.call_s):
-                answer = await self._exchange(number, request)
+                answer = await self._exchange(number, request, method in LARGE)
         except TimeoutError:
             raise self.failure(f"did not answer {method} within {self.call_s:g} s") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -124,8 +128,8 @@ class RpcEndpoint(ABC):
             raise self.failure(f"answered {method} with something else than asked for ({error})") from None
 
     @abstractmethod
-    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
-        """Send a request and wait for its answer."""
+    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
+        """Send a request and wait for its answer, which may be a large one."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -173,14 +177,14 @@ class HttpEndpoint(RpcEndpoint):
         self._proxy = proxy_for(url)
         self._session: aiohttp.ClientSession | None = None
 
-    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
+    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
         try:
-            return await self._post(request)
+            return await self._post(request, large)
         except aiohttp.ServerDisconnectedError:  # an idle connection that was closed meanwhile
             self.losses += 1
-            return await self._post(request)
+            return await self._post(request, large)
 
-    async def _post(self, request: bytes) -> RpcMessage:
+    async def _post(self, request: bytes, large: bool) -> RpcMessage:
         if self._session is None:
             self._session = aiohttp.ClientSession(headers={"Content-Type": "application/json"})
         async with self._session.post(self.url, data=request, allow_redirects=False, proxy=self._proxy) as response:
@@ -188,8 +192,10 @@ class HttpEndpoint(RpcEndpoint):
             encoded = bytearray()
             async for chunk in response.content.iter_any():
                 encoded += chunk
-                if len(encoded) > ANSWER_BYTES_MAX:
+                if large and len(encoded) > ANSWER_BYTES_MAX:
                     raise RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
+                if not large and len(encoded) > SMALL_BYTES_MAX:
+                    raise self.failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
             if response.status >= 400 and not _looks_like_json(encoded):
                 raise self.failure(f"answered HTTP {response.status}")
             return self.parse(bytes(encoded))
@@ -216,7 +222,7 @@ class SocketEndpoint(RpcEndpoint):
         self._connecting = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
 
-    async def _exchange(self, number: int, request: bytes) -> RpcMessage:
+    async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
         socket = await self._connected()
         answer: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer

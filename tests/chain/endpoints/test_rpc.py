@@ -43,9 +43,11 @@ def test_urls_may_come_from_a_credential(tmp_path: Path, monkeypatch: pytest.Mon
         read_urls(["credential:rpc"], tmp_path)
 
 
-def body(text: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+def body(text: str, method: str = "") -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    """This answer to every call, or to those of one method."""
+
     async def act(call: dict[str, Any]) -> Answer:
-        return web.Response(text=text)
+        return web.Response(text=text) if method in ("", call["method"]) else None
 
     return act
 
@@ -236,10 +238,25 @@ async def test_a_refusal_with_much_inside_each_other_is_one(ground: Ground, insi
 
 async def test_an_answer_that_is_too_large_is_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 1000)
-    calls = Rpc([ground.url], CHAIN_ID, 1.0)
-    with pytest.raises(RpcRefused, match="more than 1000 bytes"):
-        await calls.request("eth_getBlockByNumber", ["latest", True])
-    await calls.close()
+    async with middleman(ground.url) as between:
+        between.act = body(f'{{"id": 1, "result": "0x{CHAIN_ID:x}{" " * 2000}"}}', "eth_getLogs")
+        calls = Rpc([between.url], CHAIN_ID, 1.0)
+        with pytest.raises(RpcRefused, match="more than 1000 bytes"):
+            await calls.request("eth_getLogs", [{}])
+        await calls.close()
+
+
+async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoint(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen endpoints may be asked for a head at once."""
+    monkeypatch.setattr(endpoint, "SMALL_BYTES_MAX", 1000)
+    async with middleman(ground.url) as between:
+        between.act = body(f'{{"id": 1, "result": "{" " * 2000}"}}', "eth_blockNumber")
+        calls = Rpc([between.url, ground.url], CHAIN_ID, 2.0)
+        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert "more than 1000 bytes" in calls.healths[0].reason
+        await calls.close()
 
 
 async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
