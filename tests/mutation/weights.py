@@ -292,7 +292,7 @@ WEIGHTS = (
     Mutant(
         "an offer is averaged with again and again",
         "swarmd/core/node/weights.py",
-        "end(turn, None if is_spent(turn, event.weights) else event.weights)",
+        "end(turn, None if spent else event.weights)",
         "end(turn, event.weights)",
         (
             "tests/core/node/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old",

@@ -120,11 +120,11 @@ def end(turn: Turn, fetched: PeerWeights | None = None) -> None:
         turn.state.catch_up = replace(catch_up, over=True, weights=fetched)
 
 
-def on_fetched(turn: Turn, event: WeightsFetched) -> bool:
-    """They are here. False when nobody asks for them any more."""
+def on_fetched(turn: Turn, event: WeightsFetched, spent: bool) -> bool:
+    """They are here, and wanted unless they are spent. False when nobody asks for them any more."""
     if turn.settle(event.command) is None:
         return False
-    end(turn, None if is_spent(turn, event.weights) else event.weights)
+    end(turn, None if spent else event.weights)
     return True
 
 

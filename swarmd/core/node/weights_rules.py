@@ -22,10 +22,11 @@ def _note(turn: Turn, outcome: WeightsOutcome) -> None:
 
 def on_fetched(turn: Turn, event: WeightsFetched) -> None:
     """A peer's weights are here: the stage that waits for nothing else begins with them."""
-    if weights.on_fetched(turn, event):
-        taken = event.weights
+    taken = event.weights
+    spent = weights.is_spent(turn, taken)
+    if weights.on_fetched(turn, event, spent):
         outcome = WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes)
-        if weights.is_spent(turn, taken):
+        if spent:
             outcome = replace(outcome, outcome="refused", cause="none-offered", reason=SPENT)
         _note(turn, outcome)
         rounds.begin_if_gathered(turn)
