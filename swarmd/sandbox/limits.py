@@ -18,7 +18,7 @@ Status = Literal[
     "memory",  # ended by a MemoryError
     "output-limit",  # killed: it printed more than allowed
     "processes",  # tried to start a process or a thread, and ended of it
-    "stopped",  # ended, or never run, because this node wanted no more of it: proves nothing
+    "stopped",  # ended, or never run, because this node wanted no more of it, or not begun in time: proves nothing
     "refused",  # never run: program or standard input too large, or no text
 ]
 

@@ -75,8 +75,10 @@ class Sandbox:
         limits = msgspec.structs.replace(self.limits, wall_s=min(wall_s, self.limits.wall_s))
         for _ in range(STARTS):
             ended = self._perform(self.isolation, limits, source, feed, self._is_stopped)
-            if ended.stdout.startswith(READY) or ended.cut:
+            if ended.stdout.startswith(READY):
                 return judge(ended, limits)
+            if ended.cut:  # the program was not begun: a busy machine's fault, or there was hardly any time
+                return Verdict(status="stopped", wall_s=ended.wall_s)
         raise SandboxUnavailable(f"the sandbox ({self.isolation}) cannot be set up any more: {_told(ended)}")
 
     def run_all(self, programs: Sequence[str], stdins: Sequence[str] = ()) -> list[Verdict]:

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from swarmd.sandbox import Limits, Sandbox, Verdict
+from swarmd.sandbox.conversation import Ended
+from swarmd.sandbox.inside import READY
 
 
 def test_a_program_prints_what_it_found(sandbox: Sandbox) -> None:
@@ -127,6 +129,16 @@ def test_programs_are_ended_when_they_are_no_longer_wanted(sandbox: Sandbox) -> 
     assert (box.run("print(1)").status, box.run("print(1)").wall_s) == ("stopped", 0.0)
     stop.clear()
     assert box.run("print(1)").status == "ok"
+
+
+def test_a_program_that_was_not_begun_in_time_is_none_that_took_too_long(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = Ended("deadline", 137, b"", b"", 5.0, 0.1)  # a busy machine took all of its time to set the sandbox up
+    monkeypatch.setattr(Sandbox, "_perform", lambda *_: late)
+    assert sandbox.run("print(1)").status == "stopped"
+    monkeypatch.setattr(Sandbox, "_perform", lambda *_: msgspec.structs.replace(late, stdout=READY))
+    assert sandbox.run("print(1)").status == "timeout"
 
 
 def test_limits_out_of_range_are_refused() -> None:
