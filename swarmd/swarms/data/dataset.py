@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,26 +85,35 @@ def keep_dataset(home: Path, name: str, source: DatasetSource, digest: str = "")
     size = len(found)
     if size > jsonl.ROWS_MAX:
         raise _beyond(source, f"has {size} rows, the limit is {jsonl.ROWS_MAX}")
-    rows = tuple(_rows(found, source))
+    rows = tuple(_bounded(_rows(found, source), source))
     if not rows:
         raise SwarmError(f"the data set {source.dataset} has no rows", "Set swarm.options.split to another")
     check_digest(Path(source.dataset), rows, digest)
-    _write(target, rows, source)
+    _write(target, rows)
 
 
-def _write(target: Path, rows: tuple[dict[str, Any], ...], source: DatasetSource) -> None:
+def _bounded(rows: Iterable[dict[str, Any]], source: DatasetSource) -> Iterator[dict[str, Any]]:
+    """The rows, while their file keeps within its bounds: a small download may become more than memory holds."""
+    size = 0
+    for number, row in enumerate(rows, 1):
+        line = _line(row)
+        size += len(line)
+        if len(line) > jsonl.LINE_BYTES_MAX or size > jsonl.FILE_BYTES_MAX:
+            raise _beyond(source, f"is beyond the limits at row {number}")
+        yield row
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _write(target: Path, rows: Iterable[dict[str, Any]]) -> None:
     """All of it or nothing: several processes of a node may do so at a time."""
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
-    size = 0
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         with fresh.open("wb") as file:
-            for number, row in enumerate(rows, 1):
-                line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-                size += len(line)
-                if len(line) > jsonl.LINE_BYTES_MAX or size > jsonl.FILE_BYTES_MAX:
-                    raise _beyond(source, f"is beyond the limits at row {number}")
-                file.write(line)
+            file.writelines(map(_line, rows))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(target)

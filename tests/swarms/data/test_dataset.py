@@ -151,6 +151,21 @@ def test_the_bounds_are_those_of_the_file(
     assert not list(tmp_path.glob("*q.jsonl*"))
 
 
+def test_no_more_rows_are_read_than_the_file_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a gigabyte on the Hub may be more than memory holds."""
+    monkeypatch.setattr(jsonl, "FILE_BYTES_MAX", 500)
+    read: list[Any] = []
+
+    def count(cell: Any, where: str) -> Any:
+        read.append(cell)
+        return cell
+
+    monkeypatch.setattr(dataset, "_question", count)
+    with pytest.raises(SwarmError, match="beyond the limits at row"):
+        keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, "disk"), columns=COLUMNS))
+    assert len(read) < 12
+
+
 def conversation(*messages: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in messages]
 
