@@ -146,6 +146,29 @@ CROWDS = (
         ("tests/swarms/gym/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused",),
     ),
     Mutant(
+        "one answer is right for every question of a task",
+        "swarmd/swarms/gym/reasoning_gym.py",
+        "        if is_overpaid(question.task, answer, question.entry):",
+        "        if False:",
+        ("tests/swarms/gym/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing",),
+    ),
+    Mutant(
+        "a data set is read to its end, however large it becomes",
+        "swarmd/swarms/data/dataset.py",
+        "    for number, row in enumerate(rows, 1):\n        line = _line(row)\n",
+        "    for number, row in enumerate(list(rows), 1):\n        line = _line(row)\n",
+        ("tests/swarms/data/test_dataset.py::test_no_more_rows_are_read_than_the_file_may_have",),
+    ),
+    Mutant(
+        "lengths at every place of a torn frame have all behind them read anew",
+        "swarmd/eventlog/frame.py",
+        "        if sums is None and looked_at > LOOKED_AT_MAX:",
+        "        if False:",
+        (
+            "tests/eventlog/test_reader.py::test_a_torn_frame_full_of_lengths_is_judged_without_reading_it_again_for_each",
+        ),
+    ),
+    Mutant(
         "searches that are cut off cost nothing",
         "swarmd/swarms/rewards.py",
         "        self._left_s -= after_s\n",

@@ -270,6 +270,20 @@ EVENTLOG = (
         ("tests/eventlog/test_retention.py",),
     ),
     Mutant(
+        "a snapshot that cannot be kept ends the node",
+        "swarmd/shell/snapshots.py",
+        "        except (LogDamaged, LogWriteFailed) as error:",
+        "        except LogDamaged as error:",
+        ("tests/shell/test_loop.py",),
+    ),
+    Mutant(
+        "a snapshot that does not read back stays",
+        "swarmd/eventlog/snapshot.py",
+        "        remove_left(path)\n",
+        "        pass\n",
+        ("tests/eventlog/test_retention.py",),
+    ),
+    Mutant(
         "a log that ends before its snapshot is taken up",
         "swarmd/eventlog/snapshot.py",
         "if snapshot_seq(path) > next_seq:",

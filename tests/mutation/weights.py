@@ -175,6 +175,13 @@ WEIGHTS = (
         ("tests/dht/weights/test_taking.py::test_a_disk_that_is_nearly_full_stays_so",),
     ),
     Mutant(
+        "fetched weights go with the manifest of others",
+        "swarmd/dht/weights/taking.py",
+        "_keep_only(path.parent, needed | fetched)",
+        "_keep_only(path.parent, needed)",
+        ("tests/dht/weights/test_taking.py::test_what_was_fetched_stays_while_an_offer_comes_to_nothing",),
+    ),
+    Mutant(
         "all that say they offer the same are asked",
         "swarmd/dht/weights/taking.py",
         "same.manifest == wanted)][:HOLDERS_MAX]",
