@@ -174,9 +174,13 @@ class RecordRejected(SwarmdError):
 
 
 class WeightsUnavailable(SwarmdError):
-    """No peer gives weights that count; what has come of them is kept, and the next attempt goes on with it."""
+    """No peer gives weights that count."""
 
     exit_code = ExitCode.NO_INPUT
+
+
+class WeightsUnfinished(WeightsUnavailable):
+    """Not all chunks of a peer's weights came: what has come is kept, and the next attempt goes on with it."""
 
 
 class FrameError(SwarmdError):

@@ -175,6 +175,13 @@ WEIGHTS = (
         ("tests/dht/weights/test_taking.py::test_a_disk_that_is_nearly_full_stays_so",),
     ),
     Mutant(
+        "a newcomer for which the owner has no time for a minute gives up",
+        "swarmd/dht/weights/taking.py",
+        " or drop_tried(fitting, tried - unfinished)",
+        "",
+        ("tests/dht/weights/test_taking.py",),
+    ),
+    Mutant(
         "fetched weights go with the manifest of others",
         "swarmd/dht/weights/taking.py",
         "_keep_only(path.parent, needed | fetched)",

@@ -18,7 +18,7 @@ import anyio
 from anyio import to_thread
 
 from swarmd.dht.ports import Chunks
-from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable
+from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
 from swarmd.eventlog.files import write_failure
 from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, decode_manifest
@@ -115,7 +115,8 @@ async def fetch_weights(
         base: a file that is here and for which the manifest may have a delta, named by its digest; None without one.
 
     Raises:
-        WeightsUnavailable: it is too large, time is over, or no peer is left that gives it.
+        WeightsUnavailable: it is too large.
+        WeightsUnfinished: time is over, or no peer is left that gives it.
         RecordRejected: the chunks, or the delta, make another file than the manifest says.
         NoSpaceLeft, LogWriteFailed: it cannot be written.
     """
@@ -147,7 +148,7 @@ async def _fetch_file(
     with anyio.move_on_after(timeout_s):
         await fetch_chunks(source, peers, partial)
     if partial.missing:
-        raise WeightsUnavailable(
+        raise WeightsUnfinished(
             f"{len(partial.missing)} of {len(file)} chunks of the weights are not to be had from {len(peers)} peers",
             "What has come is kept; try again when peers that offer them are there",
         )

@@ -23,7 +23,15 @@ from swarmd.dht.ports import Chunks
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership
-from swarmd.errors import LogWriteFailed, NetworkDown, NoSpaceLeft, RecordRejected, SwarmdError, WeightsUnavailable
+from swarmd.errors import (
+    LogWriteFailed,
+    NetworkDown,
+    NoSpaceLeft,
+    RecordRejected,
+    SwarmdError,
+    WeightsUnavailable,
+    WeightsUnfinished,
+)
 from swarmd.weights.chunks import PARTIAL, is_intact
 from swarmd.weights.fetched import MANIFEST, SUFFIX
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest
@@ -32,7 +40,7 @@ from swarmd.weights.offer import WeightsOffer
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next
 AGAIN_S = 2.0  # between two of them
-OFFERS_MAX = 4  # tried after one look, that were not tried before
+OFFERS_MAX = 4  # tried after one look: those that were not tried before, else those of which something is missing
 FOREIGN = "those offered are of another architecture or tokenizer: another model's, or adapters where this has none"
 SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
@@ -116,6 +124,7 @@ class WeightsTaking:
 
     async def _take(self, command: FetchWeights) -> Event:
         session, tried = self._session, set[bytes]()  # offers: a manifest's digest alone says little of who names it
+        unfinished = set[bytes]()  # of these: an owner that many ask at once says no to some of them for a minute
         source, began_at = Counting(session.chunks, self._told), session.runtime.now()
         refused = WeightsRefused(command.id, "none-offered", "no peer that is trusted offers weights that fit")
         for look in range(1 if command.average else LOOKS):
@@ -130,12 +139,15 @@ class WeightsTaking:
                 fitting = [(peer, offers[peer]) for peer in session.sample([peer for peer, _ in fitting], len(fitting))]
             if ranks and not fitting and refused.cause == "none-offered":
                 refused = msgspec.structs.replace(refused, reason=FOREIGN)
-            for peer, offer in drop_tried(fitting, tried)[:OFFERS_MAX]:
+            fresh = drop_tried(fitting, tried) or drop_tried(fitting, tried - unfinished)
+            for peer, offer in fresh[:OFFERS_MAX]:
                 tried.add(claims_of(offer))
                 try:
                     manifest, damaged = await self._fetch_in_time(source, holders_of(peer, offers), offer, command)
                 except SwarmdError as error:
                     refused = WeightsRefused(command.id, _cause_of(error), str(error), peer)
+                    if isinstance(error, WeightsUnfinished):
+                        unfinished.add(claims_of(offer))
                     log.info("weights of %s are not to be had: %s", peer, error)
                     if refused.cause == "no-room":
                         return refused

@@ -262,6 +262,32 @@ async def test_what_a_peer_does_not_give_is_unavailable(tmp_path: Path) -> None:
     assert (await swarm.refused()).cause == "unavailable"
 
 
+async def test_an_owner_that_has_no_time_for_a_chunk_is_asked_again_after_the_next_look(tmp_path: Path) -> None:
+    """Of twenty newcomers that come to one owner at once some get nothing within its patience, while others do."""
+    swarm, looked = Swarm(tmp_path), list[float]()
+    swarm.gives("boss", VALUES)
+    manifest, fetch = swarm.told["boss"].manifest.hex(), swarm.fetch
+
+    async def look_again(seconds: float) -> None:
+        looked.append(seconds)
+
+    async def refuse(peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        if digest != manifest and not looked:
+            raise NetworkDown("eight others are given chunks")
+        return await fetch(peer, digest, size_bytes, timeout_s)
+
+    swarm.runtime.sleep = look_again
+    swarm.fetch = refuse  # type: ignore[method-assign]
+    assert (await swarm.fetched()).weights.peer == "boss" and len(looked) == 1
+
+
+async def test_an_owner_that_does_not_even_give_its_manifest_is_not_asked_after_the_next_look(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    swarm.gives("boss", VALUES)
+    swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
+    assert (await swarm.refused()).cause == "unavailable" and len(swarm.asked) == fetching.MANIFEST_ATTEMPTS
+
+
 async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, "credited")
     for peer in ("anna", "liar", "otto"):
