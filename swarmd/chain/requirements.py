@@ -17,6 +17,9 @@ class ChainRequirements:
         stages: that a round must have.
         peer: this node's peer id.
         coordinator: the contract.
+
+    Attributes:
+        extensions: of the contract, as they were told last; None before.
     """
 
     def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ContractReader) -> None:
@@ -25,6 +28,7 @@ class ChainRequirements:
         self._peer = peer
         self.coordinator = coordinator
         self.blocks = coordinator.blocks
+        self.extensions: int | None = None
 
     async def check(self, genesis: str) -> str:
         """Make sure that it is the chain with this first block, empty for any, and the contract on it.
@@ -92,6 +96,7 @@ class ChainRequirements:
             max_stage_s=policy.max_stage_s,
         )
         await check_unreplaced(self.blocks, head)
+        self.extensions = extensions
         return up
 
 

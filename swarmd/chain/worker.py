@@ -25,6 +25,7 @@ from swarmd.chain.funds import Funds
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.submitting.sender import Sender, make_sender
 from swarmd.chain.submitting.submitter import Submitter
+from swarmd.chain.watching.extensions_check import ExtensionsCheck
 from swarmd.chain.watching.watcher import Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
@@ -66,6 +67,7 @@ class ChainService:
             lambda: sender.account if sender else "",
         )
         self.watcher.on_progress = throttled(self._report)
+        self._extensions = ExtensionsCheck(terms, self.watcher)
         self._budget = sender.budget if sender is not None else None
         self._submitter = None if sender is None else self._make_submitter(chain, start.peer, sender)
         account = sender.account if sender is not None else ""
@@ -83,6 +85,7 @@ class ChainService:
                 agent = ChainAgent(self.watcher, self._submitter, self._budget, self._outbox.observe, tasks.start_soon)
                 agent.run()
                 tasks.start_soon(self._heads.run)
+                tasks.start_soon(self._extensions.run)
                 if self.funds is not None:
                     tasks.start_soon(self.funds.run)
                 async for message in inbox:

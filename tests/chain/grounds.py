@@ -91,7 +91,7 @@ class Watch:
     def __init__(self, config: ChainConfig, stages: int = 1, peer: str = "me", account: str = "") -> None:
         self.rpc = Rpc(config.rpc, config.chain_id, config.call_s)
         self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, config.range_blocks)
-        terms = ChainRequirements(config, stages, peer, self.coordinator)
+        terms = self.terms = ChainRequirements(config, stages, peer, self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
         self._grown = asyncio.Event()
