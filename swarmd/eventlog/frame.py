@@ -21,9 +21,7 @@ FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
 RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment_writer`
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
-LOOKED_AT_MAX = (
-    1024 * 1024 * 1024
-)  # bytes whose CRCs are taken in a tail before those of parts are put together instead
+LOOKED_AT_MAX = 1024 * 1024 * 1024  # bytes gone through for CRCs in a tail before those of parts are put together
 
 
 class Tail(NamedTuple):

@@ -28,9 +28,7 @@ from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
 LARGE = ("eth_getLogs",)  # methods whose answers may be as large as that
-SMALL_BYTES_MAX = (
-    9 * 1024 * 1024
-)  # of all others over HTTP: `RESULT_BYTES_MAX` in hex. Sixteen endpoints are asked at once
+SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others over HTTP: `RESULT_BYTES_MAX` in hex. Sixteen are asked at once
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
 WRAPPINGS_MAX = 4  # around that data
