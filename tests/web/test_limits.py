@@ -8,18 +8,21 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.errors import NotFoundError
 from swarmd.web.http import guard, protocol
+from swarmd.web.http.protocol import BoundedProtocol
 from swarmd.web.http.work import WAITING_OF_ONE_MAX
 from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"
+MUCH = 2**25  # bytes; kernels take a few millions that nobody reads
 
 
 @pytest.fixture(scope="module")
@@ -235,6 +238,77 @@ def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_
             return False
 
         assert until(answered, LONG_S)
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[BoundedProtocol]:
+    """Connections that servers have let go."""
+    gone: list[BoundedProtocol] = []
+    let_go = BoundedProtocol.connection_lost
+
+    def note(self: BoundedProtocol, exc: Exception | None) -> None:
+        gone.append(self)
+        let_go(self, exc)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_lost", note)
+    return gone
+
+
+@contextlib.contextmanager
+def unread_answers(server: Served, count: int, more: bytes) -> Iterator[None]:
+    """So many clients that ask for what no kernel's buffers hold, and read none of it."""
+    node: Any = server.node
+    node.charts = lambda: "x" * MUCH
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            client = stack.enter_context(server.socket())
+            client.sendall(b"GET /api/v1/node/charts HTTP/1.1\r\n" + HOST + more + b"\r\n")
+            assert client.recv(1, socket.MSG_PEEK), "it has begun"
+        yield
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"], ids=["kept", "closed"])
+def test_an_answer_that_nobody_reads_is_given_up(
+    more: bytes, lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_S", 0.2)
+    with served(copy_of(FOLLOWER, tmp_path)) as server, unread_answers(server, 3, more):
+        until(lambda: len(lost) == 3)
+        assert well(server)
+
+
+def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_S", 0.001)
+    left = [100, 60, 59, 59]
+
+    class Unread:
+        def get_write_buffer_size(self) -> int:
+            return left.pop(0)
+
+        def abort(self) -> None:
+            given_up.set()
+
+    async def look() -> None:
+        connection: Any = BoundedProtocol.__new__(BoundedProtocol)
+        connection.loop, connection.transport, connection._reading = asyncio.get_running_loop(), Unread(), None
+        connection._look_after_reading()
+        await asyncio.wait_for(given_up.wait(), LONG_S)
+
+    given_up = asyncio.Event()
+    asyncio.run(look())
+    assert left == []
+
+
+def test_answers_that_nobody_reads_count_as_connections_though_they_are_closed(
+    lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 4)
+    with (
+        served(copy_of(FOLLOWER, tmp_path)) as server,
+        unread_answers(server, 12, b"Connection: close\r\n"),
+    ):
+        until(lambda: len(lost) >= 8)
+        assert well(server)
 
 
 def ask(server: Served, path: str, source: str = "127.0.0.1") -> bytes:

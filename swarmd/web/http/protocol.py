@@ -21,6 +21,7 @@ from swarmd.http_server import CONNECTIONS_MAX, SILENT_S, origin_of
 HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400
 RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, which answer health probes only
 UNSENT_BYTES_MAX = 64 * 1024  # of a stream: in this process, and as much again in the kernel
+UNREAD_S = 60.0  # a connection whose client takes nothing of a whole answer for so long is given up
 ABORT = "swarmd.abort"  # key in a request's state: closes its connection at once
 NARROW = "swarmd.narrow"  # likewise: lets little wait to be sent, so that a client which does not read is noticed
 RESERVED = "swarmd.reserved"  # likewise: whether the connection is one for health probes only
@@ -31,11 +32,13 @@ class BoundedProtocol(H11Protocol):
 
     From its start, and from each answer's end on, a whole request must have come within `SILENT_S`, head and body,
     counted from its first byte; else the connection is closed. What an answer waits for is the application's to bound.
+    Of an answer that is whole the client must take something within `UNREAD_S`, again and again until it has it all.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._patience: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
         self.app_state = {**self.app_state, ABORT: self.abort, NARROW: self.narrow, RESERVED: False}
         self.origin = ""
         self.quiet_since = 0.0  # by the loop's clock: when the last answer ended, or the connection began
@@ -51,7 +54,7 @@ class BoundedProtocol(H11Protocol):
     def _find_place(self) -> bool:
         """Whether the connection is let in; another one may have to go."""
         all_of_them = [each for each in self.connections if isinstance(each, BoundedProtocol)]
-        others = [each for each in all_of_them if each is not self and not each.transport.is_closing()]
+        others = [each for each in all_of_them if each is not self and each.takes_room]
         if len(others) < CONNECTIONS_MAX:
             return True
         waiting = [each for each in others if each.waits_for_client]
@@ -69,8 +72,15 @@ class BoundedProtocol(H11Protocol):
         sends = self.conn.their_state is h11.SEND_BODY or (not answering and self.conn.their_state is h11.IDLE)
         return sends or self.transport.get_write_buffer_size() > 0
 
+    @property
+    def takes_room(self) -> bool:
+        """Whether it is open, or closed with something still to be written."""
+        return not self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch(False)
+        if self._reading is not None:
+            self._reading.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -81,11 +91,11 @@ class BoundedProtocol(H11Protocol):
         super().on_response_complete()
         self.quiet_since = self.loop.time()
         self._watch(self._is_owed() and self.conn.their_state is h11.SEND_BODY)
+        self._look_after_reading()
 
     def abort(self) -> None:
-        """Close the connection without waiting for what is still to be written."""
-        if not self.transport.is_closing():
-            self.transport.abort()
+        """Close the connection without waiting for what is still to be written, be it closing already."""
+        self.transport.abort()
 
     def narrow(self) -> None:
         """Let little wait to be sent from now on."""
@@ -93,6 +103,16 @@ class BoundedProtocol(H11Protocol):
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES_MAX)
+
+    def _look_after_reading(self, unread_bytes: int | None = None) -> None:
+        """Look again and again whether less is left of an answer; closing alone would wait for its client for ever."""
+        if self._reading is not None:
+            self._reading.cancel()
+        left_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes is not None and left_bytes >= unread_bytes:
+            self.abort()
+        elif left_bytes:
+            self._reading = self.loop.call_later(UNREAD_S, self._look_after_reading, left_bytes)
 
     def _is_owed(self) -> bool:
         """Whether the client is in the middle of a request that nobody answers yet, or answers no more."""
