@@ -224,6 +224,19 @@ def test_a_body_that_nobody_asked_for_is_not_waited_for(impatient: Served) -> No
         assert ended(connection).startswith(b"HTTP/1.1 200")
 
 
+def test_nonsense_behind_an_answer_ends_the_connection_and_is_no_fault(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.socket() as connection:
+        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"}"):
+            answer += connection.recv(65536)
+        connection.sendall(b"no chunk\r\n")
+        assert ended(connection) == b""
+    assert well(server) and "Fatal error" not in caplog.text and "Traceback" not in caplog.text
+
+
 def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(protocol, "SILENT_S", 0.5)
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:

@@ -93,6 +93,13 @@ class BoundedProtocol(H11Protocol):
         self._watch(self._is_owed() and self.conn.their_state is h11.SEND_BODY)
         self._look_after_reading()
 
+    def send_400_response(self, msg: str) -> None:
+        """Say that it is no request; where the answer has begun, or is through, nothing more can be said."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.abort()
+
     def abort(self) -> None:
         """Close the connection without waiting for what is still to be written, be it closing already."""
         self.transport.abort()
