@@ -128,15 +128,15 @@ class Stream:
     # --- what happens ---
 
     def _send_events(self, batch: Sequence[Applied]) -> None:
+        charts = charts_of(batch[-1].after)
+        moved, self._charts = charts != self._charts, charts
         if not self._clients:
             return
         for applied in batch:
             told = chunk("event", event_row(applied), applied.seq)
             for client in self._clients:
                 client.put_event(applied.seq, told)
-        charts = charts_of(batch[-1].after)
-        if charts != self._charts:
-            self._charts = charts
+        if moved:
             self._send_to_all("charts", chunk("charts", charts))
 
     def _send_to_all(self, kind: str, told: bytes) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.core.events import MemberSeen
+from swarmd.core.events import Event, LinkDegraded, LinkUp, MemberSeen
 from swarmd.core.state import State
 from swarmd.observe.status import Status
 from swarmd.web import shapes
@@ -74,6 +74,35 @@ def test_a_client_is_told_first_how_things_are(tmp_path: Path) -> None:
         assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == "node-2"
         assert msgspec.json.decode(listener.of("swarm")[0][2], type=shapes.SwarmView).source == "log"
         listener.close()
+
+
+def test_charts_that_moved_while_nobody_listened_are_told_when_they_move_back(tmp_path: Path) -> None:
+    up, away = LinkUp(1), LinkDegraded("nobody answers")
+    events = follower_story(6)
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, events, State(), group=1)
+        with served(tmp_path) as server:
+
+            def tell(event: Event) -> None:
+                nonlocal state
+                state = write_story(log, [event], state, group=1)
+                until(lambda: server.node.next_seq == log.next_seq)
+
+            def link(listener: Listener) -> str:
+                return str(json.loads(listener.of("charts")[-1][2])["link"])
+
+            first = Listener(server)
+            tell(away)
+            until(lambda: link(first) == "degraded")
+            first.close()
+            tell(MemberSeen("anna"))  # it ends at the next line that it is told
+            until(lambda: clients(server) == 0)
+            tell(up)
+            second = Listener(server)
+            assert link(second) == "up"
+            tell(away)
+            until(lambda: link(second) == "degraded")
+            second.close()
 
 
 def test_views_come_when_they_change_and_not_for_every_event(tmp_path: Path) -> None:
