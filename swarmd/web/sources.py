@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from swarmd.errors import SwarmdError
-from swarmd.web.shapes import Curves, Gossip, PeerPage, SwarmView
+from swarmd.web.shapes import Curves, Gossip, Message, PeerPage, SwarmView
 
 PEERS_ANSWERED_MAX = 2000  # of one view or page; `total` says how many there are
 
@@ -64,3 +64,10 @@ class SwarmSource(Protocol):
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         """What peers shared in this round and later, newest first."""
+
+    async def messages_since(self, count: int) -> tuple[list[Message], int]:
+        """What was shared beyond the first `count` messages, oldest first, and how many there are; nothing for -1.
+
+        Raises:
+            SwarmdError: it cannot be told at present.
+        """

@@ -114,9 +114,9 @@ class Stream:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._follow_swarm())
+                tasks.create_task(self._follow_gossip())
                 if self._node is not None:
                     tasks.create_task(self._follow_status(self._node))
-                    tasks.create_task(self._follow_gossip(self._node))
         finally:
             self.end()
 
@@ -168,12 +168,12 @@ class Stream:
             told_at = time.monotonic()
             await asyncio.sleep(STATUS_LEAST_S)
 
-    async def _follow_gossip(self, node: LogNode) -> None:
+    async def _follow_gossip(self) -> None:
         version, count = -1, -1
         while True:
             await self._somebody.wait()
-            version = await node.changes.newer_than(version)
-            fresh, count = await node.messages_since(count)
+            version = await self._swarm.changes.newer_than(version)
+            fresh, count = await self._swarm.messages_since(count)
             for message in fresh:
                 self._send_message(message)
             await asyncio.sleep(SWARM_LEAST_S)

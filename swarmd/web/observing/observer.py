@@ -56,7 +56,7 @@ from swarmd.manifest import Manifest
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
-from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, PageSource, PeerPage, SwarmView
+from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Message, PageSource, PeerPage, SwarmView
 from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
 from swarmd.web.views.gossip import GossipFeed
 from swarmd.web.views.ledger import PeerLedger
@@ -263,6 +263,10 @@ class DhtSwarm:
     async def gossip(self, since_round: int = -1) -> Gossip:
         """What peers shared."""
         return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
+
+    async def messages_since(self, count: int) -> tuple[list[Message], int]:
+        """What was shared beyond the first `count` messages."""
+        return await asyncio.to_thread(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
 
     def _notes(self) -> tuple[str, ...]:
         notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []

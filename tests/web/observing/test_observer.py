@@ -9,8 +9,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -23,11 +25,13 @@ from swarmd.core.events import (
     Registered,
     ReportPublished,
     ReportSeen,
+    RolloutsGathered,
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
+from swarmd.web.http.stream import Stream
 from swarmd.web.observing.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from tests.dht.driver import SWARM, Driver
@@ -183,6 +187,35 @@ async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) 
         process.terminate()
         await asyncio.wait_for(process.wait(), LONG_S)
     assert process.returncode == 0
+
+
+async def test_what_peers_share_comes_by_itself(tmp_path: Path) -> None:
+    observed: Any = DhtSwarm(unsigned(id=SWARM, bootnodes=()), made(tmp_path / "observer"))
+    answer, asked = observed.messages_since, asyncio.Event()
+
+    async def note(count: int) -> Any:
+        found = await answer(count)
+        asked.set()
+        return found
+
+    observed.messages_since = note
+    stream = Stream(observed, None)
+    running, feed = asyncio.create_task(stream.run()), stream.feed(None)
+    try:
+        async with asyncio.timeout(LONG_S):
+            await anext(feed)
+            await asked.wait()  # what comes now is new
+            group = Group("chain_sum", "digest", 7, 0, (WORDS, "5"))
+            body = encode_rollouts(Rollouts(1, SWARM, "anna", 0, 0, (group,)))
+            ref = RolloutsRef("anna", 0, 0, observed._blobs.put(body), len(body), 1)
+            observed.observe(RolloutsGathered("gather/1/0", 1, 0, (ref,)))
+            while b"event: gossip" not in (told := await anext(feed)):
+                continue
+            assert msgspec.json.encode(WORDS) in told
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await feed.aclose()
 
 
 async def test_an_observer_that_hears_no_coordinator_says_so(tmp_path: Path) -> None:
