@@ -148,9 +148,10 @@ class Stream:
         version, last, peers = -1, b"", 0
         while True:
             await self._somebody.wait()
-            version = await self._swarm.changes.newer_than(version)
-            with contextlib.suppress(SwarmdError):
+            newest = await self._swarm.changes.newer_than(version)
+            with contextlib.suppress(SwarmdError):  # too much is asked just now: a moment later then
                 view = await self._swarm.view()
+                version = newest
                 told, peers = chunk("swarm", view), len(view.peers)
                 if told != last:
                     self._send_to_all("swarm", last := told)
@@ -172,10 +173,12 @@ class Stream:
         version, count = -1, -1
         while True:
             await self._somebody.wait()
-            version = await self._swarm.changes.newer_than(version)
-            fresh, count = await self._swarm.messages_since(count)
-            for message in fresh:
-                self._send_message(message)
+            newest = await self._swarm.changes.newer_than(version)
+            with contextlib.suppress(SwarmdError):  # likewise
+                fresh, count = await self._swarm.messages_since(count)
+                version = newest
+                for message in fresh:
+                    self._send_message(message)
             await asyncio.sleep(SWARM_LEAST_S)
 
     def _send_message(self, message: Message) -> None:

@@ -8,20 +8,25 @@ import json
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from swarmd.core.events import Event, LinkDegraded, LinkUp, MemberSeen
 from swarmd.core.state import State
+from swarmd.eventlog.blobs import Blobs
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
 from swarmd.web.http.audience import CLIENTS_MAX
 from swarmd.web.http.stream import Client, last_seq
+from swarmd.web.http.work import WorkBusy
+from swarmd.web.views.node import LogNode
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until
+from tests.web.test_hostile import gathering, shared
 
 
 def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> None:
@@ -103,6 +108,36 @@ def test_charts_that_moved_while_nobody_listened_are_told_when_they_move_back(tm
             tell(away)
             until(lambda: link(second) == "degraded")
             second.close()
+
+
+def test_a_crowd_that_asks_too_much_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused is told a moment later, though nothing further happens."""
+    refused: list[str] = []
+
+    def busy(name: str) -> None:
+        answer = getattr(LogNode, name)
+
+        async def ask(self: LogNode, *given: int) -> Any:
+            if name not in refused:
+                refused.append(name)
+                raise WorkBusy("too much is asked of this server at once")
+            return await answer(self, *given)
+
+        monkeypatch.setattr(LogNode, name, ask)
+
+    monkeypatch.setattr(stream, "SWARM_LEAST_S", 0.05)
+    blobs = Blobs(tmp_path / "blobs")
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, follower_story(1), State(), group=1)
+        with served(tmp_path) as server:
+            listener = Listener(server)
+            until(lambda: listener.of("swarm"))
+            busy("view")
+            busy("messages_since")
+            write_story(log, [gathering(shared(blobs, "anna", "an answer"))], state, group=1)
+            until(lambda: listener.of("gossip") and json.loads(listener.of("swarm")[-1][2])["total"] == 2)
+            assert sorted(refused) == ["messages_since", "view"] and not listener.ended.is_set()
+            listener.close()
 
 
 def test_views_come_when_they_change_and_not_for_every_event(tmp_path: Path) -> None:
