@@ -86,10 +86,9 @@ class RequestGuard:
         except TimeoutError:
             status = 408 if scope["method"] == "POST" else 503
             await answer.break_off(refusal(status, f"this took longer than {REQUEST_S:g} s", {"connection": "close"}))
-        except OSError:
-            await answer.break_off(None)  # the client is gone
-        except Exception:
-            log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
+        except Exception as error:
+            if answer.ended or not isinstance(error, OSError):  # else the client is gone
+                log.exception("ERROR a request failed: %s %.200r", scope["method"], scope["path"])
             await answer.break_off(None)
 
     def _deny(self, scope: Scope, headers: Headers) -> JsonAnswer | None:
@@ -171,12 +170,16 @@ def is_page_visit(scope: Scope, headers: Headers) -> bool:
 
 
 class _Answer:
-    """Sends an answer with the headers that every one has."""
+    """Sends an answer with the headers that every one has.
+
+    Attributes:
+        ended: all of it was sent.
+    """
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self._scope = scope
         self._send = send
-        self._begun = self._ended = False
+        self._begun = self.ended = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -186,14 +189,14 @@ class _Answer:
                 headers[name] = value
             headers.setdefault("cache-control", "no-store")
         elif message["type"] == "http.response.body":
-            self._ended = not message.get("more_body", False)
+            self.ended = not message.get("more_body", False)
         await self._send(message)
 
     async def break_off(self, instead: JsonAnswer | None) -> None:
         """Answer otherwise; where the answer is half on its way, close the connection."""
         if not self._begun and instead is not None:
             await instead(self._scope, _nothing, self.send)
-        elif not self._ended:
+        elif not self.ended:
             await cut(self._scope)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -12,7 +14,8 @@ from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
 from swarmd.web.http.guard import AccessRules, host_of, known_hosts
 from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
-from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served
+from swarmd.web.shapes import PageSource
+from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served, until
 
 TOKEN = "correct-horse-battery-staple"
 OPEN = ("/", "/node", "/login", "/static/swarm.js")
@@ -158,6 +161,18 @@ def test_every_answer_has_the_headers_that_keep_a_browser_safe(open_server: Serv
         assert answer.headers["referrer-policy"] == "no-referrer"
         assert "server" not in answer.headers and "date" in answer.headers
     assert open_server.get("/api/v1/here").headers["cache-control"] == "no-store"
+
+
+def test_a_fault_of_the_disk_is_answered_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> PageSource:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        node: Any = server.node
+        node.here = fail
+        answer = server.get("/api/v1/here")
+        assert answer.status_code == 500 and "its log has it" in answer.json()["message"]
+        until(lambda: "a request failed: GET '/api/v1/here'" in caplog.text and "Input/output error" in caplog.text)
 
 
 def test_a_file_is_sent_again_only_when_it_changed(open_server: Served) -> None:
