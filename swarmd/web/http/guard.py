@@ -29,6 +29,7 @@ PROBES = ("/livez", "/readyz", "/productivez")
 BUSY_S = 2  # told to those who come while all connections are taken
 METHODS = ("GET", "HEAD", "POST")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+MAPPED = "::ffff:"  # before an IPv4 address, where one socket takes both kinds
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -122,7 +123,8 @@ class RequestGuard:
             return False
         host = host_of(named[0])
         local = scope.get("server")
-        return host in self._hosts or (local is not None and host == bracketed(str(local[0])))
+        reached_at = str(local[0]).removeprefix(MAPPED) if local is not None else ""
+        return host in self._hosts or (reached_at != "" and host == bracketed(reached_at))
 
 
 def known_hosts(doors: AccessRules) -> Collection[str]:

@@ -9,10 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
-from swarmd.web.http.guard import AccessRules, host_of, known_hosts
+from swarmd.web.http.guard import AccessRules, RequestGuard, host_of, known_hosts
 from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
 from swarmd.web.shapes import PageSource
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served, until
@@ -93,6 +95,25 @@ def test_a_server_of_all_addresses_goes_by_loopback_names_and_the_address_it_was
     elsewhere = known_hosts(AccessRules(Address("192.0.2.7", 8800), TOKEN, ("Node.Example:443",)))
     assert set(elsewhere) == {"192.0.2.7", "node.example"}
     assert host_of("[fe80::1]:80") == "[fe80::1]" and host_of("[fe80::1]") == "[fe80::1]"
+
+
+@pytest.mark.parametrize(
+    ("local", "named", "known"),
+    [
+        ("192.0.2.7", "192.0.2.7:8800", True),
+        ("::ffff:192.0.2.7", "192.0.2.7:8800", True),
+        ("2001:db8::7", "[2001:db8::7]:8800", True),
+        ("::ffff:192.0.2.7", "192.0.2.8:8800", False),
+    ],
+)
+def test_a_server_goes_by_the_address_that_it_was_reached_at(local: str, named: str, known: bool) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+    guard = RequestGuard(app, AccessRules(Address("::", 8800), TOKEN))
+    head = {"method": "GET", "path": "/", "query_string": b"", "headers": [(b"host", named.encode())]}
+    denied = guard._deny({"type": "http", "server": (local, 8800), **head}, Headers({"host": named}))
+    assert (denied is None) is known
 
 
 # --- other sites' pages ---
