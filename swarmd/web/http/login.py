@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import time
 from collections import OrderedDict, deque
 from urllib.parse import parse_qs, quote
@@ -17,24 +18,31 @@ from swarmd.web.http.answers import BadRequest, refusal
 from swarmd.web.http.bodies import read_body
 from swarmd.web.http.origins import asker
 
-COOKIE = "swarmd_pass"
+COOKIE = "swarmd_pass"  # of one host all servers have the same one: a browser's cookies know no ports
+PASSES_MAX = 8  # in a cookie, of as many servers; of more, those are dropped that were given first
 FORM_BYTES_MAX = 4096
 NEXT_CHARACTERS_MAX = 512
 FAILURES_MAX = 10  # wrong tokens of an address within FAILURES_S; more are refused, the right one never is
 FAILURES_S = 60.0
 ADDRESSES_MAX = 1024  # whose wrong tokens are counted; of more, those that failed longest ago are forgotten
+_PASS = re.compile(r"\b[0-9a-f]{64}\b")
 
 
 def admits(headers: Headers, token: str) -> bool:
     """Whether the request carries the token, or the cookie that it is exchanged for."""
     if not token or bears_token(headers.get("authorization", ""), token):
         return True
-    given = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-    return hmac.compare_digest(given.encode("utf-8", "replace"), pass_of(token).encode())
+    wanted = pass_of(token).encode()
+    return any(hmac.compare_digest(each.encode(), wanted) for each in _passes_in(headers))
+
+
+def _passes_in(headers: Headers) -> list[str]:
+    """Those in a request's cookie, the first given first."""
+    return _PASS.findall(cookie_parser(headers.get("cookie", "")).get(COOKIE, ""))[-PASSES_MAX:]
 
 
 def pass_of(token: str) -> str:
-    """The cookie's value: whoever has it comes in while the token is the same, and cannot tell the token from it."""
+    """A pass, for a cookie: whoever has it comes in while the token is the same, and cannot tell the token from it."""
     return hmac.new(token.encode(), b"swarmd dashboard", hashlib.sha256).hexdigest()
 
 
@@ -59,7 +67,10 @@ class Login:
             return RedirectResponse(f"/login?failed=1&next={quote(onward, safe='')}", 303)
         answer = RedirectResponse(onward, 303)
         if self._token:
-            answer.set_cookie(COOKIE, pass_of(self._token), httponly=True, samesite="strict")
+            own = pass_of(self._token)
+            others = [each for each in _passes_in(request.headers) if each != own]
+            passes = ".".join([*others[1 - PASSES_MAX :], own])
+            answer.set_cookie(COOKIE, passes, httponly=True, samesite="strict")
         return answer
 
     def _fails_often(self, origin: str, now: float) -> bool:

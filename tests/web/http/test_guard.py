@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
 from swarmd.web.http.guard import AccessRules, RequestGuard, host_of, known_hosts
-from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, Login, safe_path
+from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, PASSES_MAX, Login, pass_of, safe_path
 from swarmd.web.shapes import PageSource
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served, until
 
@@ -247,6 +248,27 @@ def test_a_browser_comes_in_by_the_form(tmp_path: Path) -> None:
         cookie = right.headers["set-cookie"].lower()
         assert "httponly" in cookie and "samesite=strict" in cookie and TOKEN not in cookie
         assert server.get("/api/v1/here").status_code == 200  # the client keeps the cookie
+
+
+def test_a_browser_stays_with_all_servers_of_a_host(tmp_path: Path) -> None:
+    """Cookies know no ports."""
+    tokens = [f"{number} of a few long tokens" for number in range(PASSES_MAX + 2)]
+    with contextlib.ExitStack() as stack:
+        node = copy_of(FOLLOWER, tmp_path)
+        first, second = (stack.enter_context(served(node, AccessRules(LOCAL, token))) for token in tokens[:2])
+        browser = httpx.Client(trust_env=False)
+        stack.callback(browser.close)
+        for server, token in zip((first, second), tokens, strict=False):
+            assert browser.post(f"{server.url}/login", data={"token": token}).status_code == 303
+        assert [browser.get(f"{each.url}/api/v1/here").status_code for each in (first, second)] == [200, 200]
+        assert browser.post(f"{first.url}/login", data={"token": tokens[0]}).status_code == 303
+        assert browser.get(f"{second.url}/api/v1/here").status_code == 200
+        many = ".".join(map(pass_of, tokens))
+        kept = httpx.get(f"{first.url}/api/v1/here", headers={"Cookie": f"{COOKIE}={many}"}, trust_env=False)
+        assert kept.status_code == 401, "given first of too many"
+        browser.cookies = httpx.Cookies({COOKIE: many})
+        renewed = browser.post(f"{first.url}/login", data={"token": tokens[0]}).headers["set-cookie"]
+        assert renewed.partition(";")[0] == f"{COOKIE}={'.'.join(map(pass_of, [*tokens[3:], tokens[0]]))}"
 
 
 def test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same(tmp_path: Path) -> None:
