@@ -90,7 +90,7 @@ class KeptKeyframe(msgspec.Struct, array_like=True, gc=False):
 class Keyframes:
     """States to fold from, by number; packed in a temporary file, which is gone with the process.
 
-    Where that cannot be written no further ones are kept: folds begin further back, and take longer.
+    Where that cannot be written, one is tried again after as many events: folds begin further back, and take longer.
     """
 
     def __init__(self) -> None:
@@ -98,21 +98,21 @@ class Keyframes:
         self.distance = KEYFRAME_EVENTS
         self._file = scratch_file()
         self._end = 0
+        self._due_seq = 0
 
     def is_due(self, seq: int) -> bool:
         """Whether the state before this event is worth keeping."""
-        return not self.kept or seq - self.kept[-1].seq >= self.distance
+        return seq >= self._due_seq
 
     def keep(self, seq: int, place: Cursor | None, state: State) -> None:
         """Pack a state; at the bound every second one goes, and the distance doubles."""
         packed = zlib.compress(encode_state(state), 1)
-        if not self._write(packed):
-            self.distance *= 2
-            return
-        self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
-        if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
-            self.distance *= 2
-            self.replace(self.kept[::2])
+        if self._write(packed):
+            self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
+            if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
+                self.distance *= 2
+                self.replace(self.kept[::2])
+        self._due_seq = seq + self.distance
 
     def before(self, seq: int) -> Keyframe | None:
         """The nearest one at or before an event."""
@@ -147,6 +147,7 @@ class Keyframes:
         for each in kept:
             known = each.segment >= 0
             place = Cursor(each.seq, directory / segment_name(each.segment), each.offset) if known else None
+            self._due_seq = each.seq + distance
             if self._write(each.packed):
                 self.kept.append(Keyframe(each.seq, place, self._end - len(each.packed), len(each.packed)))
 

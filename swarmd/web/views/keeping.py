@@ -74,16 +74,16 @@ class Keeping:
             self._keep()
 
     def _keep(self) -> None:
-        kept = self._history.keep()
-        if kept is None:
-            return
-        cursor, parts = kept
-        self._kept_seq = cursor.seq
-        place = Place(cursor.seq, first_seq_of(cursor.path), cursor.offset)
+        self._kept_seq = self._history.next_seq
         try:
+            kept = self._history.keep()
+            if kept is None:
+                return
+            cursor, parts = kept
+            place = Place(cursor.seq, first_seq_of(cursor.path), cursor.offset)
             write_bookmark(self._history.directory, KIND, VERSION, place, parts)
             self._refused = ""
-        except (SwarmdError, OSError) as error:
+        except (SwarmdError, OSError, OverflowError) as error:  # the latter: a sum beyond what msgpack can hold
             if str(error) != self._refused:
                 self._refused = str(error)
                 log.warning("WARNING the next page of this log will take longer to read it: %s", error)

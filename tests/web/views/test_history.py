@@ -103,6 +103,20 @@ def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest
     assert history.moment(150) == wanted[150]
 
 
+def test_where_no_keyframe_can_be_written_it_is_tried_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuse(self: history_module.Keyframes, packed: bytes) -> bool:
+        asked.append(len(packed))
+        return False
+
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 2)
+    monkeypatch.setattr(history_module.Keyframes, "_write", refuse)
+    history = filled(CHAIN / "events")
+    assert 3 < len(asked) <= history.next_seq // 2 + 1, "tried again, and not at each event"
+    assert history.keep() is not None
+
+
 def test_a_place_that_is_gone_is_found_again_by_number(tmp_path: Path) -> None:
     events = CHAIN / "events"
     commits = list(commits_at(events, None, 0))
