@@ -126,7 +126,7 @@ class LogTail:
                 self._read()
             if not self._grows:
                 self._judge()
-            if self.trouble is not None:
+            if self.trouble is not None and not self._suspect:
                 self._note(None)
             if self._keeping is not None and not self.caught_up.is_set():
                 self._keeping.keep_at_first_end()
@@ -187,6 +187,7 @@ class LogTail:
         except FileNotFoundError:
             return True
         if not head.strip(b"\0"):
+            self._suspect = 0
             return False
         self._suspect += 1
         if self._suspect == SUSPECT_POLLS:
@@ -195,13 +196,13 @@ class LogTail:
 
     def _judge(self) -> None:
         """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
-        place = self._history.place
-        self._suspect = 0
+        place, self._suspect = self._history.place, 0
         if place is None or not place.path.exists():
             return
         with open_regular(place.path) as file:
             opening = read_header(file, place.path)
             if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
+                self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
     def _heed_removal(self, directory: Path) -> None:

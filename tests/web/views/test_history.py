@@ -12,7 +12,7 @@ import pytest
 
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
-from swarmd.errors import ChartError, LogDamaged, NotFoundError
+from swarmd.errors import ChartError, LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.web.shapes import EventPage, Moment
@@ -239,6 +239,27 @@ def test_a_damaged_log_is_shown_up_to_the_damage_and_the_damage_told(
         assert 0 < end < 100
         assert server.get(f"/api/v1/node/moments/{end - 1}").status_code == 200
         assert server.get("/api/v1/node/status").status_code == 200
+
+
+def test_damage_is_told_as_long_as_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "SUSPECT_POLLS", 3)
+    monkeypatch.setattr(tail_module, "AGAIN_S", 0.02)
+    noted: list[SwarmdError | None] = []
+    note = LogTail._note
+
+    def listen(self: LogTail, error: SwarmdError | None) -> None:
+        noted.append(error)
+        note(self, error)
+
+    monkeypatch.setattr(LogTail, "_note", listen)
+    with served(damaged(tmp_path)) as server:
+        until(lambda: len(noted) >= 5)
+        assert None not in noted
+        segment = list_segments(tmp_path / "events")[0]
+        whole = list_segments(COORDINATOR / "events")[0].read_bytes()
+        with segment.open("r+b") as file:
+            file.write(whole)
+        until(lambda: server.json("/api/v1/here")["trouble"] == "" and server.json("/api/v1/swarm")["round"] > 2)
 
 
 def test_a_damaged_archive_too(tmp_path: Path) -> None:
