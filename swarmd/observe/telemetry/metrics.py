@@ -18,7 +18,7 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.observe.disk import DiskUsage, measure_disk
-from swarmd.observe.health import NodeProgress, live, productive, ready
+from swarmd.observe.health import STALE_S, NodeProgress, live, productive, ready
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry import labels, readings
 from swarmd.observe.telemetry.outcomes import Count, Outcomes, counter_of, progress_of
@@ -115,6 +115,8 @@ class Metrics:
 
     def _read(self, status: Status | None) -> Iterator[readings.Reading]:
         now = self._clock()
+        if status is not None and now - status.at > STALE_S:
+            status = None  # nothing newer is to be had, and this one says nothing of now
         yield from readings.read_build()
         depths = (live(status, now), ready(status, now), productive(status, self.progress, now))
         yield from readings.read_health(zip(labels.DEPTHS, depths, strict=True))

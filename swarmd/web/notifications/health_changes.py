@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from swarmd.observe.health import STALE_S
 from swarmd.observe.layers import Layer, LayerName, first_line
 from swarmd.observe.logging.redaction import redact_text
 from swarmd.observe.onchain import account_layer
@@ -67,7 +68,7 @@ class HealthChanges:
         if run and status.process.run != run and status.source == "daemon":
             notes += self._update_layer(status, "process", False, "the daemon ended, and was started anew", now)
         self.past.run = status.process.run or run
-        for name, layer in judged(status):
+        for name, layer in judged(status, now):
             notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
         return notes
 
@@ -113,8 +114,12 @@ def _words(layer: LayerName, told: _Told) -> str:
     return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
 
 
-def judged(status: Status) -> list[tuple[LayerName, Layer]]:
-    """The layers that say something now: of a daemon that is down or has just started, only that."""
+def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
+    """The layers that say something now: of a daemon that is down or has just started, only that; of a status so old
+    that nothing is known any more, as on a disk that cannot be read, that there is no newer one."""
+    if now - status.at > STALE_S:
+        reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
+        return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
     layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
     if status.source == "daemon" and status.process.healthy and status.process.age_s >= START_S:
         layers += [("network", status.network), ("training", status.training), ("round", status.round)]

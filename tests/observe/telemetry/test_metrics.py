@@ -324,6 +324,11 @@ def test_nothing_known_is_a_daemon_that_is_down() -> None:
     assert ("swarmd_peers",) not in found
 
 
+def test_a_status_that_is_old_says_nothing_of_now() -> None:
+    found = read(Metrics(clock=lambda: NOW + 60), status_of(STATE, NOW, LOG, LIVE))
+    assert found["swarmd_daemon_up",] == 0 and ("swarmd_layer_healthy", "network") not in found
+
+
 def test_a_node_that_is_down_keeps_its_record() -> None:
     found = read(Metrics(clock=lambda: NOW), status_of(STATE, NOW, LOG))
     assert found["swarmd_daemon_up",] == 0 and found["swarmd_health", "live"] == 0

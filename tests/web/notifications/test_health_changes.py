@@ -35,7 +35,7 @@ def watch(
     for lasts_s, status in history:
         end = now + lasts_s
         while now < end:
-            told += [(now, note) for note in edges.look(status, now)]
+            told += [(now, note) for note in edges.look(replace(status, at=now), now)]
             now += STEP_S
     return told
 
@@ -59,7 +59,7 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert at == 360 and well_at == 2360
     assert ill.text == "alpha: network has not been well for 60 s: no peer"
     assert well.text == "alpha: network is well again after 33 min; it was: no peer"
-    assert (ill.node, ill.peer, ill.swarm, ill.at) == ("alpha", "peer-me", "test", NOW)
+    assert (ill.node, ill.peer, ill.swarm, ill.at) == ("alpha", "peer-me", "test", at)
 
 
 def test_each_layer_is_told_of_its_own() -> None:
@@ -119,6 +119,15 @@ def test_a_crash_loop_is_told_even_when_every_look_finds_a_daemon() -> None:
     lives = [replace(WELL, process=replace(WELL.process, run=f"r{life}", age_s=5.0)) for life in range(40)]
     told = watch([(20, life) for life in lives])
     assert said(told) == [("process", False)] and "started anew" in told[0][1].text
+
+
+def test_a_node_of_which_nothing_is_heard_any_more_is_told() -> None:
+    edges, told = HealthChanges(AFTER_S, QUIET_S), []
+    for now in range(0, 200, 5):
+        told += edges.look(replace(WELL, at=min(float(now), 20.0)), float(now))
+    (note,) = told
+    assert note.layer == "process" and "neither its daemon nor its log says anything" in note.text
+    assert watch([(3 * QUIET_S, WELL)], edges)[-1][1].well
 
 
 def test_a_starting_node_is_not_judged_by_its_layers() -> None:
