@@ -110,12 +110,16 @@ class Companion:
             return  # it is ending, and its end tells
 
     async def _read_url(self, child: Child) -> None:
+        """Its first line says that it runs; there is nothing in it without a page."""
         told = b""
         while chunk := await child.read_stdout():
+            if b"\n" in told:
+                continue
             told = (told + chunk)[:1024]
-            if b"\n" in told and not self.url:
+            if b"\n" in told:
                 self.url, self.trouble = told.partition(b"\n")[0].decode("utf-8", "replace"), ""
-                log.info("the page is served", url=self.url)
+                if self.url:
+                    log.info("the page is served", url=self.url)
 
 
 async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> None:

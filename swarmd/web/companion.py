@@ -1,8 +1,8 @@
 """The process beside a node: serves its page, tells of its health, pushes its metrics.
 
 The daemon starts `python -m swarmd.web`, writes one line of JSON, `CompanionSetup`, to its stdin and keeps that open;
-the end of stdin is the daemon's. Then this process ends too, but where it sends notifications it first stays long
-enough to tell that the daemon is gone.
+one line on stdout says that it runs, and where its page is, if it has one. The end of stdin is the daemon's. Then this
+process ends too, but where it sends notifications it first stays long enough to tell that the daemon is gone.
 """
 
 from __future__ import annotations
@@ -115,6 +115,7 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
     loop.add_signal_handler(signal.SIGTERM, ended.set)
     at_end_of_input(lambda: loop.call_soon_threadsafe(loop.call_later, linger_s, ended.set))
     await node.start()
+    print(flush=True)
     tasks = [asyncio.ensure_future(keep_up(task)) for task in background]
     try:
         await asyncio.wait([*tasks, asyncio.ensure_future(ended.wait())], return_when=asyncio.FIRST_COMPLETED)

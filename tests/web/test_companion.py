@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import msgspec
 import pytest
 
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
+from swarmd.daemon import companion as beside
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
@@ -143,6 +145,35 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
     return process
 
 
+COMES_AGAIN = """
+import pathlib, sys
+came = pathlib.Path(sys.argv[1])
+if not came.exists():
+    came.touch()
+    sys.exit("ERROR it broke")
+print(flush=True)
+sys.stdin.buffer.read()
+"""
+
+
+@pytest.mark.anyio
+async def test_that_it_is_not_there_is_said_until_it_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "RESTART_S", 0.05)
+    program = (sys.executable, "-c", COMES_AGAIN, str(tmp_path / "came"))
+    config = Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",)))
+    kept, seen = beside.Companion(config, tmp_path, dict(os.environ), program), set[str]()
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kept.run)
+            while not (seen and not kept.trouble):
+                seen |= {kept.trouble} - {""}
+                await anyio.sleep(0.01)
+            tasks.cancel_scope.cancel()
+    assert seen == {"what sends notifications and metrics is not there: it broke"} and not kept.url
+
+
 def test_it_ends_when_its_input_does(tmp_path: Path) -> None:
     process = started(Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), copy_of(FOLLOWER, tmp_path))
     assert process.stdout and re.match(rb"http://127\.0\.0\.1:\d+\n", process.stdout.readline())
@@ -154,7 +185,8 @@ def test_it_watches_without_a_page_and_stays_to_tell_of_the_daemons_end(tmp_path
     out = tmp_path / "told"
     notify = NotifyConfig(command=("/bin/sh", "-c", f"cat >> {out}; echo >> {out}"), after_s=0.2, quiet_s=0.2)
     process = started(Config(SwarmConfig("a"), notify=notify), copy_of(FOLLOWER, tmp_path))
-    assert process.stdin
+    assert process.stdin and process.stdout
+    assert process.stdout.readline() == b"\n", "it runs, and has no page"
     process.stdin.close()
     try:
         assert "signal SIGTERM" in until(lambda: out.read_text() if out.exists() and out.stat().st_size else "")
