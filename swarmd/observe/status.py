@@ -1,15 +1,18 @@
 """How a node is, in layers, each with its state, age and a reason in words.
 
 Made from the folded state alone, so it can be made from the log of a node that is down; a running daemon adds what only
-it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when the layer came into its state.
+it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when the layer came into its state. What is
+no number, or infinite, is left out or bounded: JSON has no such numbers, and whoever asks would understand nothing.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, assert_never
 
 import msgspec
 
+from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer, waiting_of
 from swarmd.core.coordinator.passed_over import Kind
@@ -212,8 +215,8 @@ def status_of(
         network=network,
         training=training,
         round=round_status,
-        reward_total=state.reward_total,
-        rewards=tuple(_reward(each) for each in state.rewards[-REWARDS_SHOWN:]),
+        reward_total=fit_real(state.reward_total, SUM_MAX),
+        rewards=tuple(_reward(each) for each in state.rewards[-REWARDS_SHOWN:] if math.isfinite(each.reward)),
         rejections=dict(state.rejections),
         log=log,
         coordinator=coordinator,
@@ -310,7 +313,7 @@ def _training(state: State, now: float, live: Live | None, absent: str) -> Train
         doing=progress.what if progress else "",
         done=progress.done if progress else 0,
         total=progress.total if progress else 0,
-        figures=dict(progress.figures) if progress else {},
+        figures={name: value for name, value in progress.figures.items() if math.isfinite(value)} if progress else {},
         worker=worker_status(state.training, live, process),
     )
 
@@ -378,7 +381,9 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         reports=len(coordination.reports),
         expected=waiting_of(coordination).awaited,
         not_waited_for=not_waited_for(coordination),
-        standings=tuple(StandingStatus(r.peer, r.name, r.reward, r.rounds, r.last_round) for r in standings),
+        standings=tuple(
+            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round) for r in standings
+        ),
     )
 
 

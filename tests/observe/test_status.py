@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from swarmd.bounds import SUM_MAX
 from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
@@ -194,6 +195,25 @@ def test_a_daemon_that_does_not_answer() -> None:
 def test_json_and_back() -> None:
     status = status_of(STATE, NOW, LOG, LIVE, "1.0")
     assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
+
+
+def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:
+    assert isinstance(LIVE.trainer, WorkerLive) and LIVE.trainer.progress is not None
+    figures = LIVE.trainer.progress.figures | {"loss": math.nan, "eta_s": math.inf}
+    live = replace(LIVE, trainer=replace(LIVE.trainer, progress=replace(LIVE.trainer.progress, figures=figures)))
+    assert STATE.coordination is not None
+    standings = (Standing("anna", "", math.inf, 1, 0), Standing("bob", "", math.nan, 1, 0))
+    state = replace(
+        STATE,
+        rewards=(StageReward(0, 0, math.nan), StageReward(1, 0, 0.5, math.nan)),
+        reward_total=math.nan,
+        coordination=replace(STATE.coordination, standings=standings),
+    )
+    status = msgspec.json.decode(msgspec.json.encode(status_of(state, NOW, LOG, live)), type=Status)
+    assert [each.round for each in status.rewards] == [1] and status.reward_total == 0
+    assert {"loss", "eta_s"}.isdisjoint(status.training.figures) and status.training.figures
+    assert status.coordinator is not None
+    assert sorted(row.reward for row in status.coordinator.standings) == [0, SUM_MAX]
 
 
 def test_rewards_of_stages_are_told_apart() -> None:
