@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -45,9 +44,8 @@ def panel_of(status: Status) -> RenderableType:
         Text(f"log {status.log.directory}: {status.log.next_seq} events, {size(status.log.size_bytes)}", "dim")
     )
     border = "green" if status.healthy else "yellow" if status.source == "daemon" else "red"
-    return Panel(
-        Group(*parts), title=escape(title), title_align="left", subtitle=status.peer, border_style=border, padding=0
-    )
+    head, foot = Text(title), Text(status.peer)
+    return Panel(Group(*parts), title=head, title_align="left", subtitle=foot, border_style=border, padding=0)
 
 
 def _layers(status: Status) -> Table:
@@ -198,7 +196,8 @@ def _coordinator(view: CoordinatorStatus) -> RenderableType:
     for column in ("reward", "rounds", "last round"):
         table.add_column(column, justify="right")
     for row in view.standings[:STANDINGS_PRINTED]:
-        table.add_row(row.name or "-", row.peer[-12:], f"{row.reward:.3f}", str(row.rounds), str(row.last_round))
+        who = (Text(row.name or "-"), Text(row.peer[-12:]))
+        table.add_row(*who, f"{row.reward:.3f}", str(row.rounds), str(row.last_round))
     return Group(head, table)
 
 

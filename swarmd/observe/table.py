@@ -109,7 +109,8 @@ def _notes(row: NodeRow) -> list[str]:
 def _cells(row: NodeRow) -> list[RenderableType]:
     latest = f"{number(row.rewards[-1])} {spark(row.rewards[-SPARKS_SHOWN:], low=0.0)}" if row.rewards else "-"
     state = Text(row.state.removeprefix("round."), style=STATE_STYLES.get(row.state, ""))
-    return [row.name, state, row.place, _progress(row), latest, number(row.held_out), str(row.peers), str(row.restarts)]
+    figures = [number(row.held_out), str(row.peers), str(row.restarts)]
+    return [Text(row.name), state, row.place, _progress(row), latest, *figures]
 
 
 def _progress(row: NodeRow) -> RenderableType:
@@ -170,7 +171,7 @@ def rewards_table(histories: Mapping[str, Sequence[TrainedRound]], title: str = 
     high = max((_mean(row) for row in means), default=0.0)
     table = Table(title=title, title_justify="left")
     for name in ("round", *by_round):
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     table.add_column("mean")
     for span, row in zip(spans, means, strict=True):
         label = str(span[0]) if len(span) == 1 else f"{span[0]}-{span[-1]}"
@@ -199,5 +200,5 @@ def held_out_table(histories: Mapping[str, Sequence[TrainedRound]]) -> Table:
         if measured:
             accuracies = [accuracy for _, accuracy in measured]
             first, last = (f"{number(accuracy)} ({when})" for when, accuracy in (measured[0], measured[-1]))
-            table.add_row(name, first, last, spark(accuracies[-40:], low=0.0, high=1.0))
+            table.add_row(Text(name), first, last, spark(accuracies[-40:], low=0.0, high=1.0))
     return table

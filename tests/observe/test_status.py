@@ -254,6 +254,14 @@ def test_the_panel_fits_one_screen(state: State, live: Live | None) -> None:
         assert word in text
 
 
+@pytest.mark.parametrize("name", ["[/]", "[bold red]", "[link=https://evil.example]x", ":bomb:"])
+def test_a_peers_name_is_shown_as_it_is(name: str) -> None:
+    settings = replace(SETTINGS, peer=name, name=name)
+    for row in (Standing("anna", name, 1.0, 1, 0), Standing(name, "", 1.0, 1, 0)):
+        state = replace(STATE, settings=settings, coordination=replace(COORDINATION, standings=(row,)))
+        assert printed(status_of(state, NOW, LOG)).count(name[-12:]) == 3
+
+
 def test_a_task_that_has_fallen_is_told_until_it_is_back() -> None:
     fell = StageReward(0, 0, 0.2, 0.5, fallen=(Skill("sort", 0.3, 64, 0.9, True, 2.5),))
     unmeasured, back = StageReward(1, 0, 0.2), StageReward(2, 0, 0.2, 0.7)

@@ -98,6 +98,12 @@ def test_many_rounds_are_shown_as_spans() -> None:
     assert any("95-99" in line and "0.970" in line for line in shown)
 
 
+def test_a_nodes_name_is_shown_as_it_is() -> None:
+    name, rows = "[/]", [TrainedRound(0, 0.1, 0.2)]
+    for table in (rewards_table({name: rows}), held_out_table({name: rows}), swarm_table([NodeRow(name, "ok")], "s")):
+        assert name in drawn(table)
+
+
 def test_no_rounds_at_all_is_an_empty_table() -> None:
     assert "reward by round" in drawn(rewards_table({"node-1": []}))
 
