@@ -79,5 +79,14 @@ def hold_words(held: Coordination) -> str:
 
 
 def first_line(text: str) -> str:
-    """The headline of a reason that carries output."""
-    return text.partition("\n")[0].removesuffix("; last output:")
+    """The headline of a reason that carries output, as it may be printed."""
+    return printable(text.partition("\n")[0].removesuffix("; last output:"))
+
+
+def printable(text: str, kept: str = "") -> str:
+    """The text with its control characters escaped, but those in `kept`: what others wrote commands no terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in kept else each.encode("unicode_escape").decode() for each in text
+    )

@@ -262,6 +262,13 @@ def test_a_peers_name_is_shown_as_it_is(name: str) -> None:
         assert printed(status_of(state, NOW, LOG)).count(name[-12:]) == 3
 
 
+def test_what_a_worker_said_commands_no_terminal() -> None:
+    reason = "it ended: \x1b]0;title\x07 \x9b2J\nmore"
+    state = replace(STATE, training=WorkerState(reason=reason, exits=(NOW,)), trainer=Trainer("down"))
+    shown = printed(status_of(state, NOW, LOG, LIVE))
+    assert "\\x1b]0;title\\x07 \\x9b2J" in shown and all(each.isprintable() or each == "\n" for each in shown)
+
+
 def test_a_task_that_has_fallen_is_told_until_it_is_back() -> None:
     fell = StageReward(0, 0, 0.2, 0.5, fallen=(Skill("sort", 0.3, 64, 0.9, True, 2.5),))
     unmeasured, back = StageReward(1, 0, 0.2), StageReward(2, 0, 0.2, 0.7)

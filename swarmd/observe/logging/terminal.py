@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from swarmd.observe.layers import printable
 from swarmd.observe.status import Status
 
 # Tags of events that a round is full of, and that say nothing new as long as all is well.
@@ -53,7 +54,7 @@ class TerminalLines:
         level = str(fields.get("level", "info"))
         if level == "info" and is_routine(fields):
             raise structlog.DropEvent
-        words = shorten(words_of(fields))
+        words = printable(shorten(words_of(fields)), "\n\t")
         marked = words if level == "info" else f"{level}: {words}"
         clock = time.strftime("%H:%M:%S")
         if not self._colours:

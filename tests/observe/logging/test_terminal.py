@@ -92,6 +92,11 @@ def test_ids_and_digests_are_short(terminal: Terminal) -> None:
     assert terminal.lines == ["…sygwYy has left, other …sygwYy", "loaded abababab…, account 0x12121212…"]
 
 
+def test_what_a_worker_prints_commands_no_terminal(terminal: Terminal) -> None:
+    structlog.get_logger("swarmd.worker").warning("read \x1b]52;c;YQ==\x07\x9b2J\u202e\tof a peer", worker="trainer")
+    assert terminal.lines == ["warning: trainer: read \\x1b]52;c;YQ==\\x07\\x9b2J\\u202e\tof a peer"]
+
+
 def test_an_exception_is_shown_whole(terminal: Terminal) -> None:
     try:
         raise ValueError("a plain bug")
