@@ -39,6 +39,7 @@ export class Log {
     const page = this.pages.get(number) ?? [];
     page[row.seq % PAGE] = row;
     this.pages.set(number, page);
+    while (this.pages.size > PAGES_KEPT) this.pages.delete(this.pages.keys().next().value ?? 0);
   }
 
   /** Have these events here: from `first` on, before `end`. @param {number} first @param {number} end */
@@ -80,7 +81,6 @@ export class Log {
     this.begin = page.begin;
     this.end = Math.max(this.end, page.end);
     for (const row of page.events) if (Math.floor(row.seq / PAGE) === number) this.put(row);
-    while (this.pages.size > PAGES_KEPT) this.pages.delete(this.pages.keys().next().value ?? 0);
   }
 }
 

@@ -27,6 +27,21 @@ EXPORT = re.compile(r"^export (?:async )?(?:function|class|const) (\w+)", re.MUL
 ELSEWHERE = re.compile(r"""(?:src|href|action|from|import\()\s*[=(]?\s*["'](?:https?:)?//""")
 
 
+KEPT = """
+const { Log } = await import(process.argv[1]), log = new Log();
+for (let seq = 0; seq < 100000; seq += 1) log.append({ seq });
+console.log(log.pages.size, log.end, log.row(99999).seq);
+"""
+
+
+def test_a_page_that_stays_open_keeps_a_bounded_part_of_the_log() -> None:
+    options = ["--experimental-default-type=module", "--input-type=module", "--eval", KEPT]
+    ended = subprocess.run(
+        [path_of("node"), *options, (STATIC / "log.js").as_uri()], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.split() == ["60", "100000", "99999"], ended.stderr
+
+
 def test_there_are_modules_and_pages() -> None:
     assert len(MODULES) > 20
     assert {page.name for page in PAGES} == {"swarm.html", "node.html", "login.html"}
