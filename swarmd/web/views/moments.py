@@ -35,7 +35,7 @@ _covered: list[str] = []  # secrets known by their text, the longest first
 def cover_also(secrets: Iterable[str]) -> None:
     """From now on nothing that is shown has these texts in it: this process's node holds them as secrets."""
     _covered[:] = sorted({*_covered, *secrets}, key=len, reverse=True)
-    shown_text.cache_clear()
+    _shown.cache_clear()
 
 
 def event_row(applied: Applied) -> EventRow:
@@ -122,10 +122,13 @@ def _scalar(value: Any) -> Any:
     return value
 
 
-@lru_cache(CACHED_TEXTS)
 def shown_text(text: str, characters_max: int) -> str:
     """A text cut to a length and without secrets; half of a surrogate pair, which UTF-8 has not, becomes "?"."""
-    text = text[: 2 * characters_max]  # what is cut off later is not looked through
+    return _shown(text[: 2 * characters_max], characters_max)  # the rest is neither looked through nor remembered
+
+
+@lru_cache(CACHED_TEXTS)
+def _shown(text: str, characters_max: int) -> str:
     for secret in _covered:
         text = text.replace(secret, REDACTED)
     text = redact_text(text).encode("utf-8", "replace").decode()
