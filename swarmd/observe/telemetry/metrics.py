@@ -31,7 +31,7 @@ NOTIFICATIONS = Count(
     "Messages about the node's health, by how they were sent and what came of it.",
     {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
 )
-ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none
+ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none, as does nonsense
 
 
 class Metrics:
@@ -102,7 +102,10 @@ class Metrics:
         Returns:
             The body, and its content type.
         """
-        encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
+        try:
+            encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
+        except (TypeError, ValueError):  # a version that is none
+            encoder, content_type = choose_encoder("")
         return encoder(_Collected(tuple(self.families(status)))), content_type
 
     def families(self, status: Status | None) -> Iterator[Metric]:

@@ -398,6 +398,13 @@ def test_both_formats_say_the_same(tmp_path: Path) -> None:
     assert metrics.render(status, "x" * 5000)[1] == plain_type
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+@pytest.mark.parametrize("version", ["a.b", "1..0", "1e5", "-1", "9" * 30, "x" * 2000, ";=;", "\u0661.0"])
+def test_nonsense_is_asked_for_in_vain(kind: str, version: str) -> None:
+    body, content_type = Metrics().render(None, f"{kind};version={version}")
+    assert b"swarmd_daemon_up 0.0" in body and content_type
+
+
 def test_every_gauge_of_the_table_can_be_seen_and_every_name_is_well_formed(tmp_path: Path) -> None:
     families = list(full_metrics(tmp_path).families(full_status()))
     names = {family.name for family in families}
