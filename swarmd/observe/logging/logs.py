@@ -131,11 +131,13 @@ class _JsonRenderer:
 
 
 def _json_ready(value: Any) -> Any:
-    """NaN and infinities as text: JSON has no numbers for them."""
+    """NaN and infinities as text, for which JSON has no numbers; of a file's name what is no UTF-8 as "\\udcff"."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     if isinstance(value, Mapping):
-        return {name: _json_ready(inner) for name, inner in value.items()}
+        return {_json_ready(name): _json_ready(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_json_ready(inner) for inner in value]
     return value
@@ -169,4 +171,12 @@ def _take_over_stdlib() -> None:
 class _Forward(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = min(LEVELS.values(), key=lambda known: abs(known - record.levelno))
-        structlog.get_logger(record.name).log(level, record.getMessage(), exc_info=record.exc_info)
+        structlog.get_logger(record.name).log(level, _message_of(record), exc_info=record.exc_info)
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """What a library says; where its words do not fit what they are about, both."""
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -47,3 +48,15 @@ def test_lines_that_nobody_takes_are_counted_and_told_later(error: OSError) -> N
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["message"] for line in lines] == ["well again", "lines of the log could not be written", "as ever"]
     assert lines[1]["lines_lost"] == 2
+
+
+@pytest.mark.parametrize("format", ["json", "text"])
+def test_no_line_raises_in_who_writes_it(format: str) -> None:
+    stream = io.StringIO()
+    configure("info", format, stream)
+    name = os.fsdecode(b"/data/\xff")
+    structlog.get_logger("swarmd").warning(f"{name} is no blob", path=name, within={name: [name]})
+    logging.getLogger("a.library").warning("%d of %d", 1)
+    told = stream.getvalue()
+    assert "/data/" in told and "udcff" in told.encode("utf-8", "backslashreplace").decode()
+    assert "%d of %d (1,)" in told
