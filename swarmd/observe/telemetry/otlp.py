@@ -28,6 +28,7 @@ PUSH_S = 30.0
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 log = logging.getLogger("swarmd.otlp")
+exporter_log = logging.getLogger("opentelemetry.exporter.otlp")  # says why at each push, and at each try of it
 
 
 def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
@@ -49,7 +50,7 @@ def make_exporter() -> MetricExporter:
 async def push_metrics(
     exporter: MetricExporter, metrics: Metrics, latest: Callable[[], Status | None], every_s: float = PUSH_S
 ) -> None:
-    """Push until cancelled. A receiver that is away is told of once, and again when it is back.
+    """Push until cancelled. A receiver that is away is told of once, with the exporter's reasons, and when it is back.
 
     Args:
         latest: gives the node's newest status, None while there is none, and does not wait.
@@ -59,6 +60,7 @@ async def push_metrics(
     while True:
         sent = await asyncio.to_thread(push_once, exporter, metrics, latest())
         if sent != reached:
+            exporter_log.setLevel(logging.NOTSET if sent else logging.CRITICAL)
             log.log(logging.INFO if sent else logging.WARNING, "the OTLP receiver %s", "is back" if sent else "is away")
         reached = sent
         await asyncio.sleep(every_s)

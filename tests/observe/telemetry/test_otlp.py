@@ -131,7 +131,7 @@ def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pyt
         receiver.status = 400
         task = asyncio.create_task(push_metrics(make_exporter(), filled(), lambda: None, 0.01))
         async with asyncio.timeout(60):
-            await until(lambda: len(receiver.taken) >= 2)
+            await until(lambda: len(receiver.taken) >= 4)
             receiver.status = 200
             await until(lambda: "is back" in caplog.text)
         task.cancel()
@@ -139,6 +139,7 @@ def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pyt
     asyncio.run(live())
     said = [record.getMessage() for record in caplog.records if record.name == "swarmd.otlp"]
     assert said == ["the OTLP receiver is away", "the OTLP receiver is back"]
+    assert len([record for record in caplog.records if record.name.startswith("opentelemetry.")]) == 1, "why, once"
 
 
 async def until(condition: Any) -> None:
