@@ -87,7 +87,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "dht/p2p/node.py::DhtNode": 20,
         "dht/session.py::Session": 23,
         "training/engine.py::TrainingEngine": 24,
-        "web/http/protocol.py::BoundedProtocol": 15,
+        "web/http/protocol.py::BoundedProtocol": 16,
         "web/observing/observer.py::DhtSwarm": 20,
     },
     "the simulator: a method for each fault, port or rule of the world that it plays": {

@@ -290,6 +290,24 @@ def test_an_answer_that_nobody_reads_is_given_up(
         assert well(server)
 
 
+def test_who_asks_on_and_reads_nothing_is_given_up(
+    lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(guard, "REQUEST_S", 0.2)
+    monkeypatch.setattr(guard, "LAST_WORD_S", 0.05)
+
+    async def never(seq: int) -> Moment:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    further = b"\r\nGET /api/v1/node/moments/1 HTTP/1.1\r\n" + HOST
+    with served(copy_of(FOLLOWER, tmp_path)) as server:
+        monkeypatch.setattr(server.node, "moment", never)
+        with unread_answers(server, 1, further):
+            until(lambda: len(lost) == 1)
+            assert well(server)
+
+
 def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "UNREAD_S", 0.001)
     left = [100, 60, 59, 59]
@@ -303,7 +321,8 @@ def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatc
 
     async def look() -> None:
         connection: Any = BoundedProtocol.__new__(BoundedProtocol)
-        connection.loop, connection.transport, connection._reading = asyncio.get_running_loop(), Unread(), None
+        connection.loop, connection.transport = asyncio.get_running_loop(), Unread()
+        connection._reading = connection.cycle = None
         connection._look_after_reading()
         await asyncio.wait_for(given_up.wait(), LONG_S)
 

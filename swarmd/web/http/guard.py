@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from swarmd.web.http.protocol import RESERVED, cut
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
+LAST_WORD_S = 1.0  # to say that a request took longer; it waits while the client has not read what came before
 STREAM = "/api/v1/stream"
 PROBES = ("/livez", "/readyz", "/productivez")
 BUSY_S = 2  # told to those who come while all connections are taken
@@ -195,10 +197,12 @@ class _Answer:
         await self._send(message)
 
     async def break_off(self, instead: JsonAnswer | None) -> None:
-        """Answer otherwise; where the answer is half on its way, close the connection."""
+        """Answer otherwise; where the answer is half on its way, or nobody takes another one, close the connection."""
         if not self._begun and instead is not None:
-            await instead(self._scope, _nothing, self.send)
-        elif not self.ended:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_WORD_S):
+                    await instead(self._scope, _nothing, self.send)
+        if not self.ended:
             await cut(self._scope)
 
 

@@ -68,8 +68,8 @@ class BoundedProtocol(H11Protocol):
     @property
     def waits_for_client(self) -> bool:
         """Whether nothing goes on here but for what the client does: it is to send, or to read."""
-        answering = self.cycle is not None and not self.cycle.response_complete
-        sends = self.conn.their_state is h11.SEND_BODY or (not answering and self.conn.their_state is h11.IDLE)
+        idle = not self._is_answering() and self.conn.their_state is h11.IDLE
+        sends = self.conn.their_state is h11.SEND_BODY or idle
         return sends or self.transport.get_write_buffer_size() > 0
 
     @property
@@ -116,6 +116,8 @@ class BoundedProtocol(H11Protocol):
         if self._reading is not None:
             self._reading.cancel()
         left_bytes = self.transport.get_write_buffer_size()
+        if self._is_answering():
+            return  # the next answer is on its way, and looks again at its end
         if unread_bytes is not None and left_bytes >= unread_bytes:
             self.abort()
         elif left_bytes:
@@ -123,8 +125,10 @@ class BoundedProtocol(H11Protocol):
 
     def _is_owed(self) -> bool:
         """Whether the client is in the middle of a request that nobody answers yet, or answers no more."""
-        answering = self.cycle is not None and not self.cycle.response_complete
-        return not answering and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        return not self._is_answering() and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _watch(self, owed: bool) -> None:
         if not owed and self._patience is not None:
