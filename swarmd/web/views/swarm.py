@@ -17,6 +17,7 @@ from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text
 
 SUBMISSIONS_SHOWN = 32
+WINNERS_SHOWN = 16  # of one vote
 TEXT_CHARACTERS_MAX = 128  # of an id
 
 
@@ -162,9 +163,19 @@ def _chain(state: State, ledger: PeerLedger, explorer: str) -> ChainView:
         head=chain.recent[-1].number if chain.recent else -1,
         account=chain.account,
         explorer=explorer,
-        votes=tuple((voter, round_, winners) for _, voter, round_, winners in reversed(ledger.votes)),
+        votes=tuple((_id(voter), round_, _named(winners)) for _, voter, round_, winners in reversed(ledger.votes)),
         submissions=tuple((own.id, own.chart, own.hash) for own in reversed(state.submissions[-SUBMISSIONS_SHOWN:])),
     )
+
+
+def _id(peer: str) -> str:
+    return shown_text(peer, TEXT_CHARACTERS_MAX)
+
+
+def _named(winners: Sequence[str]) -> tuple[str, ...]:
+    """Those of a vote that are shown: who votes writes what and as many as it likes."""
+    more = len(winners) - WINNERS_SHOWN
+    return (*map(_id, winners[:WINNERS_SHOWN]), *([f"… {more} more"] if more > 0 else []))
 
 
 def isolated_words(who: str, why: str) -> str:
