@@ -33,6 +33,7 @@ from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import shown_text
 
 PEERS_MAX = MEMBERS_MAX  # further ones are not counted
+VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: whoever is registered may vote for any names
 POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
 POINTS_LEAST = 16  # of one peer
 BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
@@ -312,8 +313,10 @@ class PeerLedger:
 
     def _vote(self, winners: tuple[str, ...], count: int) -> None:
         for winner in winners:
-            if account := self._account(winner):
-                account.votes += count
+            has_room = winner in self.accounts or len(self.accounts) < VOTED_MAX
+            self.turned_away += not has_room
+            if has_room and (account := self._account(winner)):
+                account.votes = max(0, account.votes + count)
 
     def _reorganise(self, fork: int) -> None:
         """Take back what lay above the fork."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope, RewardLog, SubmissionsCounted, VoteLog
+from swarmd.web.views import ledger as ledger_module
 from swarmd.web.views.ledger import VOTES_KEPT, PeerLedger
 from swarmd.web.views.swarm import ViewContext, swarm_view
 from tests.core.story import Story, chain_settings, said
@@ -40,3 +42,17 @@ def test_votes_for_many_long_names_make_no_long_view() -> None:
     assert view.chain is not None and len(view.chain.votes) == VOTES_KEPT
     assert len(msgspec.json.encode(view)) < 1_000_000
     assert view.chain.votes[0][2][-1] == "… 984 more" and view.chain.votes[0][2][0].startswith("0000")
+
+
+def test_votes_for_invented_names_leave_room_for_peers_that_earn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "PEERS_MAX", 8)
+    monkeypatch.setattr(ledger_module, "VOTED_MAX", 4)
+    story = Story(chain_settings())
+    story.join_chain()
+    invented = tuple(f"invented {number}" for number in range(100))
+    earned = RewardLog(0, "0x", "0xB", "anna", 0, 0, "500")
+    ledger = blocks(
+        story, VoteLog(0, "0x", "0xA", "mallory", 0, invented), earned, VoteLog(1, "0x", "0xA", "b", 1, ("anna",))
+    )
+    assert len(ledger.accounts) == 5 and ledger.turned_away == 97
+    assert (ledger.accounts["anna"].reward, ledger.accounts["anna"].votes) == (0.5, 1)
