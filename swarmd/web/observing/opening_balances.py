@@ -70,7 +70,8 @@ class OpeningBalances:
 
     async def run(self, coordinator: Coordinator) -> None:
         """Read opening balances until cancelled."""
-        self._look = None
+        self._look = None  # what was to be asked when an earlier run ended
+        self._due.clear()
         while True:
             await self._due.wait()
             self._due.clear()
