@@ -110,7 +110,7 @@ def _new_passphrase(file: Path | None) -> str:
         passphrase = create_passphrase(file)
         _tell(f"{file} holds a new random passphrase (mode 0600)")
         return passphrase
-    passphrase = take_passphrase(file, "KeyPassphraseFile of the new keystore", twice=True)
+    passphrase = take_passphrase(file, "Passphrase of the new keystore", twice=True)
     check_passphrase(passphrase)
     return passphrase
 

@@ -81,7 +81,7 @@ def backup(
     identity = load_identity(path)
     _refuse_existing(out)
     marks = _marks_for_backup(path, data, identity.peer_id)
-    passphrase = take_passphrase(passphrase_file, "KeyPassphraseFile of the new backup", twice=True)
+    passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     made_at = time.time()
     write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
     try:
@@ -107,7 +107,7 @@ def restore(
 
     _refuse_existing(path)
     raw = read_backup(source)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "KeyPassphraseFile of the backup"), str(source))
+    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
     identity = opened.identity
     logged = read_marks(DataPaths(data or path.parent), identity.peer_id)
     write_private(path, identity.encode())
@@ -293,7 +293,7 @@ def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None
     from swarmd.dht.identity.backup import open_backup, read_backup
 
     raw = read_backup(path)
-    opened = open_backup(raw, take_passphrase(passphrase_file, "KeyPassphraseFile of the backup"), str(path))
+    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
     if opened.identity.encode() != identity.encode():
         raise IdentityDamaged(
             f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",

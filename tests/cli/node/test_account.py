@@ -119,7 +119,7 @@ def test_prompts_are_not_echoed(tmp_path: Path) -> None:
     answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
     code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
     assert code == 0
-    assert ADDRESS in shown
+    assert ADDRESS in shown and "\nPassphrase of the new keystore: " in shown
     assert KEY not in shown and PASSPHRASE not in shown
 
 
