@@ -102,7 +102,7 @@ def _refuse_unknown(tables: dict[str, Any]) -> None:
 
 
 def render_manifest(manifest: Manifest) -> str:
-    """The file's text."""
+    """The file's text. Raises ManifestError where it would be larger than a reader takes."""
     document = tomlkit.document()
     for line in _HEAD:
         document.add(tomlkit.comment(line))
@@ -116,7 +116,10 @@ def render_manifest(manifest: Manifest) -> str:
             document.add(key, table)
         elif value is not None:
             _add(document, key, value)
-    return tomlkit.dumps(document)
+    text = tomlkit.dumps(document)
+    if len(text.encode("utf-8")) > MANIFEST_BYTES_MAX:
+        raise ManifestError(f"the manifest would be larger than {MANIFEST_BYTES_MAX} bytes", "List fewer members")
+    return text
 
 
 def _fill(table: Table, content: dict[str, Any]) -> None:
@@ -133,8 +136,6 @@ def write_manifest(path: Path, manifest: Manifest) -> None:
     """Put the file in place whole: a reader sees the old one or the new one. Raises ManifestError."""
     fresh = path.with_name(f".{path.name}.new")
     text = render_manifest(manifest)
-    if len(text.encode("utf-8")) > MANIFEST_BYTES_MAX:
-        raise ManifestError(f"the manifest would be larger than {MANIFEST_BYTES_MAX} bytes", "List fewer members")
     with fresh.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

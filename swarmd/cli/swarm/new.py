@@ -18,9 +18,9 @@ from swarmd.cli.swarm.questions import copy_questions, questions_of, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
-from swarmd.dht.identity.identity import load_identity
+from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, WITHDRAWN_SINCE, WORK_SINCE
-from swarmd.errors import ConfigError, OtherSwarm
+from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
     ManifestRecipe,
@@ -31,6 +31,7 @@ from swarmd.manifest import (
     node_text,
     read_manifest,
     recipe_of,
+    render_manifest,
     sign_manifest,
     write_manifest,
 )
@@ -167,6 +168,7 @@ def new(
     )
     _check(wishes)
     node = NodeDirectory(directory)
+    _rehearse(node, wishes)
     with node.held():
         manifest = read_manifest(node.manifest) if node.manifest.exists() else None
         node.existing(_asked(node, wishes, manifest))
@@ -193,6 +195,8 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
 
 
 def _check(wishes: NewSwarmOptions) -> None:
+    if not wishes.name.strip():
+        raise ManifestError("the name of the swarm is blank", "Give one: it is what those who join are shown")
     rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
     if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
         raise ConfigError(
@@ -214,6 +218,22 @@ def _check(wishes: NewSwarmOptions) -> None:
             raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
 
 
+def _rehearse(node: NodeDirectory, wishes: NewSwarmOptions) -> None:
+    """Make manifest and configuration with a key that nobody keeps, unless they are there: what cannot be made is told
+    before anything is on disk or paid for. Raises ConfigError, ManifestError.
+    """
+    if node.manifest.exists():
+        return
+    identity, recipe = generate_identity(), recipe_of(wishes.base)
+    if wishes.paid_by.rpc:
+        from swarmd.chain.operator.deploy import check_stages
+
+        check_stages(recipe.stages)
+    manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)
+    render_manifest(manifest)
+    config_of(manifest, _choice(wishes, identity.peer_id))
+
+
 def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
     """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
     key = node.data / IDENTITY
@@ -228,16 +248,13 @@ def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | No
 
 
 def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
-    recipe = recipe_of(wishes.base)
+    _warn_local(wishes)
     identity = node.identity()
-    manifest = _unsigned(wishes, recipe, identity.peer_id)
+    manifest = _unsigned(wishes, recipe_of(wishes.base), identity.peer_id)
     choice = _choice(wishes, identity.peer_id)
     if wishes.paid_by.rpc:
-        from swarmd.chain.operator.deploy import check_stages
         from swarmd.cli.swarm.contract import create_contract
 
-        check_stages(recipe.stages)
-        config_of(sign_manifest(manifest, identity), choice)  # told before anything is paid for
         account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         chain = create_contract(node, wishes, manifest, account)
         chain = msgspec.structs.replace(chain, shards=_shards(wishes))
@@ -303,15 +320,23 @@ def swarm_id(name: str, peer: str) -> str:
 
 def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
     """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
-    places = wishes.announce or tuple(_concrete(address) for address in wishes.listen)
+    places = _places_of(wishes)
     if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
         raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
-    if all(place.startswith(LOOPBACK) for place in places) and not wishes.bootnodes:
+    return (*(f"{place}/p2p/{peer}" for place in places), *wishes.bootnodes)
+
+
+def _warn_local(wishes: NewSwarmOptions) -> None:
+    """Say so where nobody on another machine could join."""
+    if all(place.startswith(LOOPBACK) for place in _places_of(wishes)) and not wishes.bootnodes:
         typer.echo(
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
             "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
         )
-    return (*(f"{place}/p2p/{peer}" for place in places), *wishes.bootnodes)
+
+
+def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
+    return wishes.announce or tuple(_concrete(address) for address in wishes.listen)
 
 
 def _concrete(address: str) -> str:

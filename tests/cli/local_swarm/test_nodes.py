@@ -164,11 +164,27 @@ def test_stages_are_those_of_the_kind(shell: Shell) -> None:
             assert told in shell.fails(ExitCode.BAD_CONFIG, *command, recipe)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 65, "a\x1b[2Jb"])
-def test_a_name_that_no_manifest_can_have(shell: Shell, name: str) -> None:
+@pytest.mark.parametrize("name", ["", " ", "\u00a0 ", "x" * 65, "a\x1b[2Jb"])
+def test_a_name_that_no_manifest_can_have_leaves_nothing(shell: Shell, name: str) -> None:
     for options in ((), ("--rpc", "http://127.0.0.1:1")):
-        shell.fails(ExitCode.BAD_DATA, "swarm", "new", name, "--dir", shell.root / "a", *options)
-    assert not (shell.root / "a" / "config.toml").exists()
+        assert "name" in shell.fails(ExitCode.BAD_DATA, "swarm", "new", name, "--dir", shell.root / "a", *options)
+    assert not (shell.root / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--member", ["nobody"]),
+        ("--bootnode", ["nowhere"]),
+        ("--listen", ["/ip4/0.0.0.0/tcp/0"]),
+        ("--bootnode", [f"/ip4/192.0.2.1/tcp/{port}/p2p/{STRANGER}" for port in range(1, 34)]),
+    ],
+    ids=["member", "bootnode", "port", "many"],
+)
+def test_what_no_manifest_can_have_leaves_nothing(shell: Shell, option: str, values: list[str]) -> None:
+    said = shell("swarm", "new", "a", "--dir", shell.root / "a", *(f"{option}={value}" for value in values))
+    assert said.code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIG)
+    assert not (shell.root / "a").exists()
 
 
 def test_an_address_on_this_machine_only_is_told(shell: Shell) -> None:
