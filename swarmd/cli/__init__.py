@@ -6,13 +6,15 @@ or what else a verb may need.
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -23,6 +25,7 @@ from swarmd.cli.completion import attach
 from swarmd.cli.renamed_options import renew
 from swarmd.errors import ExitCode, SwarmdError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a write: it has no room
 KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
@@ -252,9 +255,10 @@ def run_command(args: Sequence[str]) -> int:
     try:
         renewed, notes = renew(args)
         for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+            say(f"note: {note}")
         outcome = get_command(app).main(renewed or ["--help"], prog_name="swarmd", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as `>&-` has it
+            sys.stdout.flush()
     except SwarmdError as error:
         tell_error(error.message, error.fix)
         return error.exit_code
@@ -273,19 +277,33 @@ def run_command(args: Sequence[str]) -> int:
 
 def tell_error(message: str, fix: str = "") -> None:
     """One line that says what is wrong and, where there is one, a line that says what to do."""
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}")
     if fix:
-        print(f"fix: {fix}", file=sys.stderr)
+        say(f"fix: {fix}")
+
+
+def say(line: str) -> None:
+    """Print on stderr. Where nobody reads that any more the exit code still says how it ended."""
+    if sys.stderr is None:
+        return
+    try:
+        print(line, file=sys.stderr)
+    except OSError:
+        drop(sys.stderr)
 
 
 def tell_unexpected(error: Exception) -> int:
     """A file or directory that the system refuses is named in one line; anything else is shown with its traceback."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in FULL:
+        drop(sys.stdout)
+        tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
+        return ExitCode.CANNOT_CREATE
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         tell_error(f"{os.fsdecode(error.filename)}: {error.strerror}")
         return ExitCode.CANNOT_CREATE
     from swarmd.observe.logging.redaction import redact_text
 
-    print(redact_text("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    say(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
     tell_error("swarmd met an error it does not know", "Please report it with the lines above")
     return ExitCode.FAILURE
 
@@ -295,7 +313,7 @@ def tell_usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "swarmd"
     if type(error).__name__ == "NoArgsIsHelpError":
-        print(error.format_message(), file=sys.stderr)
+        say(error.format_message())
     else:
         message = KEY.sub("[redacted]", error.format_message())  # a key is no argument, but people try
         tell_error(message.rstrip("."), f"{path} --help lists what it takes")
@@ -304,10 +322,18 @@ def tell_usage(error: typer.TyperException) -> int:
 
 def close_stdout() -> int:
     """The reader of our output has gone away, as `head` does: stop writing, quietly, with the code Typer has for it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    drop(sys.stdout)
     return ExitCode.FAILURE
+
+
+def drop(stream: TextIO | None) -> None:
+    """What is printed from here on, and what the stream still holds, goes nowhere: at its end Python writes that."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def main() -> None:
     """Entry point of the `swarmd` script."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter, or a path that is no text
     sys.exit(run_command(sys.argv[1:]))

@@ -19,8 +19,9 @@ from swarmd import __version__
 from swarmd.errors import ConfigError, ExitCode
 
 
-def swarmd(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "swarmd", *args], capture_output=True, text=True, timeout=60)
+def swarmd(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    call = [sys.executable, "-m", "swarmd", *args]
+    return subprocess.run(call, capture_output=True, text=True, timeout=60, env=os.environ | environment)
 
 
 @pytest.fixture
@@ -190,3 +191,35 @@ def test_a_reader_that_goes_away_is_told_nothing(rows: int) -> None:
     _, stderr = process.communicate(timeout=60)
     assert stderr == b""
     assert process.returncode == ExitCode.FAILURE
+
+
+def in_shell(line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell, in which {} stands for swarmd."""
+    called = line.replace("{}", f"{shlex.quote(sys.executable)} -m swarmd")
+    return subprocess.run(["sh", "-c", called], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("verb", ["--version", "config show"])
+def test_output_that_has_no_room_is_one_line(verb: str) -> None:
+    ended = in_shell(f"{{}} {verb} >/dev/full")
+    assert ended.returncode == ExitCode.CANNOT_CREATE
+    error, fix = ended.stderr.splitlines()
+    assert error == "error: standard output, or a file, cannot be written: No space left on device"
+    assert fix.startswith("fix: ")
+
+
+def test_closed_streams_change_no_exit_code(tmp_path: Path) -> None:
+    assert in_shell("{} config show >&-").returncode == ExitCode.OK
+    absent = shlex.quote(str(tmp_path / "absent"))
+    for streams in ("2>&-", ">&- 2>&-", "2>/dev/full"):
+        ended = in_shell(f"{{}} config check {absent} {streams}")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (ExitCode.NO_INPUT, "", ""), streams
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_what_a_terminal_cannot_show_ends_nothing(encoding: str, tmp_path: Path) -> None:
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/\xff\xe2\x82\xac.toml")
+    Path(file).write_text('role = "coordinator"\n[swarm]\nid = "s"\n')
+    ended = swarmd("config", "check", file, PYTHONIOENCODING=encoding)
+    assert (ended.returncode, ended.stderr) == (ExitCode.OK, "")
+    assert "\\udcff" in ended.stdout and ".toml: valid" in ended.stdout
