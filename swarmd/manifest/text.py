@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import tomlkit
 from tomlkit.items import Table
 
 from swarmd.config import refuse_unknown_keys
-from swarmd.errors import ConfigError, ManifestError, NotFoundError
+from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, PathUnusable
+from swarmd.eventlog.files import write_durably
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
@@ -133,11 +133,14 @@ def _add(place: Any, key: str, value: Any) -> None:
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:
-    """Put the file in place whole: a reader sees the old one or the new one. Raises ManifestError."""
-    fresh = path.with_name(f".{path.name}.new")
-    text = render_manifest(manifest)
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    """Put the file in place whole: a reader sees the old one or the new one.
+
+    Raises:
+        ManifestError: it would be too large.
+        PathUnusable: it cannot be written.
+    """
+    text = render_manifest(manifest).encode("utf-8")
+    try:
+        write_durably(path, text)
+    except LogWriteFailed as error:
+        raise PathUnusable(error.message, "Make room for it, or its directory writable, and try again") from error

@@ -7,7 +7,6 @@ a command line.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.cli.init.answers import TOKEN_NAME, Answers, Asker
-from swarmd.cli.node.directory import CONFIG, NodeDirectory
+from swarmd.cli.node.directory import CONFIG, NodeDirectory, put_private
 from swarmd.config import load_config
 from swarmd.errors import ExitCode
 
@@ -192,7 +191,6 @@ def amend_config(path: Path, amendments: dict[str, Any]) -> None:
 
     from swarmd.cli.local_swarm.layout import fill_in
     from swarmd.config import parse_config, read_config_text
-    from swarmd.eventlog.files import sync_directory
 
     if not amendments:
         return
@@ -201,14 +199,7 @@ def amend_config(path: Path, amendments: dict[str, Any]) -> None:
         fill_in(document, dotted, value)
     text = tomlkit.dumps(document)
     parse_config(text, str(path))
-    fresh = path.with_suffix(".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
-    fresh.replace(path)
-    sync_directory(path.parent)
+    put_private(path, text)
     typer.echo(f"{path}: {', '.join(amendments)} set")
 
 

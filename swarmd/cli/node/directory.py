@@ -16,6 +16,7 @@ from swarmd.config import ChainConfig, Config, load_config
 from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
+from swarmd.eventlog.files import remove_left, sync_directory
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
@@ -46,6 +47,22 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
         raise NotFoundError(f"there is no keystore {keystore}", f"Make one with `swarmd account new {keystore}`")
     secret = passphrase or passphrase_beside(keystore)
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
+
+
+def put_private(path: Path, text: str) -> None:
+    """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        fresh.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        remove_left(fresh)
+        raise PathUnusable(f"{path} cannot be written: {error.strerror}", "Make room for it, and try again") from error
 
 
 class NodeDirectory:
@@ -125,16 +142,11 @@ class NodeDirectory:
         return (f"file:{URLS}",)
 
     def write(self, path: Path, text: str) -> bool:
-        """Make a private file; one that exists is kept. True when it was made."""
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except FileExistsError:
+        """Make a private file; one that exists is kept. True when it was made. Raises PathUnusable."""
+        if os.path.lexists(path):
             typer.echo(f"{path}: exists, kept as it is")
             return False
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
+        put_private(path, text)
         typer.echo(f"{path}: written")
         return True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import stat
@@ -81,6 +83,26 @@ def test_a_run_that_died_before_the_manifest_is_taken_up(shell: Shell) -> None:
     (shell.root / "a" / "swarm.toml").unlink()
     assert "kept as it is" in shell.well("swarm", "new", "a", "--dir", shell.root / "a")
     assert shell.manifest("a").id == first.id
+
+
+@pytest.mark.parametrize("name", ["config.toml", "swarm.toml"])
+def test_a_full_disk_leaves_no_half_of_a_file(shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next run would keep it as it is."""
+    sync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if name in os.readlink(f"/proc/self/fd/{descriptor}"):  # noqa: PTH115 - of a descriptor
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(descriptor)
+
+    path = shell.root / "a" / name
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
+    assert str(path) in told and "fix: " in told
+    assert not [left for left in files(shell.root / "a") if name in left]
+    shell.well("swarm", "new", "a", "--dir", shell.root / "a")
+    assert load_config(shell.root / "a" / "config.toml").swarm.id == shell.manifest("a").id
 
 
 def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
