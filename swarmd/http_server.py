@@ -34,11 +34,16 @@ class Address(NamedTuple):
     port: int
 
 
-def parse_listen(text: str, port: int) -> Address:
-    """HOST:PORT; `port` is an example for the error. Raises ConfigError."""
+def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
+    """HOST:PORT. Raises ConfigError.
+
+    Args:
+        port: an example for the error.
+        key: where it was given, for people.
+    """
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
     if found is None or int(found[3]) > 65535:
-        raise ConfigError(f"--listen {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
+        raise ConfigError(f"{key} {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
     return Address(found[1] or found[2], int(found[3]))
 
 

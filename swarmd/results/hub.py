@@ -74,13 +74,18 @@ def repo_of(config: Config, peer: str, base: str) -> str:
         ConfigError: results.hub.repo is no such name.
     """
     repo = config.results.hub.repo
-    if not _REPO.fullmatch(repo):
-        raise ConfigError(f"results.hub.repo: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
+    check_repo(repo)
     if not repo.endswith("/"):
         return repo
     ending = f"-swarmd-{animal_name(peer, '_')}"
     model = re.sub(r"[^A-Za-z0-9._-]+", "-", base_of(base).rpartition("/")[2]).strip("-.")
     return f"{repo}{(model or 'model')[: NAME_CHARS_MAX - len(ending)]}{ending}"
+
+
+def check_repo(repo: str, key: str = "results.hub.repo") -> None:
+    """Raise ConfigError for what no repository can be called; `key` is where it was given, for people."""
+    if not _REPO.fullmatch(repo):
+        raise ConfigError(f"{key}: {repo!r} is no repository", 'Write it as "user/name" or "user/"')
 
 
 class Pusher:

@@ -73,7 +73,7 @@ def run(config: Config, root: Path) -> int:
     if not config.web.listen:
         asyncio.run(_watch_only(node, background, linger_s))
         return 0
-    address = parse_listen(config.web.listen, PORT)
+    address = parse_listen(config.web.listen, PORT, "web.listen")
     token = load_token(config.web.token, root)
     check_listen(address, token, "the page of [web]")
     endpoint = bind(address)

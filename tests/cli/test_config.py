@@ -145,6 +145,21 @@ def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
         ),
         ("role = ", ExitCode.BAD_CONFIG, "is not valid TOML"),
         (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[web]\nlisten = "8800"',
+            ExitCode.BAD_CONFIG,
+            "web.listen '8800' is no HOST:PORT",
+        ),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[web]\nlisten = "0.0.0.0:8800"',
+            ExitCode.BAD_CONFIG,
+            "would listen on 0.0.0.0",
+        ),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[results.hub]\nrepo = "a b"',
+            ExitCode.BAD_CONFIG,
+            "results.hub.repo: 'a b' is no repository",
+        ),
+        (
             'role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "embeded"',
             ExitCode.NO_INPUT,
             'Did you mean training.model = "embedded"?',

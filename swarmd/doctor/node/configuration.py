@@ -18,6 +18,7 @@ from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.settings import settings_of
 from swarmd.swarms.registry import check_kind
@@ -166,6 +167,8 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
     try:
         check_addresses(config)
         kind = check_kind(config.swarm)
+        if config.results.hub.repo:
+            check_repo(config.results.hub.repo)
         if config.training.model != AUTO:
             locate_configured(config.training)
     except SwarmdError as error:
@@ -195,9 +198,9 @@ def _examine_web(config: Config) -> Iterator[Finding]:
     if not config.web.listen:
         return
     try:
-        host = parse_listen(config.web.listen, EXAMPLE_PORT).host
+        host = parse_listen(config.web.listen, EXAMPLE_PORT, "web.listen").host
     except SwarmdError as error:
-        yield CONFIG_WRONG.found(f"web.listen: {error.message}", error.fix)
+        yield CONFIG_WRONG.found(error.message, error.fix)
         return
     if not is_loopback(host) and not config.web.token:
         yield WEB_OPEN.found(f'web.listen is "{config.web.listen}", and web.token is empty')
