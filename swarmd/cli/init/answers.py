@@ -13,6 +13,9 @@ import typer
 from swarmd.cli.swarm.new import CREATOR
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.http_server import is_loopback, parse_listen
+from swarmd.results.hub import TOKEN as KIND
+from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
@@ -20,6 +23,7 @@ OWN, JOIN = "new", "join"
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
+EXAMPLE_PORT = 8800
 
 
 class Asker:
@@ -140,8 +144,13 @@ class Answers(NamedTuple):
             raise ConfigError(f"there is no device {self.device!r}", f"Choose one of {', '.join(DEVICES)}")
         if self.announce and not is_address(self.announce):
             raise ConfigError(f"{self.announce!r} is no address", "Write for example /ip4/192.0.2.1/tcp/38331")
-        if self.hub_repo and self.hub_repo.count("/") != 1:
-            raise ConfigError(f"{self.hub_repo!r} is no repository", 'Write "user/name", or "user/"')
+        if self.hub_repo:
+            check_repo(self.hub_repo, "--hub-repo")
+        if self.web and not is_loopback(parse_listen(self.web, EXAMPLE_PORT, "--web").host):
+            raise ConfigError(
+                f"--web {self.web}: other machines could reach the page there, and it would ask for no token",
+                f"Give 127.0.0.1:{EXAMPLE_PORT}; web.listen and web.token of the configuration can open it afterwards",
+            )
 
     def take_token(self, asker: Asker) -> str:
         """The Hub's token: of a private file, of HF_TOKEN, or asked for; empty where nothing is pushed.
@@ -151,8 +160,6 @@ class Answers(NamedTuple):
         """
         if not self.hub_repo:
             return ""
-        from swarmd.results.hub import TOKEN as KIND
-
         if self.hub_token_file is not None:
             token = read_secret(Secret(self.hub_token_file), KIND).decode("ascii", "replace").strip()
         elif os.environ.get("HF_TOKEN"):

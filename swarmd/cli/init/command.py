@@ -120,6 +120,7 @@ def _join(answers: Answers) -> None:
     from swarmd.cli.swarm.join import join
 
     assert answers.manifest is not None
+    _rehearse(answers, answers.manifest)
     join(
         answers.manifest,
         directory=answers.root,
@@ -127,6 +128,19 @@ def _join(answers: Answers) -> None:
         announce=[answers.announce] if answers.announce else None,
         rpc=answers.rpc or None,
     )
+
+
+def _rehearse(answers: Answers, path: Path) -> None:
+    """Make the configuration of somebody who joins, in memory: what it cannot hold is told before there is a node,
+    which the next run would leave as it is. Raises ConfigError, ManifestError.
+    """
+    from swarmd.dht.identity.identity import generate_identity
+    from swarmd.manifest import NodeChoice, node_text, read_manifest
+
+    manifest = read_manifest(path)
+    rpc = tuple(answers.rpc or (manifest.chain.rpc if manifest.chain else ()))
+    text = node_text(manifest, NodeChoice(generate_identity().peer_id, rpc=rpc))
+    amended(text, answers.amendments(), answers.root / CONFIG)
 
 
 def _found(answers: Answers, asker: Asker) -> None:
@@ -186,21 +200,28 @@ def _keep_token(answers: Answers, token: str) -> None:
 
 
 def amend_config(path: Path, amendments: dict[str, Any]) -> None:
-    """Put keys into a configuration that was just made; its comments stay. Raises ConfigError where one is wrong."""
-    import tomlkit
-
-    from swarmd.cli.local_swarm.layout import fill_in
-    from swarmd.config import parse_config, read_config_text
+    """Put keys into a configuration that was just made. Raises ConfigError where one is wrong."""
+    from swarmd.config import read_config_text
 
     if not amendments:
         return
-    document = tomlkit.parse(read_config_text(path))
+    put_private(path, amended(read_config_text(path), amendments, path))
+    typer.echo(f"{path}: {', '.join(amendments)} set")
+
+
+def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
+    """A configuration's text with keys put in; its comments stay. Raises ConfigError where one is wrong."""
+    import tomlkit
+
+    from swarmd.cli.local_swarm.layout import fill_in
+    from swarmd.config import parse_config
+
+    document = tomlkit.parse(text)
     for dotted, value in amendments.items():
         fill_in(document, dotted, value)
     text = tomlkit.dumps(document)
     parse_config(text, str(path))
-    put_private(path, text)
-    typer.echo(f"{path}: {', '.join(amendments)} set")
+    return text
 
 
 def finish(root: Path, examine: bool) -> int:

@@ -114,6 +114,9 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
         (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
         (["--announce", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
         (["--hub-repo", "name"], ExitCode.BAD_CONFIG, "'name' is no repository"),
+        (["--hub-repo", "a b/c"], ExitCode.BAD_CONFIG, "'a b/c' is no repository"),
+        (["--web", "8800"], ExitCode.BAD_CONFIG, "--web '8800' is no HOST:PORT"),
+        (["--web", "0.0.0.0:8800"], ExitCode.BAD_CONFIG, "other machines could reach the page"),
         (["--hub-repo", "u/n"], ExitCode.BAD_CONFIG, "--hub-token-file is not given"),
         (["--hub-repo", "u/n", "--hub-token-file", "TOKEN"], ExitCode.BAD_CONFIG, "no token of the Hub"),
     ],
@@ -125,6 +128,17 @@ def test_wrong_answers_make_nothing(shell: Shell, options: list[str], code: int,
     given = [str(token) if option == "TOKEN" else option for option in options]
     assert told in shell.fails(code, "init", "--dir", shell.root / "node", "--yes", "--no-examine", *given)
     assert not (shell.root / "node").exists()
+
+
+def test_an_answer_that_does_not_fit_the_manifest_makes_nothing(shell: Shell) -> None:
+    """A node without it would be made, and the next run leave that as it is."""
+    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a")
+    given = ("--dir", shell.root / "node", "--yes", "--no-examine", "--manifest", shell.root / "a" / "swarm.toml")
+    told = shell.fails(ExitCode.BAD_CONFIG, "init", *given, "--processes", 3)
+    assert "must be a multiple of training.processes (3)" in told
+    assert not (shell.root / "node").exists()
+    shell.well("init", *given, "--processes", 2)
+    assert load_config(shell.root / "node" / "config.toml").training.processes == 2
 
 
 def test_a_token_that_others_may_read_is_refused(shell: Shell, tmp_path: Path) -> None:
