@@ -19,6 +19,7 @@ from swarmd.training.models.source import AUTO, locate_model
 HUB_S = 5.0  # longest wait for all answers of the Hub
 ENDPOINT = "HF_ENDPOINT"
 SIMILAR = 0.85  # of two ids, by difflib
+NONE, NO_REVISION = "none", "no revision"  # what the Hub has of a model
 
 MODEL_NOWHERE = FindingKind(
     "model.nowhere",
@@ -40,7 +41,8 @@ MODEL_UNASKED = FindingKind(
 
 async def check_model(subject: Subject) -> list[Finding]:
     """Ask the Hub for each model of the configuration that this machine has not got."""
-    absent = await in_thread(absent_models, subject.whole[0].training)
+    training = subject.whole[0].training
+    absent = await in_thread(absent_models, training)
     if not absent:
         return [well("model", "Model", "on this machine, or a directory")]
     if subject.offline:
@@ -50,8 +52,9 @@ async def check_model(subject: Subject) -> list[Finding]:
     with anyio.move_on_after(HUB_S):
         async with anyio.create_task_group() as tasks:
             for name in absent:
-                tasks.start_soon(_ask, name, outcomes)
-    return [each for name in absent for each in _judge(name, outcomes.get(name, f"no answer within {HUB_S:g} s"))]
+                tasks.start_soon(_ask, name, training.revision, outcomes)
+    late = f"no answer within {HUB_S:g} s"
+    return [each for name in absent for each in _judge(name, training.revision, outcomes.get(name, late))]
 
 
 def absent_models(training: TrainingConfig) -> list[str]:
@@ -62,7 +65,8 @@ def absent_models(training: TrainingConfig) -> list[str]:
         return []
     from huggingface_hub import try_to_load_from_cache
 
-    return [name for name in ids if not isinstance(try_to_load_from_cache(name, "config.json"), str)]
+    revision = training.revision or None
+    return [name for name in ids if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)]
 
 
 def _may_be_id(name: str) -> bool:
@@ -72,30 +76,35 @@ def _may_be_id(name: str) -> bool:
         return False  # the check of the configuration says so
 
 
-async def _ask(name: str, outcomes: dict[str, str]) -> None:
-    outcomes[name] = await in_thread(ask_hub, name)
+async def _ask(name: str, revision: str, outcomes: dict[str, str]) -> None:
+    outcomes[name] = await in_thread(ask_hub, name, revision)
 
 
-def ask_hub(name: str) -> str:
-    """What the Hub says of a model: empty where it has it, "none" where not, else why that cannot be told."""
+def ask_hub(name: str, revision: str) -> str:
+    """What the Hub says of a model: empty where it has it, `NONE` or `NO_REVISION`, else why that cannot be told."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
-        HfApi(endpoint=os.environ.get(ENDPOINT) or None).model_info(name, timeout=HUB_S)
+        HfApi(endpoint=os.environ.get(ENDPOINT) or None).model_info(name, revision=revision or None, timeout=HUB_S)
     except GatedRepoError:
         return ""
     except RepositoryNotFoundError:
-        return "none"
+        return NONE
+    except RevisionNotFoundError:
+        return NO_REVISION
     except Exception as error:  # the client's own, its HTTP library's, the system's: the Hub gave no answer
         return (str(error) or type(error).__name__).splitlines()[0]
     return ""
 
 
-def _judge(name: str, outcome: str) -> list[Finding]:
+def _judge(name: str, revision: str, outcome: str) -> list[Finding]:
     if not outcome:
-        return [well("model", "Model", f"the Hub has {name}")]
-    if outcome == "none":
+        return [well("model", "Model", f"the Hub has {name}{revision and f', revision {revision}'}")]
+    if outcome == NO_REVISION:
+        fix = "Correct training.revision: a branch, a tag or a commit of that model"
+        return [MODEL_NOWHERE.found(f"the Hub has {name}, and no revision {revision} of it", fix)]
+    if outcome == NONE:
         return [
             MODEL_NOWHERE.found(f"the Hub has no model {name}, or shows it to nobody without a token", advise(name))
         ]

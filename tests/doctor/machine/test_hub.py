@@ -25,6 +25,8 @@ class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.partition("/api/models/")[2].partition("?")[0]
         known = {THERE: (200, {}), "someone/fails": (500, {}), "someone/gated": (403, {"X-Error-Code": "GatedRepo"})}
+        known[f"{THERE}/revision/v1"] = (200, {})
+        known[f"{THERE}/revision/v2"] = (404, {"X-Error-Code": "RevisionNotFound"})
         code, headers = known.get(name, (404, {"X-Error-Code": "RepoNotFound"}))
         body = json.dumps({"id": name, "_id": "1"}).encode()
         self.send_response(code)
@@ -71,6 +73,28 @@ def test_a_misspelt_model_is_an_error_that_names_the_one_that_was_meant(server: 
     assert "HF_TOKEN" in named(made, "someone/else").find("model", offline=False)["model.nowhere"].fix
 
 
+def test_a_revision_is_looked_up_with_its_model(server: None, made: Made) -> None:
+    made.write(f'[training]\nmodel = "{THERE}"\nrevision = "v1"')
+    assert made.find("model", offline=False)["model"].evidence == f"the Hub has {THERE}, revision v1"
+    made.write(f'[training]\nmodel = "{THERE}"\nrevision = "v2"')
+    found = made.find("model", offline=False)["model.nowhere"]
+    assert found.severity == "error" and "no revision v2" in found.evidence and "training.revision" in found.fix
+
+
+def test_another_revision_in_the_cache_is_not_the_one_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / f"models--{THERE.replace('/', '--')}"
+    for revision, commit in (("main", "a" * 40), ("v1", "b" * 40)):
+        (place / "snapshots" / commit).mkdir(parents=True)
+        (place / "refs").mkdir(exist_ok=True)
+        (place / "refs" / revision).write_text(commit)
+    (place / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert hub.absent_models(TrainingConfig(model=THERE)) == []
+    assert hub.absent_models(TrainingConfig(model=THERE, revision="v1")) == [THERE]
+
+
 def test_every_model_of_a_pool_is_looked_up(server: None, made: Made) -> None:
     made.write(f'[training]\nmodel = "auto"\npool = ["{THERE}", "coder", "someone/else"]')
     found = made.report("model", offline=False).findings
@@ -90,12 +114,12 @@ def test_a_hub_that_cannot_say_is_a_note(
 
 def test_a_hub_that_does_not_answer_is_waited_for_so_long(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "HUB_S", 0.01)
-    monkeypatch.setattr(hub, "ask_hub", lambda name: threading.Event().wait(60) or "")
+    monkeypatch.setattr(hub, "ask_hub", lambda *_: threading.Event().wait(60) or "")
     assert "no answer within" in named(made, THERE).find("model", offline=False)["model.unasked"].evidence
 
 
 def test_offline_nobody_is_asked_and_a_near_miss_is_told(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "ask_hub", lambda name: pytest.fail("asked"))
+    monkeypatch.setattr(hub, "ask_hub", lambda *_: pytest.fail("asked"))
     assert set(named(made, THERE).find("model")) == {"model"}
     assert set(named(made, NEAR).find("model")) == {"model"}
     found = named(made, NEAR.replace("Qwen3", "Qwem3")).find("model")["model.unasked"]
