@@ -66,10 +66,13 @@ async def check_clock(subject: Subject) -> list[Finding]:
 
 
 def judge_peers(skews: dict[str, float]) -> list[Finding]:
-    """Findings from peers' clocks minus ours, in seconds, by address: the median says whose fault it is."""
+    """Findings from peers' clocks minus ours, in seconds, by address: the median says whose fault it is.
+
+    Where their number is even ours is one among them, so that a clock is in the middle, and no mean of two that differ.
+    """
     if not skews:
         return []
-    middle = statistics.median(skews.values())
+    middle = statistics.median([*skews.values(), *[0.0] * (len(skews) % 2 == 0)])
     shown = ", ".join(f"{address}: {skew_s:+.2f} s" for address, skew_s in list(skews.items())[:4])
     found = [
         CLOCK_OF_PEER.found(f"{address} differs by {skew_s:+.2f} s, the median is {middle:+.2f} s")

@@ -69,6 +69,14 @@ def test_of_two_that_differ_the_median_decides() -> None:
     assert judge_peers({"a": 0.4}) == judge_peers({}) == []
 
 
+def test_of_two_peers_one_of_which_agrees_with_this_clock_the_other_is_wrong() -> None:
+    found = judge_peers({"a": 0.1, "b": 12.0})
+    assert [(each.id, "b differs by +12.00 s" in each.evidence) for each in found] == [("clock.peer", True)]
+    found = judge_peers({"a": 0.1, "b": 12.0, "c": 12.1, "d": 0.2})
+    assert [each.id for each in found] == ["clock.peer", "clock.peer"]
+    assert [each.id for each in judge_peers({"a": 12.0, "b": 12.1})] == ["clock.skew"]
+
+
 def test_records_of_the_coordinator_show_a_clock_that_is_behind(tmp_path: Path) -> None:
     made = Made(tmp_path)
     made.log(*(RoundAnnounced(round, 0, 1008.0, 1100.0) for round in range(3)), at=1000.0)
