@@ -42,7 +42,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 def check_names(text: str) -> None:
     """Look, before it is parsed, for names that would take much memory to read. Raises ValueError."""
     if found := _ENDLESS.search(text):
-        raise ValueError(f"a name has more than {PARTS_MAX} parts: {found[0][:40]}…")
+        raise ValueError(f"a name has more than {PARTS_MAX} parts: {found[0][:40]!r}…")
 
 
 def _check_depth(tables: dict[str, Any]) -> None:

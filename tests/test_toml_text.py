@@ -21,13 +21,15 @@ WAYS = {
     "quotes": f"{ENDLESS.replace('a', chr(34) + 'a.b' + chr(34))} = 1",
     "quotes in quotes": ".".join([r'"\""'] * 20_000) + " = 1",
     "other quotes": f"{ENDLESS.replace('a', chr(39) * 2)} = 1",
+    "what commands a terminal": f"{ENDLESS.replace('a', chr(34) + chr(27) + '[2J' + chr(34))} = 1",
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_name_of_thousands_of_parts_is_refused_before_it_is_read(way: str) -> None:
-    with pytest.raises(ValueError, match="parts"):
+    with pytest.raises(ValueError, match="parts") as caught:
         parse_toml(WAYS[way])
+    assert str(caught.value).isprintable()
 
 
 def test_the_refusal_takes_no_memory() -> None:

@@ -99,8 +99,12 @@ def find_questions(
 
 
 def _leads_elsewhere(named: object) -> bool:
-    """Whether an option `data`, whatever its kind makes of it, is a path out of the data directory, or hidden in it."""
-    return isinstance(named, str) and named != "" and (Path(named).name != named or named[0] in ".~")
+    """Whether an option `data`, whatever its kind makes of it, is a path out of the data directory, or hidden in it;
+    or lines that would stand in an error as if swarmd said them.
+    """
+    if not isinstance(named, str) or not named:
+        return False
+    return Path(named).name != named or named[0] in ".~" or not named.isprintable()
 
 
 def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:

