@@ -127,7 +127,7 @@ def _entries(incomplete: str) -> Iterator[tuple[Path, str]]:
             for _, entry in zip(range(ENTRIES_MAX), entries, strict=False):
                 if entry.name.startswith(tail) and (tail or not entry.name.startswith(".")):
                     yield Path(entry.path), before + entry.name
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: of a user who has no home, or whom there is not
         return
 
 

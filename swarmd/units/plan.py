@@ -82,14 +82,17 @@ class ServicePaths(msgspec.Struct, frozen=True):
 
 
 def find_place(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
-    """The usual place. Raises UnitError for a name that no instance can have."""
+    """The usual place. Raises UnitError for a name that no instance can have, or a user without a home."""
     if instance and not INSTANCE.fullmatch(instance):
         raise UnitError(
             f"{instance!r} is no name for an instance", "Use 1 to 24 small letters, digits and hyphens between them"
         )
     if not user:
         return ServicePaths(instance)
-    own = home or Path.home()
+    try:
+        own = home or Path.home()
+    except RuntimeError as error:
+        raise UnitError("a user's service lies in the home directory, and this user has none", "Set HOME") from error
     units, etc = own / ".config/systemd/user", own / ".config/swarmd"
     return ServicePaths(instance, True, units, etc, state=own / ".local/share")
 
@@ -98,8 +101,8 @@ def place_with(data: Path) -> ServicePaths | None:
     """The service that has its data there, if it is configured."""
     named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
     for user in (False, True) if named else ():
-        place = find_place((named and named[1]) or "", user)
-        with contextlib.suppress(OSError):  # root's, who asks is not
+        with contextlib.suppress(OSError, UnitError):  # root's, who asks is not; or of a user without a home
+            place = find_place((named and named[1]) or "", user)
             if place.data.resolve() == data.resolve() and place.config.is_file():
                 return place
     return None

@@ -117,6 +117,10 @@ def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return set(capsys.readouterr().out.replace('"', " ").replace("'", " ").split())
 
 
+def test_nothing_is_offered_of_a_user_whom_there_is_not() -> None:
+    assert list(completion.files("~nobody-is-called-so/")) == []
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize(
     ("words", "offered", "not_offered"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 import shutil
 import subprocess
@@ -11,11 +12,12 @@ import pytest
 
 from swarmd.config import WorkersConfig, load_config, parse_config
 from swarmd.daemon.service import STOP_SLACK_S
+from swarmd.doctor.node.service import places_of
 from swarmd.errors import ExitCode, UnitError
 from swarmd.units import ServicePaths, drift, find_place
 from swarmd.units import plan as planning
 from swarmd.units.files import Planned, mark, put, refuse_changed, state_of, unmark
-from swarmd.units.plan import credential_names, device_groups, needs_devices, plan, plan_config
+from swarmd.units.plan import credential_names, device_groups, needs_devices, place_with, plan, plan_config
 from swarmd.units.program import find_command, why_hidden
 from swarmd.units.settings import ABSENT, HARDENING
 from swarmd.units.writing import Form, failure_unit, node_unit, render, shipped
@@ -198,6 +200,18 @@ def test_a_users_service_gets_no_credentials(tmp_path: Path) -> None:
 def test_a_name_that_no_user_can_have_is_refused(name: str) -> None:
     with pytest.raises(UnitError, match="no name for an instance"):
         find_place(name)
+
+
+def test_who_has_no_home_has_no_service_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(UnitError, match="this user has none"):
+        find_place(user=True)
+    assert place_with(tmp_path / "swarmd") is None
+    assert list(places_of(tmp_path / "node.toml")) == []
 
 
 def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
-from swarmd.errors import SwarmdError
+from swarmd.errors import SwarmdError, UnitError
 from swarmd.units.plan import INSTANCE, ServicePaths, find_place
 from swarmd.units.reading import UnitDifference, drift
 
@@ -47,9 +48,10 @@ def places_of(config: Path) -> Iterator[ServicePaths]:
     for user in (False, True):
         names = ["", config.stem] if INSTANCE.fullmatch(config.stem) else [""]
         for name in names:
-            place = find_place(name, user)
-            if place.config.absolute() == config.absolute():
-                yield place
+            with contextlib.suppress(UnitError):  # this user has no home
+                place = find_place(name, user)
+                if place.config.absolute() == config.absolute():
+                    yield place
 
 
 def _compare(place: ServicePaths) -> list[Finding]:
