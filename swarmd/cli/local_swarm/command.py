@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from rich.live import Live
 from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
+from swarmd.cli.node.directory import held_alone
 from swarmd.errors import LocalSwarmFailed
 from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.worker.runtime import TimeSource
@@ -61,8 +62,28 @@ def local(
     if steps is not None:
         chosen["training.steps"] = steps
     swarm = LocalSwarm(directory, nodes)
-    swarm.refuse_running()
-    swarm.lay_out(rounds, chosen, trained)
+    with alone_in(directory):  # until its nodes have ended: another one would lay them out anew, or end their workers
+        swarm.refuse_running()
+        swarm.lay_out(rounds, chosen, trained)
+        _run(swarm, rounds, directory, svg)
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Keep others out of a directory, which is made, and goes again where nothing comes of it. Raises PathUnusable."""
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with held_alone(directory):
+            yield
+    finally:
+        if made:
+            with suppress(OSError):  # there is something in it
+                directory.rmdir()
+
+
+def _run(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
+    """Run the nodes until the rounds are over or a signal comes, and tell. Raises LocalSwarmFailed."""
     console = Console()
     with ending_signals() as ending:
         try:

@@ -49,6 +49,20 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 
 
+@contextmanager
+def held_alone(place: Path) -> Iterator[None]:
+    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise PathUnusable(f"another command is at work in {place}", "Wait until it has ended") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def put_private(path: Path, text: str) -> None:
     """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
     fresh = path.with_name(f".{path.name}.new")
@@ -81,16 +95,10 @@ class NodeDirectory:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with held_alone(self.root):
             yield
-        except BlockingIOError as error:
-            raise PathUnusable(f"another command is at work in {self.root}", "Wait until it has ended") from error
-        finally:
-            os.close(descriptor)
 
     def identity(self, given: Path | None = None) -> Identity:
         """The identity that was given or is there, else a new one."""

@@ -24,6 +24,7 @@ from swarmd.cli.local_swarm.command import (
 from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.node.directory import held_alone
 from swarmd.errors import ExitCode, LocalSwarmFailed
 from swarmd.observe.table import NodeRow
 
@@ -113,11 +114,21 @@ def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
     assert "free" in shown.err.split("it said last:")[1]
 
 
+def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one would write the configurations of nodes that start, and kill their workers at its end."""
+    with held_alone(tmp_path):
+        assert run_command(["local", "--nodes", "1", "--dir", str(tmp_path)]) == ExitCode.CANNOT_CREATE
+    assert f"another command is at work in {tmp_path}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_wrong_setting_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run_command(["local", "--dir", str(tmp_path), "--set", "training.stepz=1"])
     assert code == ExitCode.BAD_CONFIG
     assert "Did you mean training.steps?" in capsys.readouterr().err
     assert not (tmp_path / "node-1" / "daemon.log").exists()
+    assert run_command(["local", "--dir", str(tmp_path / "new"), "--kind", "nope"]) == ExitCode.BAD_CONFIG
+    assert not (tmp_path / "new").exists()
 
 
 def test_long_output_is_set_aside(daemon: DaemonProcess) -> None:
