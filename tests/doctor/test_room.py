@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,3 +37,19 @@ def test_what_the_node_has_already_is_not_asked_for_again(
     monkeypatch.setattr(disk, "_size_of", lambda path: path.stat().st_size if path.is_file() else 0)
     monkeypatch.setattr(disk, "INODES_MIN", 0)
     assert [each.id for each in disk.list_of_room(tmp_path, data, STORAGE, 0)] == found
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, list_directory = DataPaths(tmp_path), os.scandir
+    data.events.mkdir()
+    (data.checkpoints / "7").mkdir(parents=True)
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "7":
+            raise FileNotFoundError(path)
+        return list_directory(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(disk, "free_bytes", lambda place: 2 * BOUNDS)
+    monkeypatch.setattr(disk, "INODES_MIN", 0)
+    assert disk.list_of_room(tmp_path, data, STORAGE, 0) == []

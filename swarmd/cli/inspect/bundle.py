@@ -173,12 +173,14 @@ def _config(config: Config, cover: Redactor) -> bytes:
 
 
 def _files(place: Path) -> bytes:
-    """Names, sizes, modes and ages of all files: no contents."""
-    rows = []
-    for path in sorted(place.rglob("*")):
-        status = path.lstat()
-        rows.append([path.relative_to(place).as_posix(), status.st_size, oct(status.st_mode), int(status.st_mtime)])
-    return json.dumps(rows).encode()
+    """Names, sizes, modes and ages of all files: no contents. A node that runs may remove some meanwhile."""
+    rows: list[tuple[str, int, str, int]] = []
+    for directory, inner, names in os.walk(place):
+        for path in (Path(directory, name) for name in (*inner, *names)):
+            with contextlib.suppress(FileNotFoundError):
+                told = path.lstat()
+                rows.append((path.relative_to(place).as_posix(), told.st_size, oct(told.st_mode), int(told.st_mtime)))
+    return json.dumps(sorted(rows)).encode()
 
 
 def _findings(place: Path, config: Path | None) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import psutil
@@ -173,10 +174,9 @@ def _used(data: DataPaths) -> int:
 
 
 def _files_in(place: Path) -> Iterator[Path]:
-    for count, path in enumerate(place.rglob("*")):
-        if count >= FILES_COUNTED_MAX:
-            return
-        yield path
+    """Files and directories, those that a running node removes meanwhile left out."""
+    found = (Path(directory, name) for directory, inner, names in os.walk(place) for name in (*inner, *names))
+    return islice(found, FILES_COUNTED_MAX)
 
 
 def _size_of(path: Path) -> int:
