@@ -191,14 +191,15 @@ def spans_of(history: TrainingHistory, gap: float) -> list[tuple[int, int]]:
 
 
 def _window(histories: Sequence[TrainingHistory]) -> tuple[int, int]:
-    """Rounds from the first to the last that are shown: the trained ones, and skipped ones near them."""
+    """Rounds from the first to the last that are shown: the trained ones, and skips and restarts near them."""
     ends = [(history.rounds[0], history.rounds[-1]) for history in histories if history.rounds]
     trained = [row.round for both in ends for row in both] or [0]
     first, last = min(trained), max(trained)
     margin = max((last - first) // 2, SKIPS_BESIDE)
     skips = [skip for history in histories for skip in history.skips]
-    low = max(min([first, *(skip.first for skip in skips)]), first - margin)
-    return low, min(max([last, *(skip.last for skip in skips)]), last + margin)
+    restarts = [restart.round for history in histories for restart in history.restarts]
+    low = max(min([first, *restarts, *(skip.first for skip in skips)]), first - margin)
+    return low, min(max([last, *restarts, *(skip.last for skip in skips)]), last + margin)
 
 
 def labels_of(histories: Sequence[TrainingHistory]) -> list[str]:

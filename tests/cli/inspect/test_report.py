@@ -156,6 +156,12 @@ def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
     assert marks[">"] == [4.0] and marks["d"] == [6.0] and marks[7] == [1]
 
 
+def test_a_restart_in_the_round_that_is_open_is_within_the_picture() -> None:
+    one = msgspec.structs.replace(history(0), skips=(), restarts=(Restart(3, 0.0), Restart(10**6, 0.0)))
+    low, high = make_figure([one]).axes[2].get_xlim()
+    assert low < 0 and 3 < high < 20
+
+
 def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> None:
     late = msgspec.structs.replace(
         history(0),
