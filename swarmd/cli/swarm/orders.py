@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import msgspec
 import tomlkit
 import typer
 
+from swarmd.cli.node.directory import held_alone
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Endpoints, ManifestFile, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
@@ -126,8 +128,9 @@ def add_bootnode(
     check_bootnode(address)
     target = find_target(manifest)
     if target.manifest.chain is None:
-        bootnodes = tuple(dict.fromkeys((*target.manifest.bootnodes, address)))
-        _sign_again(target, msgspec.structs.replace(target.manifest, bootnodes=bootnodes))
+        with _held(manifest) as held:
+            bootnodes = tuple(dict.fromkeys((*held.manifest.bootnodes, address)))
+            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
@@ -151,10 +154,11 @@ def remove_bootnode(
 
     target = find_target(manifest)
     if target.manifest.chain is None:
-        bootnodes = tuple(known for known in target.manifest.bootnodes if known != address)
-        if not bootnodes:
-            raise ConfigError("this is the only bootnode: nobody could join any more", "Add another one first")
-        _sign_again(target, msgspec.structs.replace(target.manifest, bootnodes=bootnodes))
+        with _held(manifest) as held:
+            bootnodes = tuple(known for known in held.manifest.bootnodes if known != address)
+            if not bootnodes:
+                raise ConfigError("this is the only bootnode: nobody could join any more", "Add another one first")
+            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
@@ -230,7 +234,8 @@ def _change_members(
 
     target = find_target(path)
     if target.manifest.chain is None:
-        _change_manifest_members(target, added, removed, open)
+        with _held(path) as held:
+            _change_manifest_members(held, added, removed, open)
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
@@ -277,6 +282,15 @@ def _change_manifest_members(
 def _toml(members: tuple[str, ...]) -> str:
     """The section of a configuration that admits them."""
     return tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[Target]:
+    """A manifest that no other command changes meanwhile: of two, one would lose what the other one did."""
+    from swarmd.cli.chain_access import find_target
+
+    with held_alone(path.parent):
+        yield find_target(path)
 
 
 def _sign_again(target: Target, manifest: Manifest) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.chain.operator.transactions import Journal
+from swarmd.cli.node.directory import held_alone
 from swarmd.cli.swarm.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
@@ -240,6 +241,24 @@ def test_bootnodes_without_a_chain(shell: Shell) -> None:
     assert shell.manifest("a").bootnodes == (address,)
     assert "only bootnode" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "remove-bootnode", path, address)
     assert "is not the address" in shell.fails(ExitCode.BAD_DATA, "swarm", "add-bootnode", path, "/ip4/192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("close",),
+        ("allow", STRANGER),
+        ("add-bootnode", f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}"),
+        ("remove-bootnode", ""),
+    ],
+    ids=["close", "allow", "add-bootnode", "remove-bootnode"],
+)
+def test_a_manifest_is_changed_by_one_command_at_a_time(shell: Shell, change: tuple[str, ...]) -> None:
+    path = shell.root / "a" / "swarm.toml"
+    shell.well("swarm", "new", "a", "--dir", shell.root / "a")
+    with held_alone(path.parent):
+        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", change[0], path, *change[1:])
+    assert "another command is at work" in told
 
 
 def test_only_the_creator_changes_a_manifest(shell: Shell) -> None:
