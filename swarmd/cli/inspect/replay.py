@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -310,7 +311,7 @@ class Display:
             if word == "s":
                 typer.echo(msgspec.json.format(msgspec.json.encode(full(applied.after)), indent=2))
                 continue
-            if word.isdigit():
+            if re.fullmatch(r"[0-9]{1,18}", word):
                 self._until_seq = int(word)
             return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
+from swarmd.cli.inspect.replay import Display
 from swarmd.core.chart import GAPS, shipped_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
@@ -111,6 +113,14 @@ def test_steps_wait_for_the_operator_on_a_terminal(data: Path) -> None:
     assert stepping.returncode == ExitCode.OK
     assert [seq for seq in range(len(EVENTS)) if f"\n{seq:>8}  19" in "\n" + text] == [0, 1, 2, 3, 4]
     assert '"chart": "syncing"' in text
+
+
+@pytest.mark.parametrize("word", ["\u00b2", "9" * 5000], ids=["power", "long"])
+def test_a_word_that_is_no_event_goes_on_to_the_next(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{word}\nq\n"))
+    display = Display(steps=True, json=False)
+    answers = [display._ask(None), display._ask(None)]  # type: ignore[arg-type]
+    assert answers == [True, False]
 
 
 def test_verify_passes_and_says_how_much(data: Path, capsys) -> None:
