@@ -6,6 +6,8 @@
 ROUNDS ?= 8
 NODES  ?= 3
 DIR    ?= .swarmd
+# One word for the shell, whatever blanks it has; some shells leave it to us to say where ~ is.
+PLACE   = '$(patsubst ~/%,$(HOME)/%,$(DIR))'
 SEEDS  ?= 200
 HOSTILE_SEEDS ?= 2000
 STOPS  ?= 200
@@ -42,7 +44,7 @@ setup: ## make .venv with the locked versions (TORCH=cpu, TORCH=default)
 	@$(PYTHON) packaging/environment.py test --torch '$(TORCH)'
 
 run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
-	@trap : INT; $(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(DIR); code=$$?; \
+	@trap : INT; $(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(PLACE); code=$$?; \
 	  [ $$code -eq 130 ] || exit $$code  # 130: Ctrl-C, which is no error
 
 PHASES := programs setup contracts-setup check tests
@@ -154,7 +156,7 @@ lock: ## write what is installed into constraints.txt and into the extra `locked
 	@$(BIN)/python packaging/lock.py
 
 reset: ## forget the local swarm: its logs, checkpoints and identities
-	rm -rf $(DIR)
+	rm -rf $(PLACE)
 
 clean: ## remove caches and built files; .venv and the nodes' data stay
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -366,6 +366,10 @@ def main() -> int:
     except Failed as failed:
         print(failed, file=sys.stderr)
         return 1
+    except OSError as error:
+        where = error.filename or Path(".venv").absolute()
+        print(f"{where}: {error.strerror or error}: make room there, or make it writable", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nstopped; make goes on from here when it is called again", file=sys.stderr)
         return 130

@@ -58,9 +58,10 @@ choose_places() {
   if [ "$(id -u)" = 0 ]; then
     default_prefix=/opt/swarmd default_bin=/usr/local/bin
   else
-    default_prefix=$HOME/.local/share/swarmd default_bin=$HOME/.local/bin
+    default_prefix=${HOME:-}/.local/share/swarmd default_bin=${HOME:-}/.local/bin
   fi
   if [ -z "$prefix" ]; then
+    [ "$(id -u)" = 0 ] || [ -n "${HOME:-}" ] || fail "HOME is not set" "give a directory with --prefix"
     prefix=$default_prefix
     [ -n "$bin" ] || bin=$default_bin
   fi

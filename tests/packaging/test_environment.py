@@ -335,6 +335,18 @@ def test_an_old_python_comes_as_far_as_being_refused(
     assert "swarmd needs Python 3.11 or newer" in capsys.readouterr().err
 
 
+def test_a_checkout_that_cannot_be_written_is_one_line(
+    fresh: Checkout, environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fresh.root / ".venv").touch()
+    setup = environment.Setup
+    monkeypatch.setattr(environment, "Setup", lambda purpose, torch: setup(purpose, torch, fresh.root))
+    monkeypatch.setattr(sys, "argv", ["environment.py", "run"])
+    assert environment.main() == 1
+    told = capsys.readouterr().err
+    assert told.startswith(f"{fresh.root / '.venv'}") and told.count("\n") == 1
+
+
 def test_the_scripts_need_the_standard_library_alone() -> None:
     for script in SCRIPTS:
         tree = ast.parse((ROOT / "packaging" / script).read_text(encoding="utf-8"))

@@ -65,3 +65,12 @@ def test_the_compose_file_names_what_exists() -> None:
             assert place.startswith("./") or place in compose["volumes"]
     build = compose["services"]["first"]["build"]
     assert (PACKAGING / build["context"] / build["dockerfile"]).is_file()
+
+
+@pytest.mark.parametrize("target", ["reset", "run"])
+def test_make_takes_a_directory_whose_name_has_blanks(target: str) -> None:
+    """`make reset` would remove others."""
+    for given, meant in (("/tmp/my swarm", "/tmp/my swarm"), ("~/my swarm", "/elsewhere/my swarm")):
+        call = ["make", "-n", "-o", ".venv/.ready-run", target, f"DIR={given}", "HOME=/elsewhere"]
+        done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+        assert f"'{meant}'" in done.stdout and done.stdout.count("swarm'") == 1

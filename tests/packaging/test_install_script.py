@@ -135,6 +135,15 @@ def test_a_command_of_somebody_else_is_left_alone(machine: Machine) -> None:
     expect_refusal(done, machine, f"{machine.place}/swarmd is there", "remove it")
 
 
+def test_who_has_no_home_is_asked_for_a_place(machine: Machine) -> None:
+    somebody = machine.place / "bin" / "id"
+    somebody.parent.mkdir()
+    somebody.write_text("#!/bin/sh\necho 1000  # not root, which installs into /opt\n")
+    somebody.chmod(0o755)
+    done = machine.install("--yes", HOME="", PATH=f"{somebody.parent}:{os.environ['PATH']}")
+    expect_refusal(done, machine, "HOME is not set", "give a directory with --prefix")
+
+
 @pytest.mark.timeout(900)
 def test_packages_that_cannot_be_had_end_with_the_fix(machine: Machine) -> None:
     shutil.rmtree(machine.wheels)
