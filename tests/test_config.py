@@ -59,6 +59,8 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (ON_CHAIN + "shards = 12", "chain.shards: Invalid enum value 12"),
         (COORDINATOR + '[round]\nbehind = "panic"', "round.behind: Invalid enum value 'panic'"),
         ('role = "coordinator"\n[swarm]\nid = "a b"', "swarm.id"),
+        ('role = "coordinator"\n[swarm]\nid = "a\\n"', "swarm.id: Expected `str` matching"),
+        (ON_CHAIN.replace('a1"', 'a1\\n"') + "shards = 0", "chain.contract: Expected `str` matching"),
         ('role = "boss"\n[swarm]\nid = "s"', "role: Invalid enum value 'boss'"),
         ('role = "coordinator"', "missing required field `swarm`"),
     ],

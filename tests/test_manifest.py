@@ -374,6 +374,7 @@ TEXT = render_manifest(signed())
         ('membership = "open"', 'membership = "closed"', "membership", ""),
         ("members = []", 'members = ["a"' + ', "a"' * 600 + "]", "members", ""),
         ('value = "', 'value = "zz', "signature.value", ""),
+        ('model = "embedded"', 'model = "embedded\\n"', "recipe.model", ""),
         ("created_at = ", "created_at = 999", "created_at", ""),
     ],
 )
