@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +29,13 @@ PORT_TAKEN = FindingKind(
     "A port is taken",
     "The node cannot listen there: its network worker ends with code 78.",
     "Stop what listens there, or choose another port",
+)
+PORT_ELSEWHERE = FindingKind(
+    "ports.address",
+    "error",
+    "This machine has no such address",
+    "Nothing can listen there, so nobody reaches the node at it. Behind a router the public address is the router's.",
+    "Listen on 0.0.0.0 or on an address of this machine; the one that others use belongs into dht.announce",
 )
 PORT_PRIVILEGED = FindingKind(
     "ports.privileged",
@@ -86,6 +96,9 @@ def _examine(key: str, address: str, own: str) -> Iterator[Finding]:
     if port < first_free_for_all() and os.geteuid() != 0:
         yield PORT_PRIVILEGED.found(f"{key}: port {port}, the first for everybody is {first_free_for_all()}")
         return
+    if is_elsewhere(address):
+        yield PORT_ELSEWHERE.found(f"{key}: {address} is of no interface of this machine")
+        return
     if is_free(address):
         return
     pids = holders_of(port)
@@ -94,6 +107,21 @@ def _examine(key: str, address: str, own: str) -> Iterator[Finding]:
     who = ", ".join(_described(pid) for pid in pids) or "a process of another user"
     fix = f"Stop it (`ss -ltnp sport = :{port}` shows it), or choose another port in {key}"
     yield PORT_TAKEN.found(f"{key}: port {port} is taken by {who}", fix)
+
+
+def is_elsewhere(address: str) -> bool:
+    """Whether no interface of this machine has a multiaddr's IP address; of a name that is not asked."""
+    host, _ = tcp_place(address) or ("", 0)
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    except ValueError:
+        return False
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError as error:
+        return error.errno == errno.EADDRNOTAVAIL
+    return False
 
 
 def first_free_for_all() -> int:

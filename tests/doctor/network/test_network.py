@@ -143,6 +143,14 @@ def test_a_taken_port(tmp_path: Path, table: str, key: str) -> None:
     assert "ports.taken" not in made.find("ports")
 
 
+@pytest.mark.parametrize("address", ["/ip4/198.51.100.9/tcp/38331", "/ip6/2001:db8::9/tcp/38331"], ids=["ip4", "ip6"])
+def test_an_address_of_another_machine(tmp_path: Path, address: str) -> None:
+    made = Made(tmp_path)
+    made.write(f'[dht]\nlisten = ["{address}"]')
+    found = made.find("ports")["ports.address"]
+    assert found.severity == "error" and address in found.evidence and "dht.announce" in found.fix
+
+
 def test_a_coordinator_without_a_fixed_port(tmp_path: Path) -> None:
     made = Made(tmp_path)
     assert made_ids(made, "ports") == {"ports.changing": "warning"}
