@@ -159,7 +159,7 @@ def bootstrap_hosts(config: Config, offline: bool) -> list[str]:
             hosts += [
                 str(row[4][0]) for row in socket.getaddrinfo(place[0], place[1], type=socket.SOCK_STREAM, flags=flags)
             ]
-        except OSError:
+        except (OSError, UnicodeError):  # UnicodeError: a name that no name server takes
             continue  # the check of the bootstrap nodes says so
     return hosts
 
@@ -221,7 +221,7 @@ async def _dial(address: str) -> str:
             _, writer = await asyncio.open_connection(*place)
     except TimeoutError:
         return f"no answer within {DIAL_S:g} s"
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         return "unknown"
     except OSError as error:
         return error.strerror or str(error)

@@ -76,6 +76,8 @@ async def _try_tcp(address: str) -> DialResult:
         )
     except OSError as error:
         return DialResult(address, tcp=False, reason=_word_for(error))
+    except UnicodeError:
+        return DialResult(address, tcp=False, reason="no host can have such a name")
     writer.close()
     return DialResult(address, tcp=True)
 

@@ -151,6 +151,15 @@ def test_an_address_of_another_machine(tmp_path: Path, address: str) -> None:
     assert found.severity == "error" and address in found.evidence and "dht.announce" in found.fix
 
 
+@pytest.mark.parametrize("name", ["a" * 64, "a..b"], ids=["long", "empty"])
+def test_a_name_that_no_host_can_have(tmp_path: Path, name: str) -> None:
+    bootstrap = f"/dns4/{name}/tcp/1/p2p/{ELSEWHERE}"
+    made = follower(tmp_path, [bootstrap], f'announce = ["/dns4/{name}/tcp/1"]')
+    assert made_ids(made, "announce", offline=False) == {"announce.name": "warning"}
+    assert made_ids(made, "bootstrap", offline=False) == {"bootstrap.none": "error"}
+    assert "announce" in made_ids(follower(tmp_path / "other", [bootstrap]), "announce")
+
+
 def test_a_coordinator_without_a_fixed_port(tmp_path: Path) -> None:
     made = Made(tmp_path)
     assert made_ids(made, "ports") == {"ports.changing": "warning"}
