@@ -25,7 +25,7 @@ def read_toml(path: Path) -> str:
     content = read_start(path, TEXT_BYTES_MAX + 1)
     if len(content) > TEXT_BYTES_MAX:
         raise ValueError(f"it has more than {TEXT_BYTES_MAX} bytes")
-    return content.decode("utf-8").replace("\r\n", "\n")
+    return content.decode("utf-8-sig").replace("\r\n", "\n")  # editors of other systems begin with a mark
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -64,6 +64,12 @@ def test_short_names_in_each_other_are_no_way_around_the_bounds() -> None:
         parse_toml(f"{name} = {{{name} = {{{name} = 1}}}}")
 
 
+def test_a_file_of_another_system_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mark.toml"
+    file.write_bytes(b"\xef\xbb\xbfa = 1\r\n")
+    assert parse_toml(read_toml(file)) == {"a": 1}
+
+
 def test_a_file_without_an_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="it is a device"):
         read_toml(Path("/dev/zero"))
