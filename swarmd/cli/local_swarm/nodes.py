@@ -181,14 +181,17 @@ def _trouble(status: Status) -> str:
 
 
 def read_history(events: Path) -> tuple[TrainedRound, ...]:
-    """Reward and held-out accuracy by round, as the event log has them; stages of a round are averaged."""
-    stages: dict[int, list[StageTrained]] = {}
+    """Reward and held-out accuracy by round, as the event log has them; stages of a round are averaged.
+
+    A stage that is told twice, as after a crash, counts once, as it was told last.
+    """
+    rounds: dict[int, dict[int, StageTrained]] = {}
     if events.is_dir():
         for commit in read_commits(events):
             for event in commit.events:
                 if isinstance(event, StageTrained):
-                    stages.setdefault(event.round, []).append(event)
-    return tuple(_trained(round, results) for round, results in sorted(stages.items()))
+                    rounds.setdefault(event.round, {})[event.stage] = event
+    return tuple(_trained(round, [told[stage] for stage in sorted(told)]) for round, told in sorted(rounds.items()))
 
 
 def _trained(round: int, results: list[StageTrained]) -> TrainedRound:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli.local_swarm.layout import lay_out, node_places, parse_setting, peer_of, rounds_run
+from swarmd.cli.local_swarm.nodes import read_history
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.errors import ConfigError, ModelError, SwarmdError, SwarmError
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import configs_directory
+from tests.core.story import trained
 
 
 def test_the_nodes_find_each_other(tmp_path: Path) -> None:
@@ -78,6 +80,15 @@ def test_a_log_tells_how_many_rounds_were_run(tmp_path: Path) -> None:
     with EventLog.open(place.paths.events, "peer-c", "run", 1 << 20, 1 << 30) as log:
         log.append(1.0, [NodeStarted(settings, "run")], b"")
     assert rounds_run(place) == 0
+
+
+def test_a_stage_that_is_told_twice_counts_once(tmp_path: Path) -> None:
+    told = [trained(0, 1, 0.2), trained(0, 0, 0.5), trained(0, 1, 0.3), trained(1, 0, 0.9)]
+    with EventLog.open(tmp_path / "events", "peer-c", "run", 1 << 20, 1 << 30) as log:
+        log.append(1.0, told, b"")
+    first, second = read_history(tmp_path / "events")
+    assert (first.stages, first.reward) == (((0, 0.5), (1, 0.3)), 0.4)
+    assert (second.round, second.reward) == (1, 0.9)
 
 
 def test_settings_reach_every_node_and_comments_stay(tmp_path: Path) -> None:
