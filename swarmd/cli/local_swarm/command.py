@@ -23,7 +23,7 @@ from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
 from swarmd.cli.node.directory import held_alone
-from swarmd.errors import LocalSwarmFailed
+from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.worker.runtime import TimeSource
 
@@ -61,6 +61,8 @@ def local(
     chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
     if steps is not None:
         chosen["training.steps"] = steps
+    if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
+        raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
     swarm = LocalSwarm(directory, nodes)
     with alone_in(directory):  # until its nodes have ended: another one would lay them out anew, or end their workers
         swarm.refuse_running()

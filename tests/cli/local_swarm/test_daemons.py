@@ -122,6 +122,14 @@ def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, capsys: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_picture_that_has_no_place_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not at the end of all rounds, when it would be lost."""
+    picture = tmp_path / "none" / "run.svg"
+    assert run_command(["local", "--dir", str(tmp_path / "swarm"), "--out", str(picture)]) == ExitCode.CANNOT_CREATE
+    assert f"{picture} cannot be written" in capsys.readouterr().err
+    assert not (tmp_path / "swarm").exists()
+
+
 def test_a_wrong_setting_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = run_command(["local", "--dir", str(tmp_path), "--set", "training.stepz=1"])
     assert code == ExitCode.BAD_CONFIG
