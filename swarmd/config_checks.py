@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from swarmd.bounds import WORD_MAX, WORD_MIN
 from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.errors import ConfigError
 
@@ -33,6 +34,9 @@ def check_together(config: Config, origin: str) -> None:
         _check_chain_shards(config.chain, config.dht.protocol, origin)
     _check_training(config.training, origin)
     _check_staleness(config.training, config.swarm.stages, origin)
+    _check_numbers(config.swarm.options, "swarm.options", origin)
+    for index, task in enumerate(config.swarm.tasks):
+        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
 
 
 def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None:
@@ -43,6 +47,18 @@ def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
+
+
+def _check_numbers(value: Any, key: str, origin: str) -> None:
+    """Raise ConfigError for an integer that no worker can be told, in settings whose types only a kind knows."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(inner, f"{key}.{name}", origin)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_numbers(inner, key, origin)
+    elif isinstance(value, int) and not WORD_MIN <= value <= WORD_MAX:
+        raise ConfigError(f"{origin}: {key}: an integer of more than 64 bits", "Write a smaller one")
 
 
 def _check_training(training: TrainingConfig, origin: str) -> None:
