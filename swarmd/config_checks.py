@@ -32,6 +32,8 @@ def check_together(config: Config, origin: str) -> None:
     if config.chain is not None:
         _check_chain(config.chain, origin)
         _check_chain_shards(config.chain, config.dht.protocol, origin)
+    if not legacy:
+        check_name(config.name, f"{origin}: name")
     _check_training(config.training, origin)
     _check_staleness(config.training, config.swarm.stages, origin)
     _check_numbers(config.swarm.options, "swarm.options", origin)
@@ -46,6 +48,15 @@ def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None
             f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
+        )
+
+
+def check_name(name: str, key: str) -> None:
+    """Raise ConfigError for a name with which no peer takes a membership; `key` is where it was given, for people."""
+    if not name.isprintable():
+        raise ConfigError(
+            f"{key}: {name!r} has characters that cannot be printed, and peers refuse it",
+            "Leave out line breaks, control characters and what joins emoji",
         )
 
 

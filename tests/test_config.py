@@ -83,6 +83,7 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
+        ('name = "a\\tb"\n' + COORDINATOR, "name: 'a\\tb' has characters that cannot be printed, and peers refuse it"),
         (COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]", "swarm.options.a.b: an integer of more than 64 bits"),
         (COORDINATOR + f'tasks = [{{name = "t", config = {{n = {-(2**63) - 1}}}}}]', "swarm.tasks[0].config.n: an"),
     ],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import typer
 
 from swarmd.cli.swarm.new import CREATOR
+from swarmd.config_checks import check_name
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.http_server import is_loopback, parse_listen
@@ -142,6 +143,7 @@ class Answers(NamedTuple):
     def _check(self) -> None:
         if self.device not in DEVICES:
             raise ConfigError(f"there is no device {self.device!r}", f"Choose one of {', '.join(DEVICES)}")
+        check_name(self.name or "", "--name")
         if self.announce and not is_address(self.announce):
             raise ConfigError(f"{self.announce!r} is no address", "Write for example /ip4/192.0.2.1/tcp/38331")
         if self.hub_repo:

@@ -15,6 +15,7 @@ from swarmd.cli.node.directory import NodeDirectory, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.swarm.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig
+from swarmd.config_checks import check_name
 from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.foreign_name import known_name
@@ -124,6 +125,7 @@ def join(
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
     check_kind(_swarm_of(manifest))
+    check_name(wishes.name, "--name")
     for address in (*wishes.listen, *wishes.announce):
         if not is_address(address):
             raise ConfigError(f"{address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")

@@ -114,6 +114,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
         (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
         (["--announce", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
         (["--hub-repo", "name"], ExitCode.BAD_CONFIG, "'name' is no repository"),
+        (["--name", "a\u200db"], ExitCode.BAD_CONFIG, "--name: 'a\\u200db' has characters that cannot be printed"),
         (["--hub-repo", "a b/c"], ExitCode.BAD_CONFIG, "'a b/c' is no repository"),
         (["--web", "8800"], ExitCode.BAD_CONFIG, "--web '8800' is no HOST:PORT"),
         (["--web", "0.0.0.0:8800"], ExitCode.BAD_CONFIG, "other machines could reach the page"),

@@ -138,6 +138,12 @@ def test_what_is_no_address_makes_nothing(shell: Shell, manifest: Path, option: 
     assert not (shell.root / "b").exists()
 
 
+def test_a_name_that_peers_refuse_makes_nothing(shell: Shell, manifest: Path) -> None:
+    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", "--name", "bob\x1b[2J")
+    assert "--name: 'bob\\x1b[2J' has characters that cannot be printed" in told
+    assert not (shell.root / "b").exists()
+
+
 def test_an_altered_manifest_makes_nothing(shell: Shell, manifest: Path) -> None:
     manifest.write_text(manifest.read_text().replace('name = "Digits"', 'name = "Digest"'))
     told = shell.fails(ExitCode.BAD_DATA, "join", manifest, "--dir", shell.root / "b")
