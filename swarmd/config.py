@@ -30,6 +30,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1, le=INTEGER_MAX)]
 Address = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-fA-F]{40}\Z")]
 OptionalAddress = Annotated[str, msgspec.Meta(pattern=r"^(0x[0-9a-fA-F]{40})?\Z")]
 Revision = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,127})?\Z")]
+InvitationText = Annotated[str, msgspec.Meta(max_length=400, pattern=r"^[A-Za-z0-9_=-]*\Z")]
 ChainShards = Literal[0, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z")]
@@ -87,7 +88,7 @@ class DhtConfig(Section, frozen=True):
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
     admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
-    invitation: Annotated[str, msgspec.Meta(max_length=400)] = ""  # this node's own, as `swarmd swarm invite` prints it
+    invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
     protocol: AtLeastOne = 1  # oldest version of the protocol that members may speak
     records: Literal["signed", "legacy"] = "signed"  # legacy: the wire format of RL Swarm v0.4, unsigned
     identity: str = "identity.key"  # relative to the data directory

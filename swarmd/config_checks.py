@@ -11,6 +11,7 @@ from swarmd.errors import ConfigError
 if TYPE_CHECKING:
     from swarmd.config import ChainConfig, Config, TrainingConfig
 
+RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
 LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 
 
@@ -34,6 +35,7 @@ def check_together(config: Config, origin: str) -> None:
         _check_chain_shards(config.chain, config.dht.protocol, origin)
     if not legacy:
         check_name(config.name, f"{origin}: name")
+        _check_lives(config.dht.record_s, origin)
     _check_training(config.training, origin)
     _check_staleness(config.training, config.swarm.stages, origin)
     _check_numbers(config.swarm.options, "swarm.options", origin)
@@ -48,6 +50,14 @@ def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None
             f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
+        )
+
+
+def _check_lives(record_s: float, origin: str) -> None:
+    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
+        raise ConfigError(
+            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
         )
 
 

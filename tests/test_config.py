@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from swarmd import config_checks
 from swarmd.config import Config, decode, encode, load_config, parse_config
+from swarmd.dht.session import RECORD_MIN_S
+from swarmd.dht.wire.records import TTL_MAX_S
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.settings import settings_of, takes_weights
 
@@ -55,6 +58,7 @@ def test_an_unknown_key_is_named_with_the_nearest(text: str, key: str, fix: str)
         (COORDINATOR + "[round]\ntrain_s = inf", "round.train_s: Expected `float` <= 1000000000.0"),
         (COORDINATOR + "[training]\nbeta = nan", "training.beta: Expected `float` >= 0.0"),
         (COORDINATOR + '[training]\nweights_from = ["anybody"]', "training.weights_from[0]: Expected `str` matching"),
+        (COORDINATOR + '[dht]\ninvitation = "two words"', "dht.invitation: Expected `str` matching"),
         (COORDINATOR + "[coordinator]\nquorum = 1.5", "coordinator.quorum: Expected `float` <= 1.0"),
         (ON_CHAIN + "shards = 12", "chain.shards: Invalid enum value 12"),
         (COORDINATOR + '[round]\nbehind = "panic"', "round.behind: Invalid enum value 'panic'"),
@@ -83,6 +87,8 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
+        (COORDINATOR + "[dht]\nrecord_s = 4000.0", "dht.record_s is 4000, it must lie between 5 and 3600"),
+        (COORDINATOR + "[dht]\nrecord_s = 1.0", "dht.record_s is 1, it must lie"),
         ('name = "a\\tb"\n' + COORDINATOR, "name: 'a\\tb' has characters that cannot be printed, and peers refuse it"),
         (COORDINATOR + f"[swarm.options]\na = [{{b = {2**64}}}]", "swarm.options.a.b: an integer of more than 64 bits"),
         (COORDINATOR + f'tasks = [{{name = "t", config = {{n = {-(2**63) - 1}}}}}]', "swarm.tasks[0].config.n: an"),
@@ -95,6 +101,10 @@ def test_values_that_do_not_go_together(text: str, told: str) -> None:
 @pytest.mark.parametrize("others", ["stages = 3\n[training]", "[training]\npeer_questions = 0"])
 def test_no_round_may_pass_where_rounds_have_stages_or_nothing_is_taken(others: str) -> None:
     assert parse_config(COORDINATOR + f"{others}\nstaleness_rounds = 0", "node.toml").training.staleness_rounds == 0
+
+
+def test_the_lives_of_records_that_are_valid_are_those_that_peers_take() -> None:
+    assert (config_checks.RECORD_MIN_S, config_checks.RECORD_MAX_S) == (RECORD_MIN_S, TTL_MAX_S)
 
 
 def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
