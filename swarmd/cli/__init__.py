@@ -257,8 +257,7 @@ def run_command(args: Sequence[str]) -> int:
         for note in notes:
             say(f"note: {note}")
         outcome = get_command(app).main(renewed or ["--help"], prog_name="swarmd", standalone_mode=False)
-        if sys.stdout is not None:  # as `>&-` has it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except SwarmdError as error:
         tell_error(error.message, error.fix)
         return error.exit_code
@@ -284,8 +283,6 @@ def tell_error(message: str, fix: str = "") -> None:
 
 def say(line: str) -> None:
     """Print on stderr. Where nobody reads that any more the exit code still says how it ended."""
-    if sys.stderr is None:
-        return
     try:
         print(line, file=sys.stderr)
     except OSError:
@@ -326,14 +323,25 @@ def close_stdout() -> int:
     return ExitCode.FAILURE
 
 
-def drop(stream: TextIO | None) -> None:
+def drop(stream: TextIO) -> None:
     """What is printed from here on, and what the stream still holds, goes nowhere: at its end Python writes that."""
-    if stream is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def fill_streams() -> None:
+    """Put empty streams in the place of closed ones, as `<&-` has them: the next file opened would take the number of
+    one, and be what is read or printed into.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free is that of the stream
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w"))
 
 
 def main() -> None:
     """Entry point of the `swarmd` script."""
+    fill_streams()
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that lacks a letter, or a path that is no text
     sys.exit(run_command(sys.argv[1:]))

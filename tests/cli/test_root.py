@@ -211,6 +211,8 @@ def test_output_that_has_no_room_is_one_line(verb: str) -> None:
 def test_closed_streams_change_no_exit_code(tmp_path: Path) -> None:
     assert in_shell("{} config show >&-").returncode == ExitCode.OK
     absent = shlex.quote(str(tmp_path / "absent"))
+    without_key = in_shell(f"{{}} account import {absent} <&-")
+    assert without_key.returncode == ExitCode.BAD_DATA and "no key on standard input" in without_key.stderr
     for streams in ("2>&-", ">&- 2>&-", "2>/dev/full"):
         ended = in_shell(f"{{}} config check {absent} {streams}")
         assert (ended.returncode, ended.stdout, ended.stderr) == (ExitCode.NO_INPUT, "", ""), streams
