@@ -134,13 +134,19 @@ def create_keystore(path: Path, passphrase: str, work: int | None = None) -> Loc
 
 def import_key(path: Path, key: str, passphrase: str, work: int | None = None) -> LocalAccount:
     """The account of a key (64 hex digits) in a new file. Raises KeystoreError as `create_keystore` does."""
+    account = account_of(key)
+    _store(path, account, passphrase, work)
+    return account
+
+
+def account_of(key: str) -> LocalAccount:
+    """The account of a key, in memory only. Raises KeystoreDamaged for what is none."""
     if not re.fullmatch(r"(0x)?[0-9a-fA-F]{64}", key):
         raise KeystoreDamaged("this is no private key: 64 hex digits expected")
     try:
         account: LocalAccount = Account.from_key(key)
     except Exception:  # whatever the libraries raise may hold the key
         raise KeystoreDamaged("this is no private key: the number is out of range") from None
-    _store(path, account, passphrase, work)
     return account
 
 

@@ -47,6 +47,7 @@ def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
 
     _refuse_existing(path)
     key = _take_key()
+    keystore.account_of(key)  # before a passphrase is made for it
     typer.echo(keystore.import_key(path, key, _new_passphrase(passphrase_file)).address)
 
 

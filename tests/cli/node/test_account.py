@@ -106,6 +106,8 @@ def test_import_refuses_what_is_no_key(tmp_path: Path, given: str) -> None:
     assert "key" in done.stderr
     assert not given or given not in done.stderr
     assert not (tmp_path / "a.json").exists()
+    again = run("import", tmp_path / "a.json", "--passphrase-file", tmp_path / "new", given=given)
+    assert again.returncode == ExitCode.BAD_DATA and not (tmp_path / "new").exists()
 
 
 def test_import_takes_no_key_from_the_command_line(tmp_path: Path) -> None:
