@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -112,6 +113,11 @@ class DataPaths(msgspec.Struct, frozen=True):
     def control(self) -> Path:
         """The daemon's own socket, for `swarmd status`."""
         return self.root / "run" / "control.sock"
+
+
+def quoted(path: Path | str) -> str:
+    """A path as one word of a shell, for a command that people are told to run."""
+    return shlex.quote(str(path))
 
 
 def configs_directory() -> Path:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from swarmd.config import load_config
 from swarmd.errors import NeverStarted, NotFoundError
 from swarmd.eventlog.segment import find_log
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 
 CONFIG = "config.toml"
 DEFAULT = Path("data")
@@ -30,10 +30,10 @@ class Located(NamedTuple):
     def next_command(self) -> str:
         """What starts a node that never ran."""
         if self.config is None:
-            return f"swarmd run --config FILE --data {self.data}"
+            return f"swarmd run --config FILE --data {quoted(self.data)}"
         if self.config.name != CONFIG:
-            return f"swarmd run --config {self.config}"
-        return f"swarmd run {self.config.parent}"
+            return f"swarmd run --config {quoted(self.config)}"
+        return f"swarmd run {quoted(self.config.parent)}"
 
 
 def locate(directory: Path | None, config: Path | None = None) -> Located:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,15 @@ def test_a_log_that_is_not_there_is_told_with_the_next_command(shell: Shell, mad
         locate.log_of(None)
     with pytest.raises(NotFoundError, match="no node in nowhere"):
         locate.log_of(Path("nowhere"))
+
+
+def test_what_starts_a_node_can_be_pasted_though_its_path_has_blanks(shell: Shell) -> None:
+    node = shell.root / "my node's"
+    shown = shell.well("init", "--dir", node, "--yes", "--no-examine")
+    started = shlex.join(["swarmd", "run", str(node)])
+    assert f"`{started}`" in shell.fails(ExitCode.NEVER_STARTED, "explain", node)
+    assert shlex.join(["swarmd", "run", "--config", str(node / "config.toml")]) in shown
+    assert shlex.join(["swarmd", "doctor", str(node)]) in shown
 
 
 READERS = (

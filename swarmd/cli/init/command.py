@@ -18,6 +18,7 @@ from swarmd.cli.init.answers import TOKEN_NAME, Answers, Asker
 from swarmd.cli.node.directory import CONFIG, NodeDirectory, put_private
 from swarmd.config import load_config
 from swarmd.errors import ExitCode
+from swarmd.paths import quoted
 
 if TYPE_CHECKING:
     from swarmd.cli.init.profiles import ProfileFit
@@ -231,9 +232,9 @@ def finish(root: Path, examine: bool) -> int:
     path = root / CONFIG
     check(path, elsewhere=True)  # the doctor says what is to be downloaded
     code = _examine(path) if examine else 0
-    typer.echo(f"\nrun it now:          swarmd run --config {path}")
-    typer.echo(f"or as a service:     swarmd service install --config {path}")
-    typer.echo(f"look at it any time: swarmd doctor {root}")
+    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
+    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
+    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
     return code
 
 

@@ -17,7 +17,7 @@ import typer
 from swarmd.cli.locate import CONFIG
 from swarmd.cli.options import NodeDir
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 
 if TYPE_CHECKING:
     from swarmd.config import Config
@@ -72,7 +72,7 @@ def bundle(
     target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
     typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
-    typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {target.name} --to DIR")
+    typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")
 
 
 def find_config(place: Path) -> Path | None:
@@ -108,9 +108,10 @@ def _open(file: Path, to: Path | None) -> None:
     made = open_bundle(file, to, _progress)
     typer.echo(f"{to}: {made.next_seq - made.first_seq} events of {made.peer} in swarm {made.swarm}")
     typer.echo("the log folds to the very state that it had where it was made")
+    place = quoted(to)
     for note in made.notes:
         typer.echo(f"note: {note}")
-    typer.echo(f"look further with: swarmd explain {to} · swarmd replay {to} · swarmd replay --web {to}")
+    typer.echo(f"look further with: swarmd explain {place} · swarmd replay {place} · swarmd replay --web {place}")
 
 
 def _progress(what: str) -> None:

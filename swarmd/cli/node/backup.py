@@ -70,7 +70,7 @@ def make(
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
     from swarmd.backup.create import BackupPlan, make_backup
     from swarmd.cli.node.passphrase import take_passphrase
-    from swarmd.paths import DataPaths
+    from swarmd.paths import DataPaths, quoted
 
     node, out = _read_places(places, config)
     directory = node.data
@@ -88,7 +88,7 @@ def make(
         _note(key, manifest, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
-        typer.echo(f"swarmd restore {out.name} DIR --moved")
+        typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
 
 
 def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path]:

@@ -17,7 +17,7 @@ from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
 from swarmd.eventlog.files import remove_left, sync_directory
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -44,7 +44,8 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     from swarmd.chain.keystore import load_passphrase, read_keystore
 
     if not keystore.exists():
-        raise NotFoundError(f"there is no keystore {keystore}", f"Make one with `swarmd account new {keystore}`")
+        fix = f"Make one with `swarmd account new {quoted(keystore)}`"
+        raise NotFoundError(f"there is no keystore {keystore}", fix)
     secret = passphrase or passphrase_beside(keystore)
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 

@@ -22,7 +22,7 @@ from swarmd.dht.identity.identity import (
     write_private,
 )
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import read_start
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _note_name(path: Path, peer: str, name: str) -> None:
     try:
         note_name(path, peer, name)
     except OSError as error:
-        _warn(f"`swarmd join --identity {path}` will not know this name: {error.filename}: {error.strerror}")
+        _warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
 
 
 def _words_of(source: Path, names: Path | None) -> Words | None:

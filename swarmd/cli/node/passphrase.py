@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
+from swarmd.paths import quoted
 
 FILE_BYTES_MAX = 4096
 
@@ -37,7 +38,8 @@ def _read_file(path: Path) -> str:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             if stat.S_ISREG(mode) and mode & 0o077:
-                raise IdentityError(f"the passphrase file {path} may be read by others", f"Run `chmod 600 {path}`")
+                fix = f"Run `chmod 600 {quoted(path)}`"
+                raise IdentityError(f"the passphrase file {path} may be read by others", fix)
             return _line_in(file.read(FILE_BYTES_MAX + 1), path)
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no passphrase file {path}") from error

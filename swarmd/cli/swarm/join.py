@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -32,6 +31,7 @@ from swarmd.manifest import (
     recipe_of,
 )
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
+from swarmd.paths import quoted
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
@@ -120,7 +120,7 @@ def join(
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
-    typer.echo(f"\nnext:  swarmd run --config {shlex.quote(str(node.config))}")
+    typer.echo(f"\nnext:  swarmd run --config {quoted(node.config)}")
 
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
@@ -242,7 +242,7 @@ def _check_invited(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
 
 def _say_closed(wishes: JoinOptions, peer: str) -> None:
     typer.echo("note: this node is not on the swarm's allow-list yet. The swarm's creator must run")
-    typer.echo(f"    swarmd swarm allow {shlex.quote(wishes.path.name)} {peer}")
+    typer.echo(f"    swarmd swarm allow {quoted(wishes.path.name)} {peer}")
 
 
 # --- the chain ---

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shlex
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -36,6 +35,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.manifest.form import FORMAT, OWN_OPTIONS, UINT32_MAX
+from swarmd.paths import quoted
 from swarmd.swarms.registry import check_kind, find_kind, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
@@ -374,7 +374,7 @@ def _on_chain(node: NodeDirectory, wishes: NewSwarmOptions, choice: NodeChoice, 
 def _say_next(node: NodeDirectory, manifest: Manifest) -> None:
     typer.echo("")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
-    typer.echo(f"run its first node:  swarmd run --config {shlex.quote(str(node.config))}")
+    typer.echo(f"run its first node:  swarmd run --config {quoted(node.config)}")
     questions = questions_of(manifest.recipe.options)
     handed = f"{node.manifest}" + (f" and {node.data / questions}" if questions else "")
     typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {handed})")

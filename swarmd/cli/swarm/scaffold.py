@@ -8,7 +8,6 @@ import itertools
 import json
 import keyword
 import re
-import shlex
 import site
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Annotated, Literal
 import typer
 
 from swarmd.errors import ConfigError, PathUnusable
+from swarmd.paths import quoted
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.registry import BUILT_IN
 
@@ -50,8 +50,8 @@ def scaffold(
         _write(root / QUESTIONS, "".join(f"{json.dumps(row)}\n" for row in example_questions()))
     typer.echo(f"\nnext, as {root / 'README.md'} says:")
     if kind == "plan":
-        typer.echo(f"    pip install -e {shlex.quote(str(root))}")
-    typer.echo(f"    swarmd local --kind {shlex.quote(str(root / 'config.toml'))} --rounds 4")
+        typer.echo(f"    pip install -e {quoted(root)}")
+    typer.echo(f"    swarmd local --kind {quoted(root / 'config.toml')} --rounds 4")
 
 
 def _check(name: str, kind: str) -> None:

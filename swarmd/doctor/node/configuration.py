@@ -18,6 +18,7 @@ from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.paths import quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.settings import settings_of
@@ -183,11 +184,11 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
 def _examine_mode(subject: Subject, path: Path, config: Config) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o022:
-        yield CONFIG_WRITABLE.found(f"{path} has mode {mode:04o}", f"Run `chmod go-w {path}`")
+        yield CONFIG_WRITABLE.found(f"{path} has mode {mode:04o}", f"Run `chmod go-w {quoted(path)}`")
     for key, shown in secret_values(config):
         evidence = f"{key} in {path} has more than {shown}"
         if mode & 0o077:
-            close = f"Run `chmod 600 {path}`, or put" if path.stat().st_uid == subject.user else "Put"
+            close = f"Run `chmod 600 {quoted(path)}`, or put" if path.stat().st_uid == subject.user else "Put"
             fix = f"{close} the value into a private file and name it as file:PATH"
             yield CONFIG_SECRET.found(f"{evidence}, and the file has mode {mode:04o}", fix)
         else:
@@ -245,11 +246,11 @@ def _examine_secret(key: str, path: Path, subject: Subject) -> Iterator[Finding]
     if not stat.S_ISREG(status.st_mode):
         yield SECRET_MISSING.found(f"{key} names {path}, which is no regular file", "Name the file itself")
     elif mode & 0o077:
-        yield SECRET_MODE.found(f"{path}, which {key} names, has mode {mode:04o}", f"Run `chmod 600 {path}`")
+        yield SECRET_MODE.found(f"{path}, which {key} names, has mode {mode:04o}", f"Run `chmod 600 {quoted(path)}`")
     elif status.st_uid != subject.user:
         yield SECRET_OWNER.found(
             f"{path}, which {key} names, belongs to user {status.st_uid}, the node runs as {subject.user}",
-            f"Run `chown {subject.user} {path}`",
+            f"Run `chown {subject.user} {quoted(path)}`",
         )
 
 
@@ -324,7 +325,7 @@ def _examine_data(subject: Subject, state: State | None) -> Iterator[Finding]:
         yield DATA_CLOSED.found(error.message, error.fix)
     if mode & 0o077:
         bad = True
-        yield DATA_MODE.found(f"{root} has mode {mode:04o}", f"Run `chmod 700 {root}`")
+        yield DATA_MODE.found(f"{root} has mode {mode:04o}", f"Run `chmod 700 {quoted(root)}`")
     if status.st_uid != subject.user:
         bad = True
         yield DATA_OWNER.found(f"{root} belongs to user {status.st_uid}, this is {subject.user}")

@@ -18,7 +18,7 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.fold import node_of
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import read_start
 
 KEY_NAMES = ("identity.key", "swarm.pem")
@@ -127,7 +127,7 @@ def _examine(subject: Subject) -> Iterator[Finding]:
     except (OSError, SwarmdError) as error:
         if not bad:
             reason = error.message if isinstance(error, SwarmdError) else f"{path}: {error.strerror}"
-            yield KEY_DAMAGED.found(reason, f"Bring it back with `swarmd identity restore BACKUP {path}`")
+            yield KEY_DAMAGED.found(reason, f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`")
         return
     unfit = [*_examine_peer(subject, identity), *_examine_copies(subject, path, identity)]
     yield from unfit
@@ -140,18 +140,18 @@ def _absent(subject: Subject, path: Path) -> Finding:
     """Whatever became of the key, the first thing to try is its backup."""
     config, data = subject.whole
     saved = last_backup(path)
-    restore = f"`swarmd identity restore {saved.file if saved else 'BACKUP'} {path}`"
+    restore = f"`swarmd identity restore {quoted(saved.file) if saved else 'BACKUP'} {quoted(path)}`"
     if config.dht.peer:
         return KEY_MISSING.found(f"{path} is not there, and dht.peer pins {config.dht.peer}", restore)
     if subject.begun:
         return KEY_MISSING.found(f"{path} is not there, but {data.events} holds a node's log", restore)
     if not path.resolve().is_relative_to(data.root.resolve()):
-        fix = f"{restore}; only for a node that never had one: `swarmd identity new {path}`"
+        fix = f"{restore}; only for a node that never had one: `swarmd identity new {quoted(path)}`"
         return KEY_MISSING.found(f"{path}, which dht.identity names, is not there", fix)
     traces = [place.name for place in (note_of(path), data.checkpoints, data.network, data.blobs) if place.exists()]
     if traces:
         return KEY_LOST.found(f"{path} is not there, but in {data.root} are {', '.join(traces)}", restore)
-    return KEY_NEW.found(f"{path} is not there", f"After the first start: `swarmd identity backup {path} OUT`")
+    return KEY_NEW.found(f"{path} is not there", f"After the first start: `swarmd identity backup {quoted(path)} OUT`")
 
 
 def _examine_file(path: Path, user: int) -> Iterator[Finding]:
@@ -161,15 +161,15 @@ def _examine_file(path: Path, user: int) -> Iterator[Finding]:
         return
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
-        yield KEY_MODE.found(f"{path} has mode {mode:04o}", f"Run `chmod 600 {path}`")
+        yield KEY_MODE.found(f"{path} has mode {mode:04o}", f"Run `chmod 600 {quoted(path)}`")
     if status.st_uid != user:
         yield KEY_OWNER.found(
-            f"{path} belongs to user {status.st_uid}, the node runs as {user}", f"Run `chown {user} {path}`"
+            f"{path} belongs to user {status.st_uid}, the node runs as {user}", f"Run `chown {user} {quoted(path)}`"
         )
     directory = path.parent.stat().st_mode
     if directory & 0o022 and not directory & stat.S_ISVTX:
         yield KEY_EXPOSED.found(
-            f"{path.parent} has mode {stat.S_IMODE(directory):04o}", f"Run `chmod go-w {path.parent}`"
+            f"{path.parent} has mode {stat.S_IMODE(directory):04o}", f"Run `chmod go-w {quoted(path.parent)}`"
         )
 
 
@@ -266,7 +266,7 @@ def _examine_care(subject: Subject, path: Path, identity: Identity) -> Iterator[
         yield KEY_UNPINNED.found("dht.peer is empty", f'Write peer = "{identity.peer_id}" under [dht]')
     saved = last_backup(path, identity.peer_id)
     if saved is None:
-        fix = f"`swarmd identity backup {path} OUT`, and keep OUT elsewhere"
+        fix = f"`swarmd identity backup {quoted(path)} OUT`, and keep OUT elsewhere"
         yield KEY_UNSAVED.found(f"no backup of {path} was made on this machine", fix)
     elif _same_disk(Path(saved.file), path):
         yield KEY_SAVED_ELSEWHERE.found(f"{saved.file} and {path} are on one file system")

@@ -248,6 +248,16 @@ def test_a_closed_copy_is_no_second_node(made: Made, tmp_path: Path) -> None:
     assert "identity.reused" not in made.find("identity")
 
 
+def test_what_mends_it_can_be_pasted_though_a_path_has_blanks(tmp_path: Path) -> None:
+    made = Made(tmp_path / "my node")
+    made.key.chmod(0o644)
+    made.config.chmod(0o666)
+    assert made.find("identity")["identity.mode"].fix == f"Run `chmod 600 '{made.key}'`"
+    assert made.find("config")["config.writable"].fix == f"Run `chmod go-w '{made.config}'`"
+    made.key.unlink()
+    assert f"`swarmd identity backup '{made.key}' OUT`" in made.find("identity")["identity.new"].fix
+
+
 def test_a_directory_that_is_closed(made: Made, tmp_path: Path) -> None:
     shutil.copytree(made.data, tmp_path / "there")
     write_note(made.data / "moved.json", Moved(1.0, to=str(tmp_path / "there")))
