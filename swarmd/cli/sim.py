@@ -12,12 +12,14 @@ import msgspec
 import typer
 from msgspec.structs import replace
 
+from swarmd.config import NUMBER_MAX
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import HOSTILE, LARGE, SimProfile, kinds_of
 from swarmd.sim.world import ProgressListener, Summary, run
 
 STEPS = 1000  # of the bar
+LEAST = {"nodes": 1, "stages": 1, "min_peers": 1, "hours": 0.01, "stage_s": 0.1, "block_s": 0.1}  # of others: 0
 FIELDS = ", ".join(SimProfile.__struct_fields__)
 
 
@@ -143,8 +145,17 @@ def parse_fields(
         checked = msgspec.convert(fields, SimProfile, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
+    for key in fields:
+        _check_number(key, getattr(checked, key))
     kinds_of(checked.hostile)
     return {key: getattr(checked, key) for key in fields}
+
+
+def _check_number(key: str, value: Any) -> None:
+    """Raise ConfigError for a number with which no swarm can be played."""
+    least = LEAST.get(key, 0)
+    if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:
+        raise ConfigError(f"{key} of the simulated swarm is {value:g}", f"Give a number from {least:g} on")
 
 
 def line_of(summary: Summary) -> str:

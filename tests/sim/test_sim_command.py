@@ -55,4 +55,7 @@ def test_wrong_fields_are_named() -> None:
         parse_fields(["colour=red"], None, None)
     with pytest.raises(ConfigError, match="stage_s"):
         parse_fields(["stage_s=long"], None, None)
+    for given in ("nodes=0", "hours=-1", "hours=nan", "stage_s=0", "churn=-0.5", "block_s=inf"):
+        with pytest.raises(ConfigError, match=given.partition("=")[0]):
+            parse_fields([given], None, None)
     assert parse_fields(["stage_s=30"], 4, None) == {"stage_s": 30.0, "nodes": 4}
