@@ -21,6 +21,7 @@ from swarmd.secret_files import Secret, read_secret
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 OWN, JOIN = "new", "join"
+FILE = "file"  # the kind whose questions lie in a file of the creator's own
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
@@ -116,9 +117,14 @@ class Answers(NamedTuple):
     def _complete_new(self, asker: Asker) -> Answers:
         from swarmd.swarms.registry import BUILT_IN, find_kind
 
-        kinds = tuple(name for name in BUILT_IN if name != "file")  # that one needs a file of questions
+        kinds = tuple(name for name in BUILT_IN if name != FILE)
         kind = self.kind or asker.choose("What is to be trained", kinds, "--kind")
         find_kind(kind)
+        if kind == FILE:
+            raise ConfigError(
+                "the kind 'file' needs a file of questions, which is not asked for here",
+                "`swarmd swarm scaffold NAME` makes one, and a configuration for `swarmd swarm new --config`",
+            )
         announce, rpc = self.announce, self.rpc
         if announce is None:
             question = "Address that other machines reach this one under (empty: only this machine joins)"

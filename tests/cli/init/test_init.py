@@ -111,6 +111,7 @@ def test_joining_by_a_manifest(shell: Shell) -> None:
         (["--manifest", "gone.toml"], ExitCode.NO_INPUT, "there is no manifest gone.toml"),
         (["--manifest", "x", "--swarm", "y"], ExitCode.BAD_CONFIG, "both --manifest and --swarm"),
         (["--kind", "digit"], ExitCode.BAD_CONFIG, "Did you mean 'digits'"),
+        (["--kind", "file"], ExitCode.BAD_CONFIG, "needs a file of questions"),
         (["--device", "gpu"], ExitCode.BAD_CONFIG, "there is no device 'gpu'"),
         (["--announce", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
         (["--hub-repo", "name"], ExitCode.BAD_CONFIG, "'name' is no repository"),
