@@ -102,15 +102,10 @@ def take_over(
     if is_undoing(data):
         with hold_log(data):
             put_back(data)
+    _refuse_unfit(data, layout)
     if not data.events.is_dir():
-        _refuse_lost_log(data)
         _write_layout(data, layout)
         return
-    if read_layout(data) > layout:
-        raise LogNewer(
-            f"the data directory {data.root} has layout {read_layout(data)}, this swarmd knows layouts up to {layout}",
-            way_back(data),
-        )
     if _is_older(data, layout, rules):
         with hold_log(data):
             _undo_unfinished(data, layout)
@@ -119,6 +114,23 @@ def take_over(
         _drop_old_copy(data)
     if not data.layout.exists():
         _write_layout(data, layout)
+
+
+def refuse_start(data: DataPaths, layout: int = LAYOUT) -> None:
+    """Raise LogNewer or LogDamaged as `take_over` would before it changes anything."""
+    _refuse_half_restored(data)
+    if not is_undoing(data):  # which a start brings to its end
+        _refuse_unfit(data, layout)
+
+
+def _refuse_unfit(data: DataPaths, layout: int) -> None:
+    if not data.events.is_dir():
+        _refuse_lost_log(data)
+    elif read_layout(data) > layout:
+        raise LogNewer(
+            f"the data directory {data.root} has layout {read_layout(data)}, this swarmd knows layouts up to {layout}",
+            way_back(data),
+        )
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from swarmd.config import Config, SenderKind, SwarmConfig
 from swarmd.core.state import State
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
+from swarmd.daemon.upgrade import refuse_start
 from swarmd.dht.addresses import check_addresses
 from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
@@ -121,6 +122,13 @@ DATA_CLOSED = FindingKind(
     "A move or `swarmd service install` closed the directory: a start here ends with code 79, for the node would run "
     "twice.",
     "Run it where it went; the finding says when and where to",
+)
+DATA_UNFIT = FindingKind(
+    "directory.unfit",
+    "error",
+    "The node would refuse to start in this data directory",
+    "A newer swarmd wrote it, a restore into it was cut off, its log is gone, or layout.json cannot be read: a start "
+    "ends with code 65.",
 )
 DATA_OTHER = FindingKind(
     "directory.swarm",
@@ -323,6 +331,11 @@ def _examine_data(subject: Subject, state: State | None) -> Iterator[Finding]:
     except SwarmdError as error:
         bad = True
         yield DATA_CLOSED.found(error.message, error.fix)
+    try:
+        refuse_start(subject.whole[1])
+    except SwarmdError as error:
+        bad = True
+        yield DATA_UNFIT.found(error.message, error.fix)
     if mode & 0o077:
         bad = True
         yield DATA_MODE.found(f"{root} has mode {mode:04o}", f"Run `chmod 700 {quoted(root)}`")

@@ -248,6 +248,24 @@ def test_a_closed_copy_is_no_second_node(made: Made, tmp_path: Path) -> None:
     assert "identity.reused" not in made.find("identity")
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("layout.json", '{"layout": 99}', "has layout 99"),
+        ("layout.json", '{"lay', "cannot be read"),
+        (".restoring/part", "", "was cut off"),
+    ],
+    ids=["newer", "torn", "restore"],
+)
+def test_a_directory_in_which_no_start_succeeds(made: Made, file: str, text: str, told: str) -> None:
+    made.log()
+    assert severities(made, "directory") == {"directory": "ok"}
+    (made.data / file).parent.mkdir(exist_ok=True)
+    (made.data / file).write_text(text)
+    found = made.find("directory")["directory.unfit"]
+    assert found.severity == "error" and told in found.evidence and found.fix
+
+
 def test_what_mends_it_can_be_pasted_though_a_path_has_blanks(tmp_path: Path) -> None:
     made = Made(tmp_path / "my node")
     made.key.chmod(0o644)
