@@ -19,7 +19,7 @@ from swarmd.training.models.source import AUTO, locate_model
 HUB_S = 5.0  # longest wait for all answers of the Hub
 ENDPOINT = "HF_ENDPOINT"
 SIMILAR = 0.85  # of two ids, by difflib
-NONE, NO_REVISION = "none", "no revision"  # what the Hub has of a model
+NONE, NO_REVISION, GATED = "none", "no revision", "gated"  # what the Hub has of a model
 
 MODEL_NOWHERE = FindingKind(
     "model.nowhere",
@@ -28,6 +28,13 @@ MODEL_NOWHERE = FindingKind(
     "The trainer cannot load it and ends with code 66. The Hub says the same of a private model whose token it is not "
     "shown.",
     "Correct training.model or training.pool; for a private model log in with `hf auth login`, or set HF_TOKEN",
+)
+MODEL_GATED = FindingKind(
+    "model.gated",
+    "warning",
+    "The Hub gives the model only to those whom it was granted",
+    "The trainer cannot load it and ends with code 66, unless the node has a token that whoever examines it has not.",
+    "Ask for it on the model's page, then log in with `hf auth login`, or set HF_TOKEN where the node runs",
 )
 MODEL_UNASKED = FindingKind(
     "model.unasked",
@@ -81,14 +88,14 @@ async def _ask(name: str, revision: str, outcomes: dict[str, str]) -> None:
 
 
 def ask_hub(name: str, revision: str) -> str:
-    """What the Hub says of a model: empty where it has it, `NONE` or `NO_REVISION`, else why that cannot be told."""
+    """What the Hub says of a model: empty where it gives it, one of the three words, else why that cannot be told."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         HfApi(endpoint=os.environ.get(ENDPOINT) or None).model_info(name, revision=revision or None, timeout=HUB_S)
     except GatedRepoError:
-        return ""
+        return GATED
     except RepositoryNotFoundError:
         return NONE
     except RevisionNotFoundError:
@@ -101,6 +108,8 @@ def ask_hub(name: str, revision: str) -> str:
 def _judge(name: str, revision: str, outcome: str) -> list[Finding]:
     if not outcome:
         return [well("model", "Model", f"the Hub has {name}{revision and f', revision {revision}'}")]
+    if outcome == GATED:
+        return [MODEL_GATED.found(f"the Hub has {name}, and does not give it to who asks here")]
     if outcome == NO_REVISION:
         fix = "Correct training.revision: a branch, a tag or a commit of that model"
         return [MODEL_NOWHERE.found(f"the Hub has {name}, and no revision {revision} of it", fix)]

@@ -61,10 +61,14 @@ def named(made: Made, model: str) -> Made:
     return made
 
 
-@pytest.mark.parametrize("model", [THERE, "someone/gated"])
-def test_a_model_that_is_there(server: None, made: Made, model: str) -> None:
-    found = named(made, model).find("model", offline=False)["model"]
-    assert found.severity == "ok" and found.evidence == f"the Hub has {model}"
+def test_a_model_that_is_there(server: None, made: Made) -> None:
+    found = named(made, THERE).find("model", offline=False)["model"]
+    assert found.severity == "ok" and found.evidence == f"the Hub has {THERE}"
+
+
+def test_a_model_that_is_not_given_to_everybody(server: None, made: Made) -> None:
+    found = named(made, "someone/gated").find("model", offline=False)["model.gated"]
+    assert found.severity == "warning" and "someone/gated" in found.evidence and "HF_TOKEN" in found.fix
 
 
 def test_a_misspelt_model_is_an_error_that_names_the_one_that_was_meant(server: None, made: Made) -> None:
