@@ -95,6 +95,10 @@ def _with_options(
 ) -> ChainConfig:
     import msgspec
 
+    from swarmd.cli.inspect.standings import check_address
+
+    if contract:
+        check_address(contract)
     given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
     fees = msgspec.structs.replace(chain.fees, **given)
     if not chain.rpc and not (rpc and chain_id and contract):
@@ -109,7 +113,7 @@ def _with_options(
     try:  # what a configuration file would be checked for
         return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"these options make no sense: {error}") from None
+        raise ConfigError(f"an option makes no sense as [chain] of a configuration has it: {error}") from None
 
 
 def _with_files(chain: ChainConfig, keystore: str | None, passphrase: str | None) -> ChainConfig:

@@ -75,6 +75,12 @@ def test_options_that_do_not_exist_or_fit_are_refused(args: tuple[str, ...], cap
     assert "error:" in capsys.readouterr().err
 
 
+def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", "0x11", "--org", "o")
+    assert run_command(["signer", *options]) == ExitCode.BAD_CONFIG
+    assert capsys.readouterr().err.startswith("error: --contract: '0x11' is no address\nfix: Write it as 0x")
+
+
 def test_help_needs_no_heavy_library() -> None:
     code = "import sys; from swarmd.cli import run_command; run_command(['signer', '--help']); " + (
         "sys.exit(any(name in sys.modules for name in ('web3', 'eth_account', 'aiohttp', 'torch')))"
