@@ -124,7 +124,7 @@ class Pusher:
                 read_secret(locate_secret(self._hub.token, self._paths.root, TOKEN), TOKEN), self._hub.token
             )
         if os.environ.get(VARIABLE):
-            return self._check_token(os.environ[VARIABLE].encode(), VARIABLE)
+            return self._check_token(os.fsencode(os.environ[VARIABLE]), VARIABLE)
         raise ConfigError(
             f"results.hub.repo is set, but results.hub.token is missing, and {VARIABLE} is not set",
             "Name a file, mode 0600, that holds a token with write access",

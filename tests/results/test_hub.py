@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -233,6 +234,13 @@ def test_without_a_token_of_its_own_that_of_the_environment_counts(
     pusher.push(trained(), checkpoint)
     assert listener.wait().revision == COMMIT
     pusher.close()
+
+
+def test_what_is_no_text_is_no_token(paths: DataPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", os.fsdecode(b"hf_\xff\xff\xff\xff\xff"))
+    bare = msgspec.structs.replace(config_of(), results=ResultsConfig(hub=HubConfig("someone/")))
+    with pytest.raises(ConfigError, match="in HF_TOKEN is empty or no token"):
+        Pusher(bare, paths, PEER, Listener())
 
 
 def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
