@@ -15,7 +15,7 @@ SOAK_S ?= 3600
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 24))')
 AGAINST ?= main
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Set by some images: every process would compile all that it imports, which triples what a trainer's start costs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -74,3 +75,10 @@ def test_make_takes_a_directory_whose_name_has_blanks(target: str) -> None:
         call = ["make", "-n", "-o", ".venv/.ready-run", target, f"DIR={given}", "HOME=/elsewhere"]
         done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         assert f"'{meant}'" in done.stdout and done.stdout.count("swarm'") == 1
+
+
+def test_make_says_that_there_is_no_python(tmp_path: Path) -> None:
+    """Without its name the shell would take the script for a program."""
+    call = [str(shutil.which("make")), "-n", "run", f"VENV={tmp_path}"]
+    done = subprocess.run(call, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("python3 packaging/environment.py run")
