@@ -17,6 +17,7 @@ LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 
 def check_together(config: Config, origin: str) -> None:
     """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
+    _check_texts(config, "", origin)
     legacy = config.dht.records == "legacy"
     if config.role == "follower" and not config.swarm.coordinator and config.chain is None and not legacy:
         raise ConfigError(
@@ -51,6 +52,16 @@ def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
+
+
+def _check_texts(value: Any, key: str, origin: str) -> None:
+    """Raise ConfigError for a text with the one character that no path or address has, wherever it stands."""
+    if isinstance(value, str) and "\0" in value:
+        raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
+    for index, inner in enumerate(value if isinstance(value, tuple) else ()):
+        _check_texts(inner, f"{key}[{index}]", origin)
+    for name in getattr(value, "__struct_fields__", ()):
+        _check_texts(getattr(value, name), f"{key}.{name}".lstrip("."), origin)
 
 
 def _check_lives(record_s: float, origin: str) -> None:
