@@ -216,18 +216,18 @@ def _examine_web(config: Config) -> Iterator[Finding]:
 
 
 def named_secrets(config: Config) -> list[tuple[str, str]]:
-    """(key, file or credential) of every secret that the configuration names and this node uses."""
-    chain = config.chain
+    """(key, file or credential) of every secret that the configuration names and this node uses.
+
+    Of the identity, which the first start may make, another check tells.
+    """
+    of_account = ("chain.passphrase", "chain.keystore")
     spare: dict[SenderKind, tuple[str, ...]] = {
         "wallet": ("chain.proxy.token",),
-        "proxy": ("chain.passphrase",),
-        "none": ("chain.proxy.token", "chain.passphrase"),
+        "proxy": of_account,
+        "none": ("chain.proxy.token", *of_account),
     }
-    unused = spare[chain.sender if chain is not None else "none"]
-    named = [(place.key, place.named) for place in secret_locations(config) if place.key not in unused]
-    if chain is not None and chain.sender == "wallet":
-        named.append(("chain.keystore", chain.keystore))
-    return named
+    unused = ("dht.identity", *spare[config.chain.sender if config.chain is not None else "none"])
+    return [(place.key, place.named) for place in secret_locations(config) if place.key not in unused]
 
 
 async def check_secrets(subject: Subject) -> list[Finding]:

@@ -116,6 +116,21 @@ def test_files_with_secrets(made: Made, monkeypatch: pytest.MonkeyPatch) -> None
     assert severities(made, "secrets") == {"secrets.credential": "note"}
 
 
+def test_a_secret_that_is_not_used_is_not_missed(made: Made) -> None:
+    """Nor the identity, which the first start makes: an empty file in its place would end it."""
+    made.key.unlink()
+    assert severities(made, "secrets") == {"secrets": "ok"}
+    chain = f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
+    made.write(f'{chain}sender = "none"')
+    assert severities(made, "secrets") == {"secrets": "ok"}
+    made.write(f'{chain}sender = "proxy"\n[chain.proxy]\norg = "o"')
+    assert severities(made, "secrets") == {"secrets": "ok"}
+    made.write(chain)
+    findings = made.report("secrets").findings
+    assert [each.id for each in findings] == ["secrets.missing"] * 2
+    assert {each.evidence.partition(" ")[0] for each in findings} == {"chain.passphrase", "chain.keystore"}
+
+
 def test_a_data_directory_that_others_look_into(made: Made) -> None:
     assert severities(made, "directory") == {"directory": "ok"}
     made.data.chmod(0o755)
