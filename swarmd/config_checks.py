@@ -9,7 +9,7 @@ from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.config import ChainConfig, Config, TrainingConfig
+    from swarmd.config import ChainConfig, Config, NotifyConfig, TrainingConfig
 
 RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
 LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
@@ -79,6 +79,14 @@ def check_name(name: str, key: str) -> None:
             f"{key}: {name!r} has characters that cannot be printed, and peers refuse it",
             "Leave out line breaks, control characters and what joins emoji",
         )
+
+
+def check_notify(notify: NotifyConfig) -> None:
+    """Raise ConfigError where nobody would be told. A node runs all the same, so that this is no part of loading."""
+    if bool(notify.telegram_token) != bool(notify.telegram_chat):
+        raise ConfigError("notify.telegram_token and notify.telegram_chat belong together", "Set both or none")
+    if notify.webhook and not notify.webhook.startswith(("https://", "http://", "file:", "credential:")):
+        raise ConfigError("notify.webhook is no URL", "Write it as https://host/path; a file of it as file:PATH")
 
 
 def _check_numbers(value: Any, key: str, origin: str) -> None:

@@ -13,6 +13,7 @@ from tomlkit.container import Container
 from tomlkit.items import Item, Table
 
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
+from swarmd.config_checks import check_notify
 from swarmd.toml_text import parse_toml
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ def check(
     if config.web.listen:
         address = parse_listen(config.web.listen, EXAMPLE_PORT, "web.listen")
         check_listen(address, config.web.token, "the page of [web]")
+    check_notify(config.notify)
     if config.results.hub.repo:
         check_repo(config.results.hub.repo)
     if not elsewhere:

@@ -155,6 +155,16 @@ def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
             "would listen on 0.0.0.0",
         ),
         (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\nwebhook = "hooks.example.org/x"',
+            ExitCode.BAD_CONFIG,
+            "notify.webhook is no URL",
+        ),
+        (
+            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\ntelegram_chat = "7"',
+            ExitCode.BAD_CONFIG,
+            "belong together",
+        ),
+        (
             'role = "coordinator"\n[swarm]\nid = "s"\n[results.hub]\nrepo = "a b"',
             ExitCode.BAD_CONFIG,
             "results.hub.repo: 'a b' is no repository",

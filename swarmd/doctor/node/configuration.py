@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from swarmd.config import Config, SenderKind, SwarmConfig
+from swarmd.config_checks import check_notify
 from swarmd.core.state import State
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
@@ -176,6 +177,7 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
     try:
         check_addresses(config)
         kind = check_kind(config.swarm)
+        check_notify(config.notify)
         if config.results.hub.repo:
             check_repo(config.results.hub.repo)
         if config.training.model != AUTO:

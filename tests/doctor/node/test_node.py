@@ -101,6 +101,12 @@ def test_a_page_open_to_others(made: Made) -> None:
     assert severities(made, "config") == {"config": "ok"}
 
 
+def test_messages_that_nobody_would_get(made: Made) -> None:
+    made.write('[notify]\nwebhook = "hooks.example.org/canary"')
+    found = made.find("config")["config.wrong"]
+    assert found.severity == "error" and "notify.webhook" in found.evidence and "canary" not in repr(found)
+
+
 # --- secrets and the data directory ---
 
 
