@@ -153,8 +153,8 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         if known is not None and known.value == value:
             return self.judge_again(known)
         signed = check_record(self.policy, key, subkey, value, expiration)
-        self._checked[place] = signed
-        self._checked_bytes += len(value)
+        self._checked[place] = signed  # of keys of small order, one signature is good for many values
+        self._checked_bytes += len(value) - (known.size_bytes if known is not None else 0)
         while len(self._checked) > CHECKED_MAX or self._checked_bytes > CHECKED_BYTES_MAX:
             self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
         self.verified(signed)

@@ -12,7 +12,7 @@ import msgpack
 import msgspec
 import pytest
 
-from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.identity.identity import generate_identity, peer_id_of
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, RoutingTable, dht_pb2
@@ -22,6 +22,7 @@ from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import (
     BYTES_BURST,
+    CHECKED_BYTES_MAX,
     NEARBY_MAX,
     WAITING_MAX,
     GuardedProtocol,
@@ -198,6 +199,19 @@ async def test_who_sends_a_record_again_that_is_held_is_refused_unless_it_is_its
     assert await keeper.store(mine, mine) == [True, False]
     assert await keeper.store(mine, sender=ALICE.peer_id) == [True]
     assert keeper.refused == {"duplicate": 1} and keeper.accepted == [mine]
+
+
+def test_a_key_whose_one_signature_is_good_for_all_values_has_no_other_record_verified_again() -> None:
+    """An Ed25519 key that is the neutral element: S = 0 and R = A verify whatever is signed."""
+    validator, neutral = Validator(POLICY, Rejections(time.monotonic)), b"\x01" + bytes(31)
+    owner, expiration = peer_id_of(neutral), time.time() + 60.0
+    for number in range(CHECKED_BYTES_MAX // 48_000 + 2):
+        content = RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, number.to_bytes(2, "big") + bytes(48_000))
+        signed = SignedRecord(owner, msgspec.msgpack.encode(content), expiration, neutral + bytes(32))
+        assert validator.judge(names.key_id(content.key), msgpack.packb(owner), signed.value, expiration) == signed
+    genuine = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, bytes(48_000)))
+    asked = (names.key_id(genuine.content.key), msgpack.packb(ALICE.peer_id), genuine.value, genuine.expiration)
+    assert validator.judge(*asked) is validator.judge(*asked)
 
 
 @pytest.mark.parametrize("known", [False, True])
