@@ -25,7 +25,7 @@ ALWAYS = 1 << 40  # rounds that the coordinator, this node and listed members co
 SMALL_BYTES = 1024  # a larger record of a stranger waits behind all smaller ones
 WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each read of a key that a crowd fills
 
-_work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of records that count alone: no forger chooses what it keeps
+_work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of genuine records alone: no forger chooses what it keeps
 
 
 class Rank(NamedTuple):
@@ -105,12 +105,8 @@ class Seniority:
         return hashlib.blake2b(key + owner.encode(), key=self._secret, digest_size=8).digest()
 
     def rank_of(self, record: Record, key: bytes) -> Rank:
-        """Where a record stands among the others under its key."""
-        content = record.content
-        work = 0
-        if isinstance(content, Membership | ReportRecord | RolloutsRecord):
-            work = _work_bits(content.swarm, record.owner, content.work)
-        return self.rank(record.owner, key, work, record.size_bytes)
+        """Where a genuine record stands among the others under its key."""
+        return self.rank(record.owner, key, claimed_work(record, _work_bits), record.size_bytes)
 
     def rank(self, owner: str, key: bytes, work: int, size_bytes: int) -> Rank:
         """Where a record of so much work and so many bytes stands under a key."""
@@ -123,6 +119,14 @@ class Seniority:
     def choose(self, records: Mapping[str, Record], key: bytes, take: Callable[[Rank], bool]) -> list[str]:
         """Owners of the records that `take` takes, which is asked in the order of their ranks."""
         return pick(self.ranks_of(records, key), take)
+
+
+def claimed_work(record: Record, bits_of: Callable[[str, str, int], int] = work_bits) -> int:
+    """Bits of work in the number that a record gives; by default they are not remembered, for it may be forged."""
+    content = record.content
+    if not isinstance(content, Membership | ReportRecord | RolloutsRecord):
+        return 0
+    return bits_of(content.swarm, record.owner, content.work)
 
 
 def credited_rounds(standings: Iterable[Standing]) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
 from swarmd.dht.store.changes import Changes
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
-from swarmd.dht.store.seniority import Rank, Seniority
+from swarmd.dht.store.seniority import Rank, Seniority, claimed_work
 from swarmd.dht.store.total_capacity import TotalCapacity
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import SignedRecord, is_far
@@ -108,7 +108,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
             RecordRejected: "full".
         """
         try:
-            rank = self._seniority.rank_of(signed, key.to_bytes())
+            rank = self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)
         except DECODE_ERRORS:
             return  # whatever it is, it has no rank
         if key in self._rooms and self.get(key) is not None:

@@ -23,6 +23,7 @@ from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.records import SignedRecord
+from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
 
@@ -140,3 +141,14 @@ def burn() -> None:
     began = time.thread_time()
     while time.thread_time() - began < BUSY_S:
         pass
+
+
+def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:
+    """Whether there is room is asked before the signature is checked; a swarm's name may be as long as a record."""
+    seniority._work_bits.cache_clear()
+    reader, genuine = Reader(), signed_by(ALICE, REPORT)
+    for number in range(4):
+        content = msgspec.structs.replace(REPORT, swarm=40_000 * "x", work=number)
+        with pytest.raises(RecordRejected, match="not signed"):
+            reader.store(msgspec.structs.replace(genuine, payload=msgspec.msgpack.encode(content)))
+    assert seniority._work_bits.cache_info().currsize == 0
