@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 
 from swarmd.dht.background import spawn
+from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
 from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
@@ -85,7 +86,7 @@ class Found:
     def guides(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:
         """Peers to ask first, wherever they are: owners of what is wanted, and those that this node trusts most."""
         names_ = dict.fromkeys([*islice(wanted, OWNERS_MAX), *self._validator.guides()])
-        peers = [PeerID.from_base58(name) for name in names_]
+        peers = [PeerID.from_base58(name) for name in names_ if is_peer_id(name)]  # a leaderboard credits whom it likes
         return [(id_of(peer), peer) for peer in peers if id_of(peer) != self._own_id]
 
     def first_asked(self, wanted: Iterable[str]) -> list[tuple[DHTID, PeerID]]:

@@ -18,11 +18,11 @@ SWARM = "s"
 COORDINATOR, ELDER = generate_identity().peer_id, generate_identity().peer_id
 
 
-def asked_first(name: str, shards: int) -> set[str]:
+def asked_first(name: str, shards: int, *guides: str) -> set[str]:
     announced = AnnouncedShards(True, members_sharded=True)
     announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
     policy = SimpleNamespace(coordinator=COORDINATOR, shards=announced)
-    validator = SimpleNamespace(policy=policy, guides=lambda: (COORDINATOR, ELDER))
+    validator = SimpleNamespace(policy=policy, guides=lambda: (COORDINATOR, ELDER, *guides))
     life: Any = SimpleNamespace(
         dht=SimpleNamespace(protocol=SimpleNamespace(record_validator=validator), node_id=DHTID(1))
     )
@@ -36,3 +36,8 @@ def test_the_coordinator_of_a_large_swarm_is_not_asked_by_all(name: str) -> None
 
 def test_that_of_a_small_swarm_is() -> None:
     assert asked_first(names.clock(SWARM), shards=0) == {COORDINATOR, ELDER}
+
+
+@pytest.mark.parametrize("nobody", ["", "peer 7", "0OIl", "12D3KooW", 40 * "ü"])
+def test_who_is_credited_by_a_name_that_is_no_peer_id_is_not_asked(nobody: str) -> None:
+    assert asked_first(names.clock(SWARM), 0, nobody) == {COORDINATOR, ELDER}
