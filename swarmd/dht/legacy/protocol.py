@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from swarmd.dht.legacy.guard import LegacyGuard
-from swarmd.dht.legacy.storage import ENTRY_BYTES, LegacyStorage
+from swarmd.dht.legacy.storage import LegacyStorage, cost_of
 from swarmd.dht.legacy.values import Entry, decode, decode_dictionary
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, ValueWithExpiration, dht_pb2, node_module
 from swarmd.dht.store.shown_records import YIELD_EVERY
@@ -66,7 +66,7 @@ class LegacyProtocol(GuardedProtocol):
         if not self.storage.would_change(key_id, subkey, expiration):
             return False
         guard.check_kept(key, subkey, value, expiration)
-        if not guard.kept_quota.try_charge(sender, len(value) + ENTRY_BYTES):
+        if not guard.kept_quota.try_charge(sender, cost_of(subkey, value)):
             raise RecordRejected("quota", "one peer has filled its share of this node's memory")
         stored = self.storage.keep(key_id, subkey, value, expiration)
         if stored and guard.stored is not None:

@@ -16,12 +16,15 @@ from swarmd.dht.legacy import keys, storage
 from swarmd.dht.legacy.guard import AHEAD_S, KEPT_BURST, SUBKEY_LENGTH_MAX, LegacyGuard
 from swarmd.dht.legacy.protocol import LegacyProtocol
 from swarmd.dht.legacy.records import LIFE_S
-from swarmd.dht.legacy.storage import HEAP_SLACK, LegacyStorage
+from swarmd.dht.legacy.storage import ENTRY_BYTES, HEAP_SLACK, LegacyStorage, answer_bytes
 from swarmd.dht.legacy.values import VALUE_BYTES_MAX, encode
+from swarmd.dht.limits import door
+from swarmd.dht.limits.answer_size import NEARBY_BYTES, RECORD_BYTES, check_answerable
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
 from swarmd.dht.store.shown_records import YIELD_EVERY
-from swarmd.dht.store.storage import RECOUNT_S, size_of
+from swarmd.dht.store.storage import RECOUNT_S
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
 from tests.dht.outsider import bomb, dictionary_of
@@ -197,7 +200,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def count(value: Any) -> int:
         made.append(len(value) if isinstance(value, DictionaryDHTValue) else 1)
-        return size_of(value)
+        return answer_bytes(value)
 
     monkeypatch.setattr(storage, "size_of", count)
     return made
@@ -211,7 +214,7 @@ def test_a_key_of_many_records_is_not_counted_anew_for_each(counts: list[int]) -
 
 
 def test_a_replaced_record_takes_its_place_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100)
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100 + 2 * RECORD_BYTES)
     kept, key, at = LegacyStorage(), DHTID.generate(), in_s(60)
     for number in range(10):
         assert kept.keep(key, "a", encode("x" * 80), at + number)
@@ -224,7 +227,7 @@ def test_a_replaced_record_takes_its_place_and_no_more(monkeypatch: pytest.Monke
 def test_a_full_key_is_counted_now_and_then_and_takes_the_place_of_what_expired(
     monkeypatch: pytest.MonkeyPatch, counts: list[int]
 ) -> None:
-    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100)
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 100 + 2 * RECORD_BYTES)
     now = 1000.0
     monkeypatch.setattr(storage.time, "monotonic", lambda: now)
     kept, key = LegacyStorage(), DHTID.generate()
@@ -238,6 +241,39 @@ def test_a_full_key_is_counted_now_and_then_and_takes_the_place_of_what_expired(
         assert time.time() < deadline
     now += RECOUNT_S + 1
     assert kept.keep(key, "b", encode("x" * 40), in_s(60))
+
+
+@pytest.mark.parametrize("start", ["", 200 * "x"], ids=["short", "long"])
+def test_a_key_that_many_small_records_fill_can_be_shown(monkeypatch: pytest.MonkeyPatch, start: str) -> None:
+    monkeypatch.setattr(storage, "KEY_BYTES_MAX", 20_000)
+    monkeypatch.setattr(door, "ANSWER_BYTES_MAX", 20_000 + NEARBY_BYTES)
+    kept, key, at = LegacyStorage(), DHTID.generate(), in_s(60)
+    with pytest.raises(RecordRejected, match="too many bytes"):
+        for number in range(10_000):
+            kept.keep(key, f"{start}{number}", encode(1.0), at)
+    check_answerable(RequestLimits(lambda *refused: None), PEER, [key.to_bytes()], kept)
+    item = kept.get(key)
+    assert item is not None and 5_000 < len(item.value.packb()) <= 20_000
+
+
+def test_names_of_records_count_in_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "STORED_BYTES_MAX", 100_000)
+    kept, at = LegacyStorage(), in_s(60)
+    with pytest.raises(RecordRejected, match="can hold no more"):
+        for number in range(12):
+            kept.keep(DHTID.generate(), f"{number:010000}", encode(None), at)
+
+
+def test_small_records_count_as_what_they_cost_when_all_are_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "STORED_BYTES_MAX", 20 * ENTRY_BYTES)
+    now = 1000.0
+    monkeypatch.setattr(storage.time, "monotonic", lambda: now)
+    kept, at = LegacyStorage(), in_s(60)
+    with pytest.raises(RecordRejected, match="can hold no more"):
+        for number in range(60):
+            now += RECOUNT_S + 1
+            kept.keep(DHTID.generate(), str(number), encode(1), at)
+    assert len(kept) <= 21
 
 
 def test_expired_records_are_gone() -> None:
