@@ -22,6 +22,9 @@ from swarmd.errors import RecordRejected
 WORKERS = 8  # peers asked at the same time
 ASKED_MAX = 64  # beyond the beam: whoever names nearer and nearer peers leads nobody on for ever
 PATIENCE_S = 1.0  # for those still silent, counted from the last answer
+FOUND_BYTES_MAX = 16 * 1024 * 1024  # of one key's records; peers may show more of them, all invented, than memory holds
+ENTRY_BYTES = 256  # what a record costs besides its value and subkey
+BAD_MAX = 4096  # unreadable records that are known again
 
 T = TypeVar("T")
 Read = Callable[[str | None, bytes], T]  # (subkey, encoded value) → what it means, or RecordRejected
@@ -33,13 +36,14 @@ class Latest(msgspec.Struct, Generic[T], frozen=True):
 
     value: T
     expiration: float
+    size_bytes: int = 0  # as it was shown, with what it costs besides
 
 
 class Findings(Generic[T]):
     """What a search brought together.
 
-    `plain` is the latest plain value, `entries` the latest of each subkey; `answered` are the peers that gave an
-    answer, whether or not they held anything.
+    `plain` is the latest plain value, `entries` the latest of each subkey, the first `FOUND_BYTES_MAX` of them: further
+    ones are left out. `answered` are the peers that gave an answer, whether or not they held anything.
 
     Args:
         life: where the search runs.
@@ -57,7 +61,8 @@ class Findings(Generic[T]):
         self.asked: set[DHTID] = set()
         self._read = read
         self._refused = refused
-        self._bad: set[tuple[str | None, bytes]] = set()
+        self._bad: set[int] = set()  # hashes of records: they themselves are let go of
+        self._size_bytes = 0  # of the entries
         self._own_id = life.dht.node_id
 
     async def begin(self, life: NodeRun) -> None:
@@ -94,17 +99,24 @@ class Findings(Generic[T]):
         for number, (subkey, entry) in enumerate([*held.value.items()]):  # this node's own may change meanwhile
             if number % YIELD_EVERY == YIELD_EVERY - 1:
                 await asyncio.sleep(0)
-            latest = self._later(self.entries.get(subkey), subkey, entry.value, entry.expiration_time)
+            before = self.entries.get(subkey)
+            latest = self._later(before, subkey, entry.value, entry.expiration_time)
             if latest is not None:
-                self.entries[subkey] = latest
+                self._keep(subkey, before, latest)
+
+    def _keep(self, subkey: str, before: Latest[T] | None, latest: Latest[T]) -> None:
+        size_bytes = self._size_bytes + latest.size_bytes - (before.size_bytes if before is not None else 0)
+        if size_bytes <= FOUND_BYTES_MAX:
+            self.entries[subkey], self._size_bytes = latest, size_bytes
 
     def _later(self, before: Latest[T] | None, subkey: str | None, value: bytes, expiration: float) -> Latest[T] | None:
-        if (before is not None and before.expiration >= expiration) or (subkey, value) in self._bad:
+        if (before is not None and before.expiration >= expiration) or (record := hash((subkey, value))) in self._bad:
             return before
         try:
-            return Latest(self._read(subkey, value), expiration)
+            return Latest(self._read(subkey, value), expiration, len(value) + len(subkey or "") + ENTRY_BYTES)
         except RecordRejected as error:
-            self._bad.add((subkey, value))
+            if len(self._bad) < BAD_MAX:
+                self._bad.add(record)
             self._refused(subkey, value, error)
             return before
 

@@ -104,6 +104,26 @@ async def test_an_unreadable_record_hides_none_and_counts_once_whoever_holds_it(
     assert found_in.refused == ["malformed"]
 
 
+async def test_records_that_somebody_invents_have_a_bound_and_the_first_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "FOUND_BYTES_MAX", 20 * module.ENTRY_BYTES)
+    crowd = [(dictionary(**{f"{peer}-{number}": (1.0, SOON) for number in range(50)}), {}) for peer in range(4)]
+    world = World(*crowd, (dictionary(own=(3.0, LATER)), {}), own=dictionary(own=(2.0, SOON)))
+    found = await world.look()
+    assert 10 < len(found.entries) <= 20 and found.entries["own"].value == 3.0
+    assert len(found.answered) == 5
+
+
+async def test_unreadable_records_are_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BAD_MAX", 10)
+    junk = {f"peer-{number}": ("junk" + 1000 * "x", SOON) for number in range(50)}
+    world = World((dictionary(**junk), {}), (dictionary(a=(1.0, SOON), **junk), {}))
+    found = await world.look()
+    assert values_of(found) == {"a": 1.0} and len(found._bad) == 10
+    assert 50 <= len(world.refused) <= 90
+
+
 async def test_nearer_peers_that_are_named_are_asked_too() -> None:
     far = DHTID.generate()
     world = World((None, {far: far}))
