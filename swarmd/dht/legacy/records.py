@@ -20,6 +20,7 @@ from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, QUOTED_CHARACTERS_
 LIFE_S = 14400.0  # of every record, from its last writing
 TEXT_KEYS = ("agent_answers", "agent_opinion", "final_agent_decision")  # by stage
 PROMPT_KEYS = ("", "stage2_prompt", "stage3_prompt")
+ROWS_MAX = 8192  # of a leaderboard: half of what fits into a value; rewards under invented names cost nothing
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -47,8 +48,8 @@ def read_reward(encoded: bytes) -> float:
 
 
 def leaderboard_of(rewards: Mapping[str, float]) -> list[tuple[str, float]]:
-    """The coordinator's list: highest reward first, of equal ones the greater peer id."""
-    return sorted(rewards.items(), key=lambda row: (row[1], row[0]), reverse=True)
+    """The coordinator's list: highest reward first, of equal ones the greater peer id; the first `ROWS_MAX`."""
+    return sorted(rewards.items(), key=lambda row: (row[1], row[0]), reverse=True)[:ROWS_MAX]
 
 
 def outputs_of(stage: int, peer: str, output: Output) -> tuple[float, dict[str, Any]]:

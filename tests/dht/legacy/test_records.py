@@ -15,6 +15,7 @@ from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.dht.legacy import keys
 from swarmd.dht.legacy.records import (
+    ROWS_MAX,
     Output,
     leaderboard_of,
     outputs_of,
@@ -23,7 +24,7 @@ from swarmd.dht.legacy.records import (
     read_reward,
 )
 from swarmd.dht.legacy.rollouts import outputs_in, rollouts_of
-from swarmd.dht.legacy.values import decode, encode
+from swarmd.dht.legacy.values import VALUE_BYTES_MAX, decode, encode
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID
 from swarmd.errors import IdentityError, RecordRejected
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, QUOTED_CHARACTERS_MAX, Group, Quoted, Rollouts
@@ -203,6 +204,12 @@ def test_the_leaderboard_has_the_highest_reward_first_then_the_greater_peer() ->
     rows = leaderboard_of({"Qa": 1.0, "Qb": 2.0, "Qc": 1.0})
     assert rows == [("Qb", 2.0), ("Qc", 1.0), ("Qa", 1.0)]
     assert encode([("A", 2.0)]) == encode(leaderboard_of({"A": 2.0}))
+
+
+def test_a_leaderboard_of_any_number_of_rewards_fits_into_a_value() -> None:
+    rewards = {f"12D3KooW{number:044}": 1e9 - number for number in range(3 * ROWS_MAX)}
+    rows = leaderboard_of(rewards)
+    assert len(encode(rows)) <= VALUE_BYTES_MAX and rows == list(rewards.items())[:ROWS_MAX]
 
 
 @given(st.dictionaries(st.sampled_from(list(PEERS)), st.floats(-1e9, 1e9)))
