@@ -29,6 +29,19 @@ class LegacyProtocol(GuardedProtocol):
     def _make_storage(self) -> LegacyStorage:
         return LegacyStorage()
 
+    async def update_routing_table(self, node_id: DHTID | None, peer_id: PeerID, responded: bool = True) -> None:
+        """As `GuardedProtocol`'s, with one place for each peer, the one that it named last, or a single one could have
+        them all. A place that another peer has is nobody else's."""
+        if node_id is not None and responded:
+            table = self.routing_table
+            if table.get(node_id=node_id, default=peer_id) != peer_id:
+                self._refuse(peer_id.to_base58(), RecordRejected("wrong-id", f"the DHT id {node_id:040x} is another's"))
+                return
+            former = table.get(peer_id=peer_id, default=node_id)
+            if former != node_id:
+                del table[former]
+        await super().update_routing_table(node_id, peer_id, responded)
+
     async def _store(self, sender: str, key: bytes, tag: bytes, value: bytes, expiration: float) -> bool:
         try:
             self._charge(sender, len(value))

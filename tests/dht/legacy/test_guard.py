@@ -22,11 +22,13 @@ from swarmd.dht.limits import door
 from swarmd.dht.limits.answer_size import NEARBY_BYTES, RECORD_BYTES, check_answerable
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, dht_pb2, protocol_module
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, PeerID, RoutingTable, dht_pb2, protocol_module
+from swarmd.dht.store.handing_on import HandingOn
 from swarmd.dht.store.shown_records import YIELD_EVERY
 from swarmd.dht.store.storage import RECOUNT_S
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
+from tests.dht.making import ALICE
 from tests.dht.outsider import bomb, dictionary_of
 
 pytestmark = pytest.mark.anyio
@@ -75,6 +77,40 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
 
     monkeypatch.setattr(LegacyProtocol, "rpc_ping", ping_nobody)
     yield Keeper()
+
+
+@pytest.fixture
+def table(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> RoutingTable:
+    """The keeper's routing table; whoever is in it need not show that it is there still."""
+
+    async def ping(*args: object) -> None:
+        """Nobody is asked."""
+
+    protocol = keeper.protocol
+    monkeypatch.setattr(protocol, "call_ping", ping)
+    protocol.handing_on, protocol.node_id, protocol.num_replicas = HandingOn(), DHTID(0), 5
+    table = protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
+    return table
+
+
+async def test_a_peer_has_one_place_however_many_it_names(keeper: Keeper, table: RoutingTable) -> None:
+    other = PeerID.from_base58(ALICE.peer_id)
+    await keeper.protocol.update_routing_table(DHTID(7), other)
+    for number in range(100):
+        await keeper.protocol.update_routing_table(DHTID.generate(number), SENDER)
+    assert set(table.uid_to_peer_id) == {DHTID(7), DHTID.generate(99)}, "one that was started anew has a new one"
+    await keeper.protocol.update_routing_table(DHTID.generate(99), SENDER)
+    assert table.get(peer_id=SENDER) == DHTID.generate(99) and keeper.refused == {}
+
+
+async def test_nobody_takes_the_place_of_another_peer(keeper: Keeper, table: RoutingTable) -> None:
+    other = PeerID.from_base58(ALICE.peer_id)
+    await keeper.protocol.update_routing_table(DHTID(7), other)
+    await keeper.protocol.update_routing_table(DHTID(7), SENDER)
+    assert dict(table.uid_to_peer_id) == {DHTID(7): other} and keeper.refused == {"wrong-id": 1}
+    await keeper.protocol.update_routing_table(None, other, responded=False)
+    await keeper.protocol.update_routing_table(DHTID(7), SENDER)
+    assert dict(table.uid_to_peer_id) == {DHTID(7): SENDER}, "who does not answer gives its place up"
 
 
 async def test_every_record_of_v04_is_kept(keeper: Keeper) -> None:
@@ -202,7 +238,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(value) if isinstance(value, DictionaryDHTValue) else 1)
         return answer_bytes(value)
 
-    monkeypatch.setattr(storage, "size_of", count)
+    monkeypatch.setattr(storage, "answer_bytes", count)
     return made
 
 
