@@ -28,6 +28,7 @@ PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MAX_S = 10.0
 STEADY_S = 30.0  # a life longer than this begins the back-off anew
+OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
 ATTENDANT_RETRY_S = 1.0
@@ -150,7 +151,7 @@ class DhtNode:
         try:
             life = await self._open()
         except (P2PDaemonError, OSError, TimeoutError) as error:
-            self._down(f"p2pd does not start: {error}")
+            self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
         await self._live(life)
@@ -160,12 +161,14 @@ class DhtNode:
     async def _open(self) -> NodeRun:
         listen = self._listen_at()
         await await_ports(listen, PORT_PATIENCE_S)
-        p2p = await self._start_p2pd(listen)
         try:
-            dht = await self._start_dht(p2p)
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self._end_p2pd(p2p)
+            with anyio.fail_after(OPEN_S):
+                p2p = await self._start_p2pd(listen)
+                dht = await self._start_dht(p2p)
+        except BaseException:  # a cancelled or failed start must not leave a p2pd behind
+            if self._p2p is not None and self._p2p._child is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._end_p2pd(self._p2p)
             raise
         self._note_port(p2p)
         return NodeRun(p2p, dht)
@@ -191,26 +194,20 @@ class DhtNode:
         settings = self.settings
         kind = self._sockets.daemon_class(**limits(settings.connections_max))
         kind.began = self._note_start
-        try:
-            p2p: P2pDaemon = await kind.create(
-                host_maddrs=listen,
-                announce_maddrs=list(settings.announce) or None,
-                identity_path=str(settings.identity),
-                check_if_identity_free=False,
-                dht_mode="client" if settings.client_mode else "server",
-                no_listen=settings.client_mode,
-                use_auto_relay=settings.auto_relay,
-                trusted_relays=list(settings.relays) if settings.auto_relay and settings.relays else None,
-                nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
-                startup_timeout=START_S,
-            )
-            p2p.control.door = self.door
-            return p2p
-        except BaseException:  # a cancelled or failed start must not leave a p2pd behind
-            if self._p2p is not None and self._p2p._child is not None:
-                with anyio.CancelScope(shield=True):
-                    await self._end_p2pd(self._p2p)
-            raise
+        p2p: P2pDaemon = await kind.create(
+            host_maddrs=listen,
+            announce_maddrs=list(settings.announce) or None,
+            identity_path=str(settings.identity),
+            check_if_identity_free=False,
+            dht_mode="client" if settings.client_mode else "server",
+            no_listen=settings.client_mode,
+            use_auto_relay=settings.auto_relay,
+            trusted_relays=list(settings.relays) if settings.auto_relay and settings.relays else None,
+            nat_port_map=not settings.announce and not all(is_loopback(address) for address in listen),
+            startup_timeout=START_S,
+        )
+        p2p.control.door = self.door
+        return p2p
 
     def _note_start(self, p2p: P2pDaemon) -> None:
         self._p2p = p2p

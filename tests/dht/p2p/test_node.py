@@ -17,8 +17,10 @@ from swarmd.dht import adapters, clock_watch
 from swarmd.dht.adapters import HiveRecords
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
+from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID
+from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
@@ -230,6 +232,28 @@ async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch:
     await two.node.wait_up()
     await until(lambda: one.node.peers and two.node.peers)
     assert two.life.p2p.pid != pid
+
+
+async def test_a_p2pd_that_is_stopped_as_it_starts_is_killed_and_another_one_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    asked = P2pDaemon._ping_daemon
+
+    async def ask(daemon: P2pDaemon) -> None:
+        pids.append(daemon.pid)
+        os.kill(daemon.pid, signal.SIGSTOP)
+        await asked(daemon)
+
+    monkeypatch.setattr(P2pDaemon, "_ping_daemon", ask)
+    monkeypatch.setattr(node_module, "OPEN_S", 2.0)
+    one = Single(tmp_path / "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.node.run)
+        await until(lambda: len(pids) > 1, timeout_s=60.0)
+        assert "no answer within 2 s" in one.downs[0] and not is_alive(pids[0])
+        tasks.cancel_scope.cancel()
+    assert not is_alive(pids[-1])
 
 
 async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
