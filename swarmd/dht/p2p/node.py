@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
+from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, tcp_place
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.ports import LinkLostListener
 from swarmd.dht.wire import names
-from swarmd.errors import NetworkDown
+from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
 BACKOFF_FIRST_S = 0.2
@@ -150,7 +151,7 @@ class DhtNode:
         """One life of p2pd. Returns how long it lasted, in seconds."""
         try:
             life = await self._open()
-        except (P2PDaemonError, OSError, TimeoutError) as error:
+        except (P2PDaemonError, OSError, TimeoutError, IdentityError, NotFoundError) as error:
             self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
@@ -159,6 +160,7 @@ class DhtNode:
         return anyio.current_time() - began
 
     async def _open(self) -> NodeRun:
+        check_identity(self.settings)
         listen = self._listen_at()
         await await_ports(listen, PORT_PATIENCE_S)
         try:
@@ -307,6 +309,19 @@ class DhtNode:
         except (NetworkDown, ValueError):
             return ()
         return tuple(str(address) for address in found)
+
+
+def check_identity(settings: NodeSettings) -> None:
+    """Is the node's key where p2pd looks for it? hivemind makes another one there where it is gone.
+
+    Raises:
+        NotFoundError, IdentityError: it is not.
+    """
+    path, peer = settings.identity, settings.peer_id
+    found = read_identity(path).peer_id
+    if found != peer:
+        fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"
+        raise IdentityDamaged(f"the identity {path} is that of {found}, the node runs as {peer}", fix)
 
 
 async def _attend(attendant: Attendant, life: NodeRun) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from swarmd.dht import adapters, clock_watch
 from swarmd.dht.adapters import HiveRecords
-from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
@@ -254,6 +254,23 @@ async def test_a_p2pd_that_is_stopped_as_it_starts_is_killed_and_another_one_sta
         assert "no answer within 2 s" in one.downs[0] and not is_alive(pids[0])
         tasks.cancel_scope.cancel()
     assert not is_alive(pids[-1])
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["gone", "another one's"])
+async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
+    start: Start, tmp_path: Path, other: bool
+) -> None:
+    one = await start()
+    key = one.node.settings.identity
+    kept = key.rename(tmp_path / "kept.key")
+    if other:
+        create_identity(key)
+    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    told = "the node runs as" if other else "there is no identity"
+    await until(lambda: any(told in down for down in one.downs))
+    assert key.exists() == other
+    kept.replace(key)
+    await one.node.wait_up()
 
 
 async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
