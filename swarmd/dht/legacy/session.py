@@ -19,6 +19,7 @@ from swarmd.dht.legacy.publisher import LegacyPublisher
 from swarmd.dht.legacy.records import read_reward
 from swarmd.dht.legacy.search import Findings, Read, search
 from swarmd.dht.link import LinkReporter
+from swarmd.dht.p2p.multiaddrs import readable
 from swarmd.dht.p2p.node import DhtNode
 from swarmd.dht.p2p.peers import Rejoin
 from swarmd.dht.session import Session, node_settings
@@ -74,7 +75,7 @@ class LegacySession(Session):
             except NetworkDown:
                 continue
             for peer in connected:
-                self.book.meet(peer.peer_id.to_base58(), [str(address) for address in peer.addrs if is_direct(address)])
+                self.book.meet(peer.peer_id.to_base58(), filter(is_direct, readable(peer.addrs)))
 
     def _stored(self, key: bytes) -> None:
         if key == CLOCK_ID:
@@ -123,6 +124,6 @@ class LegacySession(Session):
             self.emit(MemberSeen(peer))
 
 
-def is_direct(address: object) -> bool:
+def is_direct(address: str) -> bool:
     """Does a multiaddr lead to the peer itself, and not through a relay?"""
-    return "p2p-circuit" not in str(address)
+    return "p2p-circuit" not in address

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
 
 def is_free(address: str) -> bool:
@@ -28,6 +31,24 @@ def tcp_place(address: str) -> tuple[str, int] | None:
     if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
         return None
     return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
+
+
+def readable(addresses: Iterable[Any]) -> list[str]:
+    """Those of hivemind's multiaddrs as text of which hivemind knows every protocol: p2pd knows more, and uses them."""
+    texts = list[str]()
+    for address in addresses:
+        with suppress(ValueError):
+            texts.append(str(address))
+    return texts
+
+
+def origin_of(address: Any) -> str:
+    """Where a connection comes from, as text: its multiaddr up to the first protocol that hivemind does not know."""
+    parts = [""]
+    with suppress(ValueError):
+        for protocol, value in address.items():
+            parts += [protocol.name] if value is None else [protocol.name, value]
+    return "/".join(parts)
 
 
 def is_loopback(address: str) -> bool:

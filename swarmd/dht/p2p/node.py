@@ -19,7 +19,7 @@ import msgspec
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, tcp_place
+from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.ports import LinkLostListener
 from swarmd.dht.wire import names
@@ -186,8 +186,8 @@ class DhtNode:
         return address
 
     def _note_port(self, p2p: P2pDaemon) -> None:
-        for address in p2p._visible_maddrs:
-            place = tcp_place(str(address))
+        for address in readable(p2p._visible_maddrs):
+            place = tcp_place(address)
             if place is not None:
                 self.port = place[1]
                 return
@@ -308,7 +308,7 @@ class DhtNode:
             found = await self.call(lambda life: life.p2p.get_visible_maddrs(latest=True))
         except (NetworkDown, ValueError):
             return ()
-        return tuple(str(address) for address in found)
+        return tuple(readable(found))
 
 
 def check_identity(settings: NodeSettings) -> None:

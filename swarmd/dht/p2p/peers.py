@@ -18,7 +18,7 @@ import anyio
 from swarmd.dht.addresses import is_address, split_address
 from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
-from swarmd.dht.p2p.multiaddrs import tcp_place
+from swarmd.dht.p2p.multiaddrs import origin_of, tcp_place
 from swarmd.dht.p2p.name_lookup import NameLookup, is_name
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
@@ -200,7 +200,7 @@ class Rejoin:
                 life.p2p._child.kill()
             raise
         self._mute = 0
-        return {peer.peer_id.to_base58(): [str(address) for address in peer.addrs] for peer in peers}
+        return {peer.peer_id.to_base58(): [origin_of(address) for address in peer.addrs] for peer in peers}
 
     def _dialling(self, life: NodeRun, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
         async def dial() -> bool:

@@ -19,7 +19,7 @@ from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
-from swarmd.dht.p2p.hivemind_api import DHTID
+from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
@@ -37,6 +37,7 @@ from tests.dht.p2p.conftest import Single, Start, pair
 pytestmark = pytest.mark.anyio
 
 CALL_S = 60.0  # a call that nothing ends takes so long
+WEBTRANSPORT = bytes.fromhex("d103")  # code of multiaddr
 
 
 async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_back(start: Start) -> None:
@@ -271,6 +272,24 @@ async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
     assert key.exists() == other
     kept.replace(key)
     await one.node.wait_up()
+
+
+async def test_a_peer_at_an_address_that_hivemind_cannot_read_is_met_like_any_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = await pair(start)
+    listed = one.life.p2p.list_peers
+
+    async def list_peers() -> list[Any]:
+        strange = Multiaddr(Multiaddr("/ip4/1.2.3.4/udp/1/quic-v1").to_bytes() + WEBTRANSPORT)
+        return [SimpleNamespace(peer_id=peer.peer_id, addrs=(strange,)) for peer in await listed()]
+
+    monkeypatch.setattr(one.life.p2p, "list_peers", list_peers)
+    for node_id in list(one.life.table.uid_to_peer_id):
+        del one.life.table[node_id]
+    assert await one.rejoin._connected(one.life) == {two.identity.peer_id: ["/ip4/1.2.3.4/udp/1/quic-v1"]}
+    rounds = one.rejoin.rounds
+    await until(lambda: one.rejoin.rounds > rounds and one.node.peers, timeout_s=60.0)
 
 
 async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
