@@ -12,6 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 
@@ -31,11 +32,14 @@ DIAL_S = 4.0
 PROBE_S = 1.5
 DIALS_AT_ONCE = 8
 STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
+ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
+MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
 CHECKED = 8  # peers of the table pinged in a round
 PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class AddressBook:
@@ -166,8 +170,10 @@ class Rejoin:
         ]
         crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
         missing = [peer for peer in connected if peer not in table and peer not in crowded]
-        checked = random.sample(sorted(table), min(CHECKED, len(table)))
-        work += [self._pinging(life, peer) for peer in (*missing, *checked)]
+        known = [peer for peer in missing if self._book.knows(peer)]
+        others = [peer for peer in missing if not self._book.knows(peer)]
+        pinged = (*known, *some_of(others, MISSING), *some_of(sorted(table), CHECKED))
+        work += [self._pinging(life, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
         await asyncio.to_thread(self._book.save)
@@ -177,9 +183,7 @@ class Rejoin:
         wanted = [pair for pair in self._book.bootstrap if pair[1] not in table]
         others = [pair for pair in self._book.met() if pair[1] not in table and pair not in wanted]
         others = [pair for pair in others if self._book.knows(pair[1]) or self._dialled.may_dial(pair[0])]
-        if table and len(others) > STRANGERS:
-            others = random.sample(others, STRANGERS)
-        return wanted + others
+        return wanted + some_of(others, STRANGERS if table else ALONE_STRANGERS)
 
     def _spread(self, life: NodeRun, addresses: Mapping[str, list[str]]) -> None:
         """Take peers out of the table that are too many of one range of addresses."""
@@ -239,6 +243,11 @@ class Rejoin:
             await self._node.call(lambda life: life.dht.find_nearest_nodes([life.dht.node_id]))
         except NetworkDown as error:
             log.debug("the neighbourhood was not explored: %s", error)
+
+
+def some_of(each: list[T], most: int) -> list[T]:
+    """So many of them, by chance; all where there are no more."""
+    return random.sample(each, min(len(each), most))
 
 
 async def _ping(life: NodeRun, peer: str) -> bool:

@@ -14,9 +14,11 @@ from typing import Any, cast
 
 import pytest
 
+from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.dialled_hosts import HOSTS_MAX, PAUSE_MAX_S, PAUSE_S, DialledHosts, is_elsewhere
+from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.name_lookup import LOOKUPS_AT_ONCE, NameLookup
-from swarmd.dht.p2p.peers import AddressBook, Rejoin, _run_bounded
+from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, AddressBook, Rejoin, _run_bounded
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
@@ -175,6 +177,44 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
 async def dial_all(rejoin: Rejoin) -> None:
     life = cast(Any, SimpleNamespace(peers=1))
     await _run_bounded([rejoin._dialling(life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+
+
+class Crowded:
+    """A life of p2pd that is connected to a crowd, which is in nobody's table."""
+
+    def __init__(self, connected: list[str]) -> None:
+        self._listed = [SimpleNamespace(peer_id=PeerID.from_base58(peer), addrs=()) for peer in connected]
+        self.attendants: list[Any] = []
+        self.port, self.peers, self.table = 0, 0, SimpleNamespace(peer_id_to_uid={})
+        self.p2p = SimpleNamespace(list_peers=self.list_peers)
+
+    async def list_peers(self) -> list[Any]:
+        return self._listed
+
+    async def call(self, operation: Any) -> Any:
+        return await operation(self)
+
+
+async def test_a_crowd_holds_up_no_round_of_rejoining(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is connected and answers nothing, and has said that it is reached where nothing is."""
+    crowd, friends = ([generate_identity().peer_id for _ in range(count)] for count in (200, 3))
+    book = AddressBook(tmp_path / "peers.json", [f"/ip4/203.0.113.1/tcp/1/p2p/{BOB.peer_id}"], ALICE.peer_id)
+    for number, peer in enumerate(crowd[:64]):
+        book.meet(peer, [f"/ip4/203.0.113.9/tcp/{4 * number + place}" for place in range(1, 5)])
+    for peer in friends:
+        book.meet(peer, ["/ip4/203.0.113.2/tcp/1"], known=True)
+    crowded = cast(Any, Crowded([*crowd, *friends]))
+    _, dialled = rejoin_of(book, monkeypatch)
+    pinged: list[str] = []
+
+    async def ping(life: Any, peer: str) -> bool:
+        pinged.append(peer)
+        return False
+
+    monkeypatch.setattr("swarmd.dht.p2p.peers._ping", ping)
+    await Rejoin(crowded, book)._run_round(crowded)
+    assert "/ip4/203.0.113.1/tcp/1" in dialled and len(dialled) == 1 + ALONE_STRANGERS
+    assert set(friends) <= set(pinged) and len(pinged) == len(friends) + MISSING
 
 
 @pytest.mark.parametrize("configured", [False, True])
