@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -252,6 +253,18 @@ def test_what_takes_the_place_of_a_short_place_meanwhile_is_not_emptied(
     monkeypatch.setattr(os, "fstat", swap)
     remove_short_place(deep)
     assert (near / "kept").exists()
+
+
+def test_a_full_disk_keeps_no_p2pd_from_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, *args: object, **more: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    directory = SocketDirectory(tmp_path)
+    directory.open()
+    monkeypatch.setattr(Path, "write_text", write)
+    directory.note(4711)
+    directory.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:

@@ -168,8 +168,11 @@ class SocketDirectory:
         return type("Daemon", (P2pDaemon,), {"_UNIX_SOCKET_PREFIX": f"/unix{self.path}/", "DHT_MODE_MAPPING": modes})
 
     def note(self, pid: int) -> None:
-        """Record p2pd's pid and sockets in a file."""
-        self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
+        """Keep p2pd's pid in a file; on a full disk the network goes on without."""
+        try:
+            self._note.write_text(json.dumps({"pid": pid}), encoding="ascii")
+        except OSError as error:
+            log.warning("the number of the process p2pd, %d, is not kept in %s: %s", pid, self._note, error)
 
     def clear(self) -> None:
         """Remove sockets and the note."""
