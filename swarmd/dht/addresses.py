@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 
 from swarmd.config import Config
@@ -31,6 +32,8 @@ def check_addresses(config: Config) -> None:
     _check_places("dht.bootstrap", [split_address(address)[0] for address in config.dht.bootstrap])
     _check_places("dht.listen", config.dht.listen)
     _check_places("dht.announce", config.dht.announce)
+    _check_called("dht.bootstrap", config.dht.bootstrap)
+    _check_called("dht.announce", config.dht.announce)
 
 
 def _check_peer(key: str, peer: str) -> None:
@@ -42,6 +45,16 @@ def _check_places(key: str, addresses: Iterable[str]) -> None:
     for address in addresses:
         if not is_address(address):
             raise ConfigError(f"{key}: {address!r} is no address", "Write for example /ip4/0.0.0.0/tcp/38331")
+
+
+def _check_called(key: str, addresses: Iterable[str]) -> None:
+    """Can anybody's p2pd call there?"""
+    for address in addresses:
+        if re.search("/(tcp|udp)/0+(/|$)", address):
+            raise ConfigError(f"{key}: {address!r} names no port", "Write the port at which the node is reached")
+        if address.startswith("/ip6zone/"):
+            fix = "Write another address of the node: a global one, one that begins with fd, or a name"
+            raise ConfigError(f"{key}: {address!r} is of one network interface, and p2pd calls no such address", fix)
 
 
 def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:

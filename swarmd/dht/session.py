@@ -27,7 +27,7 @@ from swarmd.dht.members.withdrawal import Withdrawals, keep_withdrawals, read_wi
 from swarmd.dht.memory_watch import MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.connections import Connections
-from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr
 from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
@@ -312,6 +312,13 @@ def _check(config: Config) -> None:
             f"dht.record_s is {config.dht.record_s:g}, it must lie between {RECORD_MIN_S:g} and {TTL_MAX_S:g}"
         )
     check_addresses(config)
+    for key in ("bootstrap", "listen", "announce"):
+        for address in getattr(config.dht, key):
+            try:
+                Multiaddr(address)
+            except ValueError as error:
+                fix = "What follows host and port must be something that hivemind knows, such as /quic-v1"
+                raise ConfigError(f"dht.{key}: {address!r} is no address: {error}", fix) from error
 
 
 def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:

@@ -15,6 +15,7 @@ from swarmd.training.batches.batch import bound_peer
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SHIPPED = sorted(CONFIGS.rglob("*.toml"))
+PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
 CHAIN = ChainConfig(rpc=(), chain_id=1, contract="")
 # the reference cannot show their defaults and be valid
 EXAMPLES = {"role", "swarm.coordinator", "dht.bootstrap", "chain.rpc", "chain.chain_id", "chain.contract"}
@@ -63,6 +64,10 @@ def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_
         ('listen = ["/ip4/0.0.0.0/tcp/70000"]', "dht.listen: "),
         ('listen = ["/ip4/::1/tcp/0"]', "dht.listen: "),
         ('announce = ["example.org:38331"]', "dht.announce: 'example.org:38331' is no address"),
+        ('announce = ["/ip4/192.0.2.1/udp/0/quic-v1"]', "dht.announce: '/ip4/192.0.2.1/udp/0/quic-v1' names no port"),
+        ('announce = ["/ip6zone/eth0/ip6/fe80::1/tcp/1"]', "dht.announce: "),
+        (f'bootstrap = ["/ip4/192.0.2.1/tcp/0/p2p/{PEER}"]', "dht.bootstrap: "),
+        (f'bootstrap = ["/ip6zone/eth0/ip6/fe80::1/tcp/1/p2p/{PEER}"]', "dht.bootstrap: "),
         ('bootstrap = ["/ip4/192.0.2.1/tcp/38331"]', "dht.bootstrap: "),
         ('members = ["Qm"]', "dht.members: 'Qm' is no peer id"),
     ],

@@ -16,6 +16,7 @@ import msgpack
 import msgspec
 import pytest
 
+from swarmd.config import parse_config
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import generate_identity
@@ -33,6 +34,7 @@ from swarmd.dht.p2p.sockets import (
     remove_short_place,
     socket_place,
 )
+from swarmd.dht.session import _check
 from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
@@ -134,6 +136,22 @@ def test_a_flood_of_peers_is_counted_together() -> None:
 def test_a_wrong_bootstrap_address_is_named(address: str) -> None:
     with pytest.raises(ConfigError, match=r"dht\.bootstrap"):
         split_address(address)
+
+
+@pytest.mark.parametrize(
+    "dht",
+    [
+        'listen = ["/ip4/0.0.0.0/tcp/1/foo"]',
+        'listen = ["/ip6/fe80::1%eth0/tcp/1"]',
+        'announce = ["/ip4/192.0.2.1/udp/1/quic-v1/webtransport"]',
+        f'bootstrap = ["/ip4/192.0.2.1/tcp/1/foo/p2p/{ALICE.peer_id}"]',
+    ],
+    ids=["odd end", "scope", "transport", "bootstrap"],
+)
+def test_an_address_that_hivemind_cannot_read_is_named(dht: str) -> None:
+    config = parse_config(f'role = "coordinator"\n[swarm]\nid = "s"\n[dht]\n{dht}\n', "node.toml")
+    with pytest.raises(ConfigError, match=f"^dht.{dht.split()[0]}: '/ip.*' is no address"):
+        _check(config)
 
 
 def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
