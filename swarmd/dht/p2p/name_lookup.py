@@ -7,6 +7,7 @@ process wait for these when it ends.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import threading
 from contextlib import suppress
@@ -17,6 +18,8 @@ import anyio
 LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
 ADDRESSES_MAX = 4  # of one name
+
+log = logging.getLogger(__name__)
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 
@@ -45,9 +48,16 @@ class NameLookup:
             await self._free.acquire()
             answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
             query = (name, None, family, socket.SOCK_STREAM)
-            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
+            self._start(answer, query)
             found = await answer
         return [_multiaddr(str(address[0]), rest[:-1]) for *_, address in found][:ADDRESSES_MAX]
+
+    def _start(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
+        try:
+            threading.Thread(target=self._look_up, args=(answer, query), name="name lookup", daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread to spare
+            log.warning("%s is not looked up: %s", query[0], error)
+            self._tell(answer, [])
 
     def _look_up(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         found: list[Any] = []

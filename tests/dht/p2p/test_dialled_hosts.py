@@ -297,6 +297,20 @@ async def test_a_lookup_that_fails_oddly_gives_its_thread_back(monkeypatch: pyte
     assert await lookup.places_of("/dns4/node.example/tcp/1") == ["/ip4/203.0.113.9/tcp/1"]
 
 
+async def test_a_machine_without_threads_to_spare_looks_names_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    Names(monkeypatch, ["203.0.113.9"])
+    lookup = NameLookup()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        for _ in range(LOOKUPS_AT_ONCE):
+            assert await lookup.places_of("/dns4/node.example/tcp/1") == []
+    assert await lookup.places_of("/dns4/node.example/tcp/1") == ["/ip4/203.0.113.9/tcp/1"]
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def fail_oddly(*query: Any) -> list[Any]:
     raise OverflowError("a port beyond all ports")
 
