@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-IP4, IP6 = 4, 41  # codes of multiaddr
+IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
 CIRCUIT = b"\xa2\x02"  # /p2p-circuit
 RELAYED = "relayed"
 ELSEWHERE = "elsewhere"
-V4_BYTES = 8  # of an IPv4 address with its port
+HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port: whatever stands in these is no protocol's code
 V6_PREFIX_BYTES = 7  # a /56, what one customer gets
 
 
 def prefix_of(address: bytes) -> str:
     """Of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed", which all of those share."""
-    if CIRCUIT in address[V4_BYTES:]:
+    kind = address[:1]
+    if CIRCUIT in address[HOST_BYTES.get(kind, 0) :]:
         return RELAYED
-    if len(address) >= 5 and address[0] == IP4:
+    if len(address) >= 5 and kind == IP4:
         return str(IPv4Address(address[1:5]))
-    if len(address) >= 17 and address[0] == IP6:
+    if len(address) >= 17 and kind == IP6:
         return prefix_of_v6(address[1:17])
     return ELSEWHERE
 

@@ -82,7 +82,9 @@ def test_a_sender_is_charged_below_zero() -> None:
         (b"\x04\x0a\x00\x00\x01\x06\x0f\xa1", "10.0.0.1"),
         (b"\x29" + bytes.fromhex("20010db8000102030405060708090a0b") + b"\x06\x0f\xa1", "2001:db8:1:200::/56"),
         (b"\x29" + bytes(10) + b"\xff\xff\x0a\x00\x00\x01\x06\x0f\xa1", "10.0.0.1"),
+        (b"\x29" + bytes.fromhex("20010db8000102030405060708a2020b") + b"\x06\xa2\x02", "2001:db8:1:200::/56"),
         (b"\x04\x0a\x00\x00\x01\x06\x0f\xa1\xa5\x03\x01a\xa2\x02", RELAYED),
+        (b"\x29" + bytes(15) + b"\x01\x06\x0f\xa1\xa5\x03\x01a\xa2\x02", RELAYED),
         (b"", "elsewhere"),
     ],
 )
