@@ -18,7 +18,7 @@ from swarmd.dht.legacy.rollouts import rollouts_of
 from swarmd.dht.legacy.session import BEAM, LegacySession
 from swarmd.dht.rounds.gather import ANSWER_S, LEAST_S
 from swarmd.dht.rounds.sources import PEERS_MAX
-from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 
 REWARDS_BEAM = 100
 RETRY_S = 5.0  # between two looks for rewards,
@@ -97,7 +97,7 @@ class LegacyGathering:
                     await self._fetch(peer, reward)
             except RecordRejected as error:
                 self._session.refuse(error)
-            except NetworkDown as error:
+            except SwarmdError as error:
                 log.info("outputs of %s are not to be had: %s", peer, error)
 
     async def _fetch(self, peer: str, reward: float) -> None:

@@ -15,7 +15,7 @@ from swarmd.dht.legacy import gather as module
 from swarmd.dht.legacy.gather import REWARDS_BEAM, SAMPLES_MAX, LegacyGathering
 from swarmd.dht.legacy.records import Output
 from swarmd.dht.legacy.search import Latest
-from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.errors import NetworkDown, NoSpaceLeft, RecordRejected
 
 pytestmark = pytest.mark.anyio
 
@@ -70,6 +70,21 @@ async def test_a_peer_without_outputs_is_passed_over_and_missed() -> None:
     network = Network(peers=3, outputs=0)
     gathered = await network.gather()
     assert gathered.rollouts == () and gathered.missing == 2 and len(network.looks) == 1
+
+
+async def test_a_full_disk_costs_the_rollouts_that_it_has_no_room_for() -> None:
+    network = Network(peers=3, outputs=2)
+    kept: list[bytes] = []
+
+    def put(body: bytes) -> str:
+        if kept:
+            raise NoSpaceLeft("the disk is full")
+        kept.append(body)
+        return "digest"
+
+    network.blobs.put = put
+    gathered = await network.gather()
+    assert len(gathered.rollouts) == 1 and gathered.missing == 1
 
 
 async def test_rewards_are_looked_for_again_but_not_beyond_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
