@@ -209,7 +209,8 @@ class Members:
         session = self._session
         if peer == session.coordinator or session.policy.lists(peer):
             return peer == session.coordinator
-        return chain_of(self._invitations[peer])[0].host == session.coordinator
+        invitations = chain_of(self._invitations[peer])  # none of one that was on a list when its record was taken
+        return bool(invitations) and invitations[0].host == session.coordinator
 
     def _void(self) -> list[str]:
         """Members whose invitation does not hold any more: their records are refused from now on."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from msgspec.structs import replace
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import Admission, Invitation, chain_of, invite
 from swarmd.dht.members.invitations import MADE_MAX, OwnInvitations, OwnWithdrawals
+from swarmd.dht.members.membership import Members
 from swarmd.dht.members.withdrawal import (
     CHANGES_BURST,
     CHANGES_PER_S,
@@ -73,6 +76,14 @@ def test_the_creator_withdraws_any_and_a_host_what_it_made(host: str, withdrawn:
     assert [judge(each, REPORT.key, policy) for each in records] == [alice, bob]
     assert withdrawals.learn(host, b"", NOW + 1)
     assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
+
+
+@pytest.mark.parametrize("invitation", [b"", OF_BOB, OF_ALICE], ids=["none", "by a guest", "by the creator"])
+def test_whom_the_creator_has_invited_may_withdraw(invitation: bytes) -> None:
+    """Without an invitation are those whose records were taken when a list had them, which it has no more."""
+    session = SimpleNamespace(coordinator=CREATOR, policy=RecordPolicy(SWARM, CREATOR))
+    members = cast(Members, SimpleNamespace(_session=session, _invitations={ALICE.peer_id: invitation}))
+    assert Members._may_host(members, ALICE.peer_id) == (invitation == OF_ALICE)
 
 
 def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withdrawn() -> None:
