@@ -9,6 +9,7 @@ it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -201,6 +202,9 @@ def read_identity(path: Path) -> Identity:
             f"`swarmd identity new {path}`",
         ) from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            fix = "Name the file that it leads to: no link is followed to a key"
+            raise IdentityError(f"the identity {path} is a symbolic link", fix) from error
         raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}") from error
     try:
         _check_file(path, os.fstat(descriptor))
