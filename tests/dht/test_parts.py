@@ -163,7 +163,7 @@ def test_the_book_is_kept_bounded_and_survives(tmp_path: Path) -> None:
         peer = generate_identity().peer_id
         book.meet(peer, [f"/ip4/10.0.0.{number}/tcp/1/p2p/{peer}"])
     book.meet(own, ["/ip4/9.9.9.9/tcp/1"])
-    book.save()
+    anyio.run(book.save)
     again = AddressBook(path, [], own)
     assert len(again.met()) == PEERS_KEPT and again.port == 4242
     assert again.met()[-1] == (f"/ip4/10.0.0.{PEERS_KEPT + 9}/tcp/1", peer)

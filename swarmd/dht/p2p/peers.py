@@ -111,12 +111,15 @@ class AddressBook:
         """Has the swarm credited this peer, or does the configuration name it?"""
         return peer in self._known or any(peer == other for _, other in self.bootstrap)
 
-    def save(self) -> None:
-        """Write the cache; without it only the next start is slower."""
+    async def save(self) -> None:
+        """Write the cache, in a thread, with those met by now; without it only the next start is slower."""
         peers = [f"{place}/p2p/{peer}" for place, peer in self.met()][-PEERS_KEPT:]
+        await asyncio.to_thread(self._write, json.dumps({"port": self.port, "peers": peers}))
+
+    def _write(self, encoded: str) -> None:
         temporary = self._path.with_suffix(".new")
         try:
-            temporary.write_text(json.dumps({"port": self.port, "peers": peers}), encoding="utf-8")
+            temporary.write_text(encoded, encoding="utf-8")
             temporary.replace(self._path)
         except OSError as error:
             log.warning("the peers met cannot be kept in %s: %s", self._path, error)
@@ -176,7 +179,7 @@ class Rejoin:
         work += [self._pinging(life, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
-        await asyncio.to_thread(self._book.save)
+        await self._book.save()
         return life.peers > before
 
     def _to_dial(self, table: set[str]) -> list[tuple[str, str]]:

@@ -57,6 +57,21 @@ def test_a_host_that_is_reached_is_dialled_again_at_once() -> None:
     assert hosts.may_dial(place)
 
 
+async def test_what_is_kept_of_the_book_is_read_in_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where members are met meanwhile."""
+    book, read, met = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id), list[threading.Thread](), AddressBook.met
+
+    def read_in(each: AddressBook) -> list[tuple[str, str]]:
+        read.append(threading.current_thread())
+        return met(each)
+
+    monkeypatch.setattr(AddressBook, "met", read_in)
+    await book.save()
+    assert read == [threading.current_thread()] and (tmp_path / "peers.json").exists()
+
+
 def test_so_many_hosts_are_remembered() -> None:
     hosts = DialledHosts()
     for number in range(2 * HOSTS_MAX):
@@ -90,11 +105,13 @@ def test_what_is_of_one_machine_alone_is_told(place: str, elsewhere: bool) -> No
 
 
 @pytest.mark.parametrize("local", [False, True])
-def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_machine(local: bool, tmp_path: Path) -> None:
+async def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_machine(
+    local: bool, tmp_path: Path
+) -> None:
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
     book.meet(BOB.peer_id, [f"/ip4/127.0.0.1/tcp/6379/p2p/{BOB.peer_id}"])
     assert len(book.met()) == local
-    book.save()
+    await book.save()
     AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
     assert len(book.met()) == local
 
@@ -112,13 +129,13 @@ async def test_who_is_not_where_it_says_is_dialled_less_and_less_unless_it_is_kn
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, tmp_path: Path) -> None:
+async def test_names_are_kept_of_those_alone_whom_the_swarm_knows(known: bool, tmp_path: Path) -> None:
     book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
     book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/dns/slow.example/tcp/1", "/dnsaddr/slow.example"], known)
     assert len(book.met()) == (3 if known else 0)
     book.meet(BOB.peer_id, ["/dns4/slow.example/tcp/1", "/ip4/203.0.113.9/tcp/1"], known)
     assert [place for place, _ in book.met()][-1] == "/ip4/203.0.113.9/tcp/1"
-    book.save()
+    await book.save()
     assert AddressBook(tmp_path / "peers.json", [], ALICE.peer_id).met() == book.met()
 
 
@@ -244,7 +261,7 @@ async def test_names_that_take_for_ever_hold_up_neither_the_loop_nor_configured_
     try:
         for _ in range(8):
             await dial_all(rejoin)
-        await asyncio.wait_for(asyncio.to_thread(book.save), LONG_S)
+        await asyncio.wait_for(book.save(), LONG_S)
         assert asked and set(asked) == {"/ip4/203.0.113.9/tcp/1"}
     finally:
         names.end.set()
@@ -262,7 +279,7 @@ async def test_names_that_stand_where_an_address_should_do_not_hold_up_the_loop(
     try:
         for _ in range(16):  # of four each: more than the loop has threads
             await dial_all(rejoin)
-        await asyncio.wait_for(asyncio.to_thread(book.save), LONG_S)
+        await asyncio.wait_for(book.save(), LONG_S)
         assert book.met() == []
     finally:
         names.end.set()
