@@ -74,8 +74,8 @@ class LegacyProtocol(GuardedProtocol):
 
     def _keep_one(self, sender: str, key: bytes, entry: Entry) -> bool:
         guard = self.record_validator
-        key_id = DHTID.from_bytes(key)
         subkey, value, expiration = guard.check(key, *entry)
+        key_id = DHTID.from_bytes(key)
         if not self.storage.would_change(key_id, subkey, expiration):
             return False
         guard.check_kept(key, subkey, value, expiration)

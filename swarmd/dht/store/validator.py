@@ -296,7 +296,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     def _store_one(
         self, sender: str, key: bytes, subkey: bytes, value: bytes, expiration: float, replayed: str
     ) -> bool:
-        key_id, validator = DHTID.from_bytes(key), self.record_validator
+        key_id, validator = read_id(key), self.record_validator
         awaited = validator.awaits(key, sender) and sender == owner_of(subkey)
         if not awaited:
             self._check_room(key_id, subkey, value, expiration)

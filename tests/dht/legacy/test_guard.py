@@ -177,8 +177,9 @@ async def test_what_v04_never_writes_is_not_kept(
     assert len(keeper.protocol.storage) == 0
 
 
-async def test_a_key_of_another_length_is_refused(keeper: Keeper) -> None:
-    assert not await keeper.store("", NIL, encode(1.0), in_s(60), key=b"short")
+@pytest.mark.parametrize("size_bytes", [5, 21, 5000])
+async def test_a_key_of_another_length_is_refused(keeper: Keeper, size_bytes: int) -> None:
+    assert not await keeper.store("", NIL, encode(1.0), in_s(60), key=size_bytes * b"x")
     assert keeper.refused == {"malformed": 1}
 
 

@@ -185,6 +185,12 @@ async def test_a_changed_value_under_a_signature_seen_before_is_refused(keeper: 
     assert keeper.refused == {"bad-signature": 2} and keeper.held(ALICE.peer_id) == genuine.value
 
 
+@pytest.mark.parametrize("size_bytes", [0, 19, 21, 5000])
+async def test_a_key_of_another_length_is_refused_and_counted(keeper: Keeper, size_bytes: int) -> None:
+    assert await keeper.store(signed_by(ALICE, REPORT), key=size_bytes * b"x") == [False]
+    assert keeper.refused == {"malformed": 1}
+
+
 async def test_another_record_of_the_same_expiration_is_no_duplicate_but_comes_too_late(keeper: Keeper) -> None:
     first = signed_by(ALICE, REPORT)
     second = sign(ALICE, msgspec.structs.replace(REPORT, reward=0.75), first.expiration)
