@@ -176,6 +176,13 @@ def test_a_damaged_cache_is_left_aside(tmp_path: Path, content: str) -> None:
     assert AddressBook(path, [], BOB.peer_id).met() == []
 
 
+@pytest.mark.parametrize("port", ["98331", "-1", "1e999", "NaN", "null", 5_000 * "9", 100_000 * "["], ids=range(7))
+def test_a_port_in_the_cache_that_is_none_is_left_aside(tmp_path: Path, port: str) -> None:
+    path = tmp_path / "peers.json"
+    path.write_text(f'{{"peers": [], "port": {port}}}')
+    assert AddressBook(path, [], BOB.peer_id).port == 0
+
+
 def test_a_closed_port_is_told_from_an_open_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

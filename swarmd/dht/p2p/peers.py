@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import anyio
 
-from swarmd.dht.addresses import is_address, split_address
+from swarmd.dht.addresses import PORT_MAX, is_address, split_address
 from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
 from swarmd.dht.p2p.multiaddrs import origin_of, tcp_place
@@ -65,14 +65,14 @@ class AddressBook:
     def _load(self) -> None:
         try:
             kept = json.loads(self._path.read_text(encoding="utf-8"))
-            self.port = int(kept["port"])
+            self.port = _port_in(kept["port"])
             for address in list(kept["peers"])[:PEERS_KEPT]:
                 place, peer = split_address(str(address))
                 if self.may_lie(place):
                     self._met.setdefault(peer, []).append(place)
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, ConfigError) as error:
             log.warning("the cached peers in %s are left aside: %s", self._path, error)
 
     def meet(self, peer: str, addresses: Iterable[str], known: bool = False) -> None:
@@ -123,6 +123,13 @@ class AddressBook:
             temporary.replace(self._path)
         except OSError as error:
             log.warning("the peers met cannot be kept in %s: %s", self._path, error)
+
+
+def _port_in(kept: object) -> int:
+    """Raises ValueError for what is no port."""
+    if not isinstance(kept, int) or not 0 <= kept <= PORT_MAX:
+        raise ValueError(f"the port {kept!r:.40}")
+    return kept
 
 
 class Rejoin:
