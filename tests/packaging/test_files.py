@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +13,7 @@ import yaml
 from swarmd.cli import VERBS
 from swarmd.cli.manual import manual, write_all
 from tests.packaging.conftest import ROOT
-from tests.programs import path_of
+from tests.programs import path_of, which
 
 PACKAGING = ROOT / "packaging"
 
@@ -79,6 +78,6 @@ def test_make_takes_a_directory_whose_name_has_blanks(target: str) -> None:
 
 def test_make_says_that_there_is_no_python(tmp_path: Path) -> None:
     """Without its name the shell would take the script for a program."""
-    call = [str(shutil.which("make")), "-n", "run", f"VENV={tmp_path}"]
+    call = [str(which("make")), "-n", "run", f"VENV={tmp_path}"]
     done = subprocess.run(call, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("python3 packaging/environment.py run")
