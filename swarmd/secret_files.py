@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.eventlog.files import remove_left, sync_directory
+from swarmd.paths import quoted
 
 CREDENTIAL = "credential:"
 SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some tenths of a second to try one passphrase
@@ -89,10 +90,10 @@ def _check(secret: Secret, status: os.stat_result, kind: SecretKind) -> None:
     if secret.guarded:
         return
     if status.st_uid != os.geteuid():
-        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {path}`"
+        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {quoted(path)}`"
         raise _shut(kind, f"the {kind.noun} {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
     if mode & 0o077:
-        fix = f"Run `chmod 600 {path}`"
+        fix = f"Run `chmod 600 {quoted(path)}`"
         raise _shut(kind, f"the {kind.noun} {path} has mode {mode:04o}: others may read it", fix)
 
 

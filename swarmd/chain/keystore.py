@@ -36,8 +36,8 @@ PASSPHRASE = SecretKind(
     "passphrase file", KeystoreError, PASSPHRASE_BYTES_MAX, "Write the passphrase into it, mode 0600"
 )
 
-Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}$")]
-Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}$")]
+Salt = Annotated[str, msgspec.Meta(pattern=r"^(0x)?([0-9a-fA-F]{2}){0,128}\Z")]
+Word = Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{64}\Z")]
 
 
 class Scrypt(msgspec.Struct):
@@ -60,7 +60,7 @@ class Pbkdf2(msgspec.Struct):
 
 
 class CipherParams(msgspec.Struct):
-    iv: Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}$")]
+    iv: Annotated[str, msgspec.Meta(pattern=r"^(0x)?[0-9a-fA-F]{32}\Z")]
 
 
 class Crypto(msgspec.Struct):
@@ -79,7 +79,7 @@ class Keystore(msgspec.Struct):
 
     version: int
     crypto: Crypto
-    address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?$")] = ""
+    address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?\Z")] = ""
 
 
 def load_account(config: ChainConfig, data: DataPaths) -> LocalAccount:

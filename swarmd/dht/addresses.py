@@ -12,6 +12,7 @@ from swarmd.errors import ConfigError
 
 HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
 PORT_MAX = 65535
+LENGTH_MAX = 256  # characters; peers take no membership with a longer one, nor with what cannot be printed
 
 _PEER_ID_FIX = "A peer id begins with 12D3Koo or Qm; `swarmd identity show` prints a node's"
 
@@ -75,6 +76,8 @@ def split_address(address: str, key: str = "dht.bootstrap") -> tuple[str, str]:
 
 def is_address(text: str) -> bool:
     """Does a multiaddr begin with a host and, where one is named, a port? What follows is left to libp2p."""
+    if len(text) > LENGTH_MAX or not text.isprintable():
+        return False
     root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
     if root or host not in HOSTS or not _is_host(host, name):
         return False

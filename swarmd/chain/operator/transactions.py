@@ -55,8 +55,8 @@ _FUND = "Send it some, then run the same command again"
 Tell = Callable[[str], None]
 
 
-Hash = Annotated[str, msgspec.Meta(pattern="^0x[0-9a-f]{64}$")]
-Raw = Annotated[str, msgspec.Meta(pattern="^0x([0-9a-f]{2})+$")]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
+Raw = Annotated[str, msgspec.Meta(pattern=r"^0x([0-9a-f]{2})+\Z")]
 
 
 class Attempt(msgspec.Struct, frozen=True):

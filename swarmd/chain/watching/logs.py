@@ -31,8 +31,8 @@ PEERS_MAX = 16_384  # peer ids in one change of the allow-list, and on the list
 PLACE_MAX = 2**31 - 1  # highest round or stage
 SECONDS_MAX = 2**32 - 1
 DATA_CHARS_MAX = 2 * (1 << 20)  # of one entry, as hex
-Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}$")]
-Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}$")]
+Hash = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{64}\Z")]
+Quantity = Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
 
 
 class LogEntry(msgspec.Struct, rename="camel", gc=False):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
+from swarmd.paths import quoted
 from swarmd.secret_files import SecretKind, write_secret
 
 if TYPE_CHECKING:
@@ -217,11 +218,13 @@ def _check_file(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise IdentityError(f"the identity {path} is not a regular file")
     if status.st_uid != os.geteuid():
-        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {path}`"
+        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {quoted(path)}`"
         raise IdentityError(f"the identity {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
     if status.st_mode & 0o077:
         mode = stat.S_IMODE(status.st_mode)
-        raise IdentityError(f"the identity {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {path}`")
+        raise IdentityError(
+            f"the identity {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {quoted(path)}`"
+        )
 
 
 def parse_identity(raw: bytes, origin: str) -> Identity:

@@ -19,6 +19,7 @@ import msgspec
 from swarmd.bounds import Count, Integer, Real
 from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE as MEMBERS_SHARDED_SINCE
 from swarmd.core.coordinator.shards import SHARDED_SINCE as SHARDED_SINCE
+from swarmd.dht.addresses import LENGTH_MAX
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
 from swarmd.dht.identity.signatures import signature_bytes, verify
@@ -53,7 +54,6 @@ ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node r
 BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
 NAME_LENGTH_MAX = 64
 ADDRESSES_MAX = 8
-ADDRESS_LENGTH_MAX = 256
 
 Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
@@ -431,7 +431,7 @@ def _check_membership(content: Membership) -> None:
     texts = (content.name, content.nonce, *content.addresses)
     if not all(text.isprintable() for text in texts):
         raise RecordRejected("malformed", "control characters in a name or address")
-    if not all(text.startswith("/") and len(text) <= ADDRESS_LENGTH_MAX for text in content.addresses):
+    if not all(text.startswith("/") and len(text) <= LENGTH_MAX for text in content.addresses):
         raise RecordRejected("malformed", "an address is no multiaddr")
 
 

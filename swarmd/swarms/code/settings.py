@@ -18,7 +18,7 @@ class CodeOptions(Section, frozen=True):
     """`swarm.options` of the kind."""
 
     data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = ""  # of its rows; empty: any
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of its rows; empty: any
     compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
     prompt: Prompt = "zero-shot"
     rewards: Literal["fixed", "compat"] = "fixed"

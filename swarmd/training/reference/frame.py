@@ -33,7 +33,7 @@ ITEMS_MAX = 16
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=SIZE_MAX)]
 Id = Annotated[str, msgspec.Meta(pattern=f"^{ID_PATTERN}$")]
-Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Mask = NDArray[np.uint8]
 Ids = NDArray[np.int64]
 Logs = NDArray[np.float32]
@@ -50,7 +50,7 @@ class JobHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Size  # of these, so many last columns are completion
     dtype: Width
     temperature: Annotated[float, msgspec.Meta(ge=TEMPERATURE_MIN, le=TEMPERATURE_MAX)] = 1.0
-    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?$")] = (
+    model: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = (
         ""  # the model that is meant; empty: whichever it is
     )
 
