@@ -21,7 +21,7 @@ import torch
 from msgspec.structs import replace
 
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, build_bases, make_swarm, read_recipe, study_families
-from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY, Outcome
+from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY, Outcome, Start
 from bench.gain_pairs import QUESTIONS, MeasuringPlan, Pairs
 from bench.gain_report import make_rows, write_report
 from bench.hostile_peer import Hostile, probe
@@ -227,7 +227,8 @@ def run(
         regimes: of `REGIMES`.
         seeds: by default the recipe's.
         tell: is given every outcome as it comes.
-        known: outcomes of an earlier run, which are not run again; those of another recipe do not count.
+        known: outcomes of an earlier run, which are not run again unless another arm begins with other bases now;
+            those of another recipe do not count.
         recipe: by default `bench/gain.toml`, or its variant.
         variant: of the recipe's.
         report: the page to write, with its picture beside it; none where it is None or a seed is not the recipe's.
@@ -246,16 +247,19 @@ def run(
         yield from study_families(recipe)
         return
     found = list(known)
-    there = {outcome.key for outcome in found if outcome.recipe == recipe.digest}
     bases = directory.parent / "gain-bases" / recipe.base_digest
     for seed in seeds or recipe.seeds:
         for regime in regimes:
-            for arm in arms:
-                if (regime, arm, seed) not in there:
-                    place = directory / f"{seed}-{regime}-{arm.replace(' ', '-')}"
-                    found.append(run_arm(place, bases, recipe, regime, arm, seed))
-                    tell(found[-1])
-                    _write(report, found)
+            here: set[Start] = set()  # where those begin that are run now
+            for arm in (*arms, *arms):  # twice: what began with other bases is no pair with what is new
+                its = {each.start for each in found if (each.recipe, *each.key) == (recipe.digest, regime, arm, seed)}
+                if its and (not here or arm == POOLED or its & here):
+                    continue
+                place = directory / f"{seed}-{regime}-{arm.replace(' ', '-')}"
+                found.append(run_arm(place, bases, recipe, regime, arm, seed))
+                here |= {found[-1].start} if arm != POOLED else set()
+                tell(found[-1])
+                _write(report, found)
     _write(report, found)
     yield from make_rows([outcome for outcome in found if outcome.recipe == recipe.digest])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from statistics import fmean
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,6 +17,13 @@ FASTER, REPLAY = "faster loner", "replay"
 NOT_SHARING = (LONER, FILTERED, FASTER, REPLAY, POISONED, POOLED)  # alone, under attack, or an upper bound
 SEEDS_FOR_INTERVAL = 3  # fewer pairs have no interval worth the name
 HAD, LOST = 0.3, 0.05  # accuracy of a skill that a node has, and of one that it has no more
+
+
+class Start(NamedTuple):
+    """Where a run began. Of one seed there may be several: bases that later code makes anew may know other things."""
+
+    seed: int
+    held_out: tuple[tuple[float, ...], ...]  # accuracy of the bases, by node and family
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -33,8 +41,13 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """What is not run again."""
+        """What is not run again, unless its bases are others than those of the runs that are new."""
         return self.regime, self.arm, self.seed
+
+    @property
+    def start(self) -> Start:
+        """What it may be compared by."""
+        return Start(self.seed, tuple(map(tuple, self.held_out[0])))
 
     @property
     def accuracy(self) -> list[float]:
@@ -49,7 +62,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 Axis = Callable[[Outcome], Sequence[float]]  # what a curve is drawn over, by measure
-Arms = dict[str, dict[int, Outcome]]  # outcomes of one regime, by arm and seed
+Runs = dict[Start, Outcome]  # of one regime and arm
+Arms = dict[str, Runs]  # of one regime
 
 
 def tokens_of(outcome: Outcome) -> Sequence[float]:
@@ -74,11 +88,19 @@ def area(outcome: Outcome, limit: float, axis: Axis = tokens_of) -> float:
     return total / limit if limit else 0.0
 
 
-def compare(ours: dict[int, Outcome], theirs: dict[int, Outcome], axis: Axis = tokens_of) -> list[tuple[float, float]]:
-    """Areas of two arms by the seeds that both have, each seed up to what both came to on the axis."""
-    pairs = [(ours[seed], theirs[seed]) for seed in sorted(ours) if seed in theirs]
+def compare(ours: Runs, theirs: Runs, axis: Axis = tokens_of) -> list[tuple[float, float]]:
+    """Areas of two arms by the starts that both have, each up to what both came to on the axis."""
+    pairs = [(ours[start], other) for start in sorted(ours) if (other := _alike(start, theirs)) is not None]
     limits = [min(axis(a)[-1], axis(b)[-1]) for a, b in pairs]
     return [(area(a, limit, axis), area(b, limit, axis)) for (a, b), limit in zip(pairs, limits, strict=True)]
+
+
+def _alike(start: Start, runs: Runs) -> Outcome | None:
+    """The run of this start. One of another number of nodes, as of pooled data, is a match by its seed alone."""
+    if start in runs:
+        return runs[start]
+    others = [each for each in sorted(runs) if each.seed == start.seed and len(each.held_out) != len(start.held_out)]
+    return runs[others[0]] if others else None
 
 
 def difference(pairs: Sequence[tuple[float, float]]) -> Sample | None:
@@ -104,10 +126,10 @@ def times(pairs: Sequence[tuple[float, float]]) -> Times | None:
 
 
 def by_regime(outcomes: Iterable[Outcome]) -> dict[str, Arms]:
-    """Outcomes by regime, arm and seed, each in the order of its name."""
+    """Outcomes by regime, arm and start, each in order."""
     found: dict[str, Arms] = {}
-    for outcome in sorted(outcomes, key=lambda each: each.key):
-        found.setdefault(outcome.regime, {}).setdefault(outcome.arm, {})[outcome.seed] = outcome
+    for outcome in sorted(outcomes, key=lambda each: (each.key, each.start)):
+        found.setdefault(outcome.regime, {}).setdefault(outcome.arm, {})[outcome.start] = outcome
     return found
 
 

@@ -17,6 +17,7 @@ from bench.gain_curves import (
     Arms,
     Axis,
     Outcome,
+    Runs,
     area,
     by_regime,
     compare,
@@ -69,7 +70,8 @@ INTRODUCTION = """# What sharing brings
 Written by `python -m bench gain` from [its results](../bench/gain.jsonl); do not edit. Nodes with small models are
 asked natural families of reasoning-gym and learn alone or from each other ([recipe](../bench/gain.toml)). *Learnt* is
 the area under held-out accuracy against generated tokens, the base's subtracted, as the mean over all tokens of a
-run; two arms are compared up to the tokens, or the processor time of training, that both came to. *× filtered* is how
+run; two arms are compared where their nodes began with the same bases, up to the tokens, or the processor time of
+training, that both came to. *× filtered* is how
 many times as much was learnt as by the filtered loner, mean over mean, and in brackets the least of a seed. Intervals
 are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing. *Unlearnt* are
 skills (a node's families of at least .3 at first) that fell by more than half, and of them those below .05. Processor
@@ -104,7 +106,7 @@ HEAD = (
 )
 
 
-def _line(arm: str, found: dict[int, Outcome], arms: Arms) -> str:
+def _line(arm: str, found: Runs, arms: Arms) -> str:
     def mean(read: Callable[[Outcome], float]) -> float:
         return fmean(map(read, found.values()))
 
@@ -112,15 +114,16 @@ def _line(arm: str, found: dict[int, Outcome], arms: Arms) -> str:
     than = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), tokens_of)
     in_time = "" if arm == FILTERED else _tell_times(found, arms.get(FILTERED, {}), seconds_of)
     unlearnt, lost = (sum(each) for each in zip(*(o.count_unlearnt() for o in found.values()), strict=True))
+    seeds = len({start.seed for start in found})
     return (
-        f"| {arm} | {len(found)} | {mean(lambda o: o.accuracy[0]):.3f} | {mean(lambda o: o.accuracy[-1]):.3f} "
+        f"| {arm} | {seeds} | {mean(lambda o: o.accuracy[0]):.3f} | {mean(lambda o: o.accuracy[-1]):.3f} "
         f"| {mean(lambda o: area(o, o.tokens[-1])):+.4f} | {above[0]} | {above[1]} | {than} | {in_time} "
         f"| {unlearnt}, {lost} | {mean(lambda o: o.tokens[-1]):,.0f} | {max(o.shown for o in found.values()):.3f} "
         f"| {mean(lambda o: o.seconds[-1]):.0f} |\n"
     )
 
 
-def _tell_difference(ours: dict[int, Outcome], theirs: dict[int, Outcome], is_same: bool) -> str:
+def _tell_difference(ours: Runs, theirs: Runs, is_same: bool) -> str:
     pairs = compare(ours, theirs)
     if is_same or not pairs:
         return ""
@@ -131,7 +134,7 @@ def _tell_difference(ours: dict[int, Outcome], theirs: dict[int, Outcome], is_sa
     return f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
 
 
-def _tell_times(ours: dict[int, Outcome], theirs: dict[int, Outcome], axis: Axis) -> str:
+def _tell_times(ours: Runs, theirs: Runs, axis: Axis) -> str:
     found = times(compare(ours, theirs, axis))
     return f"{found.mean:.2f} ({found.least:.2f})" if found else ""
 

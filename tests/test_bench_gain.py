@@ -15,7 +15,7 @@ import torch
 from bench import gain
 from bench.__main__ import main
 from bench.gain_bases import IDENTICAL, REGIMES, SPECIALISTS, Recipe, build_bases, make_swarm, read_recipe
-from bench.gain_curves import FILTERED, LONER, Outcome, area, compare, difference, seconds_of, times
+from bench.gain_curves import FILTERED, LONER, Outcome, Runs, area, compare, difference, seconds_of, times
 from bench.gain_pairs import MeasuringPlan
 from bench.gain_report import tell, write_report
 from bench.place import Unavailable, read_lines
@@ -34,22 +34,36 @@ def outcome(arm: str, seed: int, *accuracy: float, tokens: Sequence[int] = (0, 1
     return Outcome(read_recipe().digest, IDENTICAL, arm, seed, list(tokens), seconds, held_out, 3, 0.0)
 
 
+def runs(*outcomes: Outcome) -> Runs:
+    return {each.start: each for each in outcomes}
+
+
 def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> None:
     rising = outcome(LONER, 1, 0.2, 0.4, 0.4)
     assert area(rising, 200) == pytest.approx((0.1 * 100 + 0.2 * 100) / 200)
     assert area(rising, 50) == pytest.approx(0.05)
     busier = outcome("busier", 1, 0.2, 0.4, 0.9, tokens=(0, 200, 800))
-    assert compare({1: busier}, {1: rising}) == [(pytest.approx(0.1), pytest.approx(0.15))]
+    assert compare(runs(busier), runs(rising)) == [(pytest.approx(0.1), pytest.approx(0.15))]
     in_time = [(pytest.approx((0.1 * 10 + 0.45 * 10) / 20), pytest.approx(0.15))]
-    assert compare({1: busier}, {1: rising}, seconds_of) == in_time, "both trained for 20 s"
+    assert compare(runs(busier), runs(rising), seconds_of) == in_time, "both trained for 20 s"
 
 
 def test_an_interval_is_of_pairs_and_too_few_seeds_have_none() -> None:
     known = difference([(0.5, 0.4), (0.7, 0.6), (0.9, 0.8)])
     assert known is not None and known.values == pytest.approx((0.1, 0.1, 0.1))
     assert difference([(0.5, 0.4), (0.7, 0.6)]) is None
-    pairs = compare({1: outcome("a", 1, 0, 1, 1), 2: outcome("a", 2, 0, 1, 1)}, {2: outcome(LONER, 2, 0, 0, 0)})
+    pairs = compare(runs(outcome("a", 1, 0, 1, 1), outcome("a", 2, 0, 1, 1)), runs(outcome(LONER, 2, 0, 0, 0)))
     assert len(pairs) == 1, "a seed that only one arm has is no pair"
+
+
+def test_runs_that_began_with_other_bases_are_no_pair_but_for_pooled_data() -> None:
+    ours = runs(outcome("a", 1, 0.2, 0.4, 0.4), outcome("a", 1, 0.3, 0.3, 0.3))
+    loners = runs(outcome(LONER, 1, 0.2, 0.3, 0.3), outcome(LONER, 1, 0.1, 0.9, 0.9))
+    assert compare(ours, loners) == [(pytest.approx(0.15), pytest.approx(0.075))]
+    pooled = msgspec.structs.replace(
+        outcome(gain.POOLED, 1, 0.0), held_out=[[[0.1]], [[0.3]], [[0.5]]], tokens=[0, 1, 2]
+    )
+    assert len(compare(runs(pooled), loners)) == 1, "one node, of another base"
 
 
 def test_how_many_times_as_much_is_of_means_with_the_least_of_a_seed_and_nothing_of_nothing() -> None:
@@ -136,6 +150,24 @@ def test_what_is_there_is_not_run_again_and_another_recipe_does_not_count(
     list(gain.run(tmp_path, known=[msgspec.structs.replace(there, recipe="other")], **chosen))
     assert ran == ["sharing", LONER, "sharing"]
     assert read_recipe(variant="eight-nodes").digest != recipe_digest
+
+
+def test_what_began_with_other_bases_is_run_again_beside_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def pretend(directory: Path, bases: Path, recipe: object, regime: str, arm: str, seed: int) -> Outcome:
+        ran.append(arm)
+        return outcome(arm, seed, 0.1, 0.2, 0.3)
+
+    monkeypatch.setattr(gain, "run_arm", pretend)
+    known = [outcome(arm, 5, 0.2, 0.3, 0.4) for arm in (LONER, FILTERED, gain.POOLED)]
+    chosen: dict[str, Any] = {"regimes": [IDENTICAL], "seeds": [5], "known": known}
+    list(gain.run(tmp_path, arms=[LONER, FILTERED, gain.POOLED], **chosen))
+    assert ran == [], "nothing is new"
+    list(gain.run(tmp_path, arms=[LONER, "sharing", FILTERED, gain.POOLED], **chosen))
+    assert ran == ["sharing", FILTERED, LONER]
 
 
 def test_a_name_that_is_no_arm_or_regime_is_told_and_nothing_runs(tmp_path: Path) -> None:
