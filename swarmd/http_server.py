@@ -23,6 +23,7 @@ SILENT_S = 10.0  # a connection without a whole request's head is closed after t
 CONNECTIONS_MAX = 256
 NETWORK_BITS = 64  # of an IPv6 address; whoever has one has 2**64 of them
 UNKNOWN = "?"
+PAGE_PORT = 8800  # of a node's page, by default and as an example
 TOKEN_CHARS_MIN = 16
 TOKEN = SecretKind("token file", ConfigError, 4096, "Write a random token into it: `openssl rand -hex 32`, mode 0600")
 

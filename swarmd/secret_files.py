@@ -113,7 +113,7 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
         fix = f"Move it away first, or choose another name: a {kind.noun} is never overwritten"
         raise kind.error(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE) from None
     except OSError as error:
-        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {path.parent}`"
+        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {quoted(path.parent)}`"
         raise kind.error(f"{path} cannot be created: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -20,7 +20,6 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Check a configuration file or show what is in force."
 )
 
-EXAMPLE_PORT = 8800
 DEFAULTS = Config(SwarmConfig(id="example"))
 
 
@@ -37,7 +36,7 @@ def check(
     name is looked at.
     """
     from swarmd.dht.addresses import check_addresses
-    from swarmd.http_server import check_listen, parse_listen
+    from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
     from swarmd.results.hub import check_repo
     from swarmd.swarms.registry import check_kind
     from swarmd.training.models.source import AUTO, locate_configured, require_model
@@ -46,7 +45,7 @@ def check(
     check_addresses(config)
     kind = check_kind(config.swarm)
     if config.web.listen:
-        address = parse_listen(config.web.listen, EXAMPLE_PORT, "web.listen")
+        address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
         check_listen(address, config.web.token, "the page of [web]")
     check_notify(config.notify)
     if config.results.hub.repo:

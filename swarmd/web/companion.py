@@ -21,7 +21,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.http_server import check_listen, load_token, parse_listen
+from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
 from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.observe.telemetry import otlp
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
@@ -34,7 +34,6 @@ from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
 ORDER_BYTES_MAX = 4 * 1024 * 1024
-PORT = 8800  # an example, for errors
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
 LINGER_S_MAX = 600.0
 
@@ -73,7 +72,7 @@ def run(config: Config, root: Path) -> int:
     if not config.web.listen:
         asyncio.run(_watch_only(node, background, linger_s))
         return 0
-    address = parse_listen(config.web.listen, PORT, "web.listen")
+    address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
     token = load_token(config.web.token, root)
     check_listen(address, token, "the page of [web]")
     endpoint = bind(address)

@@ -14,7 +14,7 @@ from swarmd.cli.swarm.new import CREATOR
 from swarmd.config_checks import check_name
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, NotFoundError
-from swarmd.http_server import is_loopback, parse_listen
+from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.results.hub import TOKEN as KIND
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import Secret, read_secret
@@ -25,7 +25,6 @@ FILE = "file"  # the kind whose questions lie in a file of the creator's own
 TOKEN = re.compile(r"[!-~]{8,512}")
 TOKEN_FIX = "Make one that may write at huggingface.co/settings/tokens"
 TOKEN_NAME = "hub.token"  # in the data directory
-EXAMPLE_PORT = 8800
 
 
 class Asker:
@@ -154,10 +153,10 @@ class Answers(NamedTuple):
             raise ConfigError(f"{self.announce!r} is no address", "Write for example /ip4/192.0.2.1/tcp/38331")
         if self.hub_repo:
             check_repo(self.hub_repo, "--hub-repo")
-        if self.web and not is_loopback(parse_listen(self.web, EXAMPLE_PORT, "--web").host):
+        if self.web and not is_loopback(parse_listen(self.web, PAGE_PORT, "--web").host):
             raise ConfigError(
                 f"--web {self.web}: other machines could reach the page there, and it would ask for no token",
-                f"Give 127.0.0.1:{EXAMPLE_PORT}; web.listen and web.token of the configuration can open it afterwards",
+                f"Give 127.0.0.1:{PAGE_PORT}; web.listen and web.token of the configuration can open it afterwards",
             )
 
     def take_token(self, asker: Asker) -> str:

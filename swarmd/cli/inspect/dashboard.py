@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from swarmd.web.http.guard import AccessRules, RequestGuard
 
 LISTEN = "127.0.0.1:8800"
-PORT = 8800
 
 
 class PageOptions(NamedTuple):
@@ -176,11 +175,11 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
 
 def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
-    from swarmd.http_server import check_listen, load_token, parse_listen
+    from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
     from swarmd.web.http.guard import AccessRules
     from swarmd.web.http.server import bind
 
-    address = parse_listen(page.listen, PORT)
+    address = parse_listen(page.listen, PAGE_PORT)
     secret = load_token(page.token, root)
     check_listen(address, secret, "the dashboard")
     return AccessRules(address, secret, page.hosts), bind(address, page.else_any)

@@ -17,6 +17,7 @@ from rich.text import Text
 from swarmd.chain.standings import ChainStandings, Order, PeerStanding, rank
 from swarmd.errors import ConfigError, NotFoundError
 from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
+from swarmd.observe.layers import printable
 
 COLUMNS_MAX = 4096  # of a printed table
 INDENT = 7 * " "  # of names below their figures
@@ -167,8 +168,7 @@ def ranked_of(board: ChainBoard, top: int) -> Ranked:
 def shown(text: str) -> Text:
     """Text from outside: whole, on one line, and unable to command the terminal."""
     cut = text[:CHARACTERS_SHOWN_MAX]
-    safe = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
-    return Text(safe + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
+    return Text(printable(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
 
 
 def print_whole(ranked: Ranked) -> None:

@@ -18,10 +18,9 @@ from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.http_server import parse_listen
+from swarmd.http_server import PAGE_PORT, parse_listen
 
 PRIVILEGED = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
-EXAMPLE_PORT = 8800
 
 PORT_TAKEN = FindingKind(
     "ports.taken",
@@ -74,7 +73,7 @@ def places_of(config: Config) -> Iterator[tuple[str, str]]:
     if not config.web.listen:
         return
     try:
-        host, port = parse_listen(config.web.listen, EXAMPLE_PORT)
+        host, port = parse_listen(config.web.listen, PAGE_PORT)
     except SwarmdError:
         return  # the check of the configuration says so
     if port:

@@ -17,7 +17,7 @@ from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
-from swarmd.http_server import is_loopback, parse_listen
+from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
 from swarmd.paths import quoted
@@ -27,7 +27,6 @@ from swarmd.settings import settings_of
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 
-EXAMPLE_PORT = 8800
 MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 
@@ -209,7 +208,7 @@ def _examine_web(config: Config) -> Iterator[Finding]:
     if not config.web.listen:
         return
     try:
-        host = parse_listen(config.web.listen, EXAMPLE_PORT, "web.listen").host
+        host = parse_listen(config.web.listen, PAGE_PORT, "web.listen").host
     except SwarmdError as error:
         yield CONFIG_WRONG.found(error.message, error.fix)
         return
