@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class ControlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
-    """Ask a running daemon. Blocks at most about `within_s`.
+    """Ask a running daemon. Blocks at most about `within_s`, however slowly the answer comes.
 
     Returns:
         Its answer, one JSON document.
@@ -37,21 +38,26 @@ def ask(path: Path, verb: str, within_s: float = CALL_S) -> bytes:
         NoDaemon: nobody listens there.
         ControlError: somebody listens and does not answer, or answers with an error.
     """
+    until = time.monotonic() + within_s
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as endpoint, short_address(path) as address:
             endpoint.settimeout(within_s)
             endpoint.connect(address)
             endpoint.sendall(msgspec.json.encode(ControlRequest(verb)) + b"\n")
-            return _receive_line(endpoint)
+            return _receive_line(endpoint, until)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NoDaemon(f"no daemon listens at {path}") from error
     except OSError as error:
         raise ControlError(f"the daemon at {path} does not answer: {error.strerror or error}") from error
 
 
-def _receive_line(endpoint: socket.socket) -> bytes:
+def _receive_line(endpoint: socket.socket, until: float) -> bytes:
     line = bytearray()
     while not line.endswith(b"\n"):
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        endpoint.settimeout(left_s)
         chunk = endpoint.recv(65536)
         if not chunk or len(line) > REPLY_BYTES_MAX:
             raise ControlError("the daemon broke off in the middle of its answer")

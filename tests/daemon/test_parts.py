@@ -287,6 +287,31 @@ def test_a_daemon_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
     assert not isinstance(error.value, NoDaemon)
 
 
+def test_a_daemon_whose_answer_trickles_holds_nobody_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    left = threading.Event()
+
+    def trickle(server: socket.socket) -> None:
+        with server, server.accept()[0] as asking, contextlib.suppress(BrokenPipeError):
+            while not left.wait(0.02):  # each read is answered long before its time is over
+                asking.sendall(b" ")
+
+    def call() -> None:
+        with pytest.raises(ControlError) as caught:
+            ask(path, "status", 0.3)
+        told.append(caught.value.message)
+
+    told: list[str] = []
+    daemon = threading.Thread(target=trickle, args=(bind_control(path),), daemon=True)
+    caller = threading.Thread(target=call, daemon=True)
+    daemon.start()
+    caller.start()
+    caller.join(30.0)
+    left.set()
+    daemon.join(30.0)
+    assert told == [f"the daemon at {path} does not answer: timed out"]
+
+
 # --- output ---
 
 
