@@ -193,7 +193,7 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
         return health_answer(ready(await status_or_none()))
 
     async def productivez(given: dict[str, Any]) -> JsonAnswer:
-        return health_answer(productive(await status_or_none(), node.metrics.progress))
+        return health_answer(productive_of(node, await status_or_none()))
 
     return (
         Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
@@ -207,6 +207,16 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
             refusals=(503,),
         ),
     )
+
+
+def productive_of(node: LogNode, status: Status | None) -> Health:
+    """Whether a node's work came to something of late; that is in its log, and not known before all of it was read."""
+    here = node.here()
+    if live(status).ok and here.trouble:
+        return Health(False, (f"its log cannot be read to its end: {here.trouble}",))
+    if live(status).ok and here.read < 1:
+        return Health(False, (f"its log is being read: {here.read:.0%} so far",))
+    return productive(status, node.metrics.progress)
 
 
 def health_answer(health: Health) -> JsonAnswer:

@@ -287,6 +287,17 @@ def test_the_page_says_why_it_reads_all_anew(tmp_path: Path, monkeypatch: pytest
         assert "The log is being read: 25% so far; what was kept of it is made anew: it is damaged." in notes
 
 
+def test_what_a_node_did_is_not_known_before_its_log_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first part of a log it would be "nothing was trained since the daemon started"."""
+    shutil.copytree(COORDINATOR / "events", tmp_path / "events")
+    with served(tmp_path) as server:
+        running = msgspec.structs.replace(server.node._fresh_status(), source="daemon", at=time.time())
+        monkeypatch.setattr(server.node, "_fresh_status", lambda: running)
+        monkeypatch.setattr(type(server.node._whole.tail), "share_read", 0.25)
+        assert server.json("/livez")["ok"]
+        assert server.json("/productivez", 503)["reasons"] == ["its log is being read: 25% so far"]
+
+
 def test_a_log_that_lost_its_end_is_read_anew(tmp_path: Path) -> None:
     """As a power cut leaves one of which a page had read more than was durable."""
     shutil.copytree(COORDINATOR / "events", tmp_path / "log")
