@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -13,9 +14,18 @@ import msgspec
 from swarmd import __version__
 from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, Skipped, sort_findings, well, worst_of
 from swarmd.doctor.subject import Subject
+from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.redaction import REDACTED
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.secret_locations import (
+    SecretLocation,
+    secret_locations,
+    secrets_in,
+    secrets_outside_files,
+)
+
+SECRETS_S = 5.0  # to read the files with secrets, which lie on whatever disks
+ANSWER_S = 2.0  # for a data directory to show that its disk answers
 
 CRASHED = FindingKind(
     "doctor.crashed",
@@ -73,8 +83,8 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
         for check in checks:
             if not obstacles[check.name]:
                 tasks.start_soon(make, check)
-    secrets = known_secrets(subject.config, subject.data.root) if subject.config and subject.data else ()
-    findings = [cover(finding, secrets) for finding in findings]
+    secrets, unread = await _secrets_of(subject)
+    findings = [cover(finding, secrets) for finding in (*findings, *unread)]
     return DoctorReport(
         at=time.time(),
         version=__version__,
@@ -82,9 +92,32 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
         config=str(subject.path or ""),
         data=str(subject.data.root if subject.data else ""),
         offline=subject.offline,
-        findings=sort_findings(findings, [check.name for check in checks]),
+        findings=sort_findings(findings, [*(check.name for check in checks), LATE.check]),
         skipped=tuple(Skipped(name, reason) for name, reason in obstacles.items() if reason),
     )
+
+
+async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
+    """What is to be covered in findings, and a finding about the files with secrets that could not be read in time."""
+    config, data = subject.config, subject.data
+    if config is None or data is None:
+        return frozenset(), []
+    found = set(secrets_outside_files(config))
+    silent: list[str] = []
+
+    async def read(place: SecretLocation) -> None:
+        try:
+            with anyio.fail_after(SECRETS_S):
+                found.update(await in_thread(secrets_in, place, data.root))
+        except TimeoutError:
+            silent.append(f"{data.root / place.named}, which {place.key} names")
+
+    async with anyio.create_task_group() as tasks:
+        for place in secret_locations(config):
+            if not place.signs:
+                tasks.start_soon(read, place)
+    late = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"
+    return frozenset(found), [LATE.found(late)] if silent else []
 
 
 def cover(finding: Finding, secrets: Iterable[str]) -> Finding:
@@ -101,13 +134,35 @@ async def findings_of(check: Check, subject: Subject) -> list[Finding]:
         with anyio.fail_after(check.deadline_s):
             return await check.run(subject) or [well(check.name, check.title, "nothing to object to")]
     except TimeoutError:
-        return [_about(check, LATE.found(f"the check {check.name} gave no result within {check.deadline_s:g} s"))]
+        late = f"the check {check.name} gave no result within {check.deadline_s:g} s"
+        if await _is_answering(subject):
+            return [_about(check, LATE.found(late))]
+        root = subject.data.root if subject.data else ""
+        return [_about(check, LATE.found(f"{late}: {root} does not answer", f"Look at the disk that {root} is on"))]
     except SwarmdError as error:
         return [_about(check, CRASHED.found(f"the check {check.name} failed: {error.message}", error.fix))]
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         return [_about(check, CRASHED.found(f"the check {check.name} failed: {told}"))]
+
+
+async def _is_answering(subject: Subject) -> bool:
+    """Whether the data directory, if there is one, can be looked into, be it empty or missing."""
+    if subject.data is None:
+        return True
+    root = subject.data.root
+
+    def look() -> None:
+        with contextlib.suppress(OSError):
+            next(root.iterdir(), None)
+
+    try:
+        with anyio.fail_after(ANSWER_S):
+            await in_thread(look)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _about(check: Check, finding: Finding) -> Finding:

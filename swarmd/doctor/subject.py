@@ -85,7 +85,7 @@ class Subject:
 
     @property
     def begun(self) -> bool:
-        """Does the data directory hold a node's log?"""
+        """Does the data directory hold a node's log? Its disk may hang, so ask in a thread, for `user` too."""
         return self.data is not None and self.data.events.is_dir() and bool(list_segments(self.data.events))
 
     @property
@@ -111,16 +111,17 @@ class Subject:
 
     async def _fold(self) -> State | None:
         """The state that the log gives, None where there is no log. Raises LogDamaged."""
-        if not self.begun:
-            return None
-        assert self.data is not None
-        state, _ = await in_thread(load, self.data.events)
-        return state
+
+        def fold() -> State | None:
+            return load(self.data.events)[0] if self.data is not None and self.begun else None
+
+        return await in_thread(fold)
 
     async def _ask_torch(self) -> ProbeAnswer:
         """Devices and the model's weight, from a child process. Raises ChildFailed."""
         training = self.config.training if self.config else TrainingConfig()
-        (answer,) = await ask_torch([ProbeQuestion(training, self._kept_model() if training.model == AUTO else "")])
+        kept = await in_thread(self._kept_model) if training.model == AUTO else ""
+        (answer,) = await ask_torch([ProbeQuestion(training, kept)])
         return answer
 
     def _kept_model(self) -> str:

@@ -146,8 +146,8 @@ SECRETS = (
     Mutant(
         "the doctor prints secrets",
         "swarmd/doctor/examination.py",
-        "    findings = [cover(finding, secrets) for finding in findings]\n",
-        "",
+        "[cover(finding, secrets) for finding in (*findings, *unread)]",
+        "[*findings, *unread]",
         ("tests/doctor/test_examination.py",),
     ),
     Mutant(

@@ -90,7 +90,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
     config, data = subject.whole
     place = await in_thread(existing_part, data.root)
     mount = await in_thread(mount_of, place)
-    found = [*_examine_rights(place, subject), *_examine_promises(place, mount)]
+    found = [*await in_thread(lambda: list(_examine_rights(place))), *_examine_promises(place, mount)]
     found += await in_thread(list_of_room, place, data, config.storage, await _checkpoint_bytes(subject))
     if any(finding.severity in ("warning", "error") for finding in found):
         return found
@@ -123,7 +123,7 @@ def mount_of(place: Path) -> psutil._common.sdiskpart | None:
     return max(mounts, key=lambda part: len(part.mountpoint), default=None)
 
 
-def _examine_rights(place: Path, subject: Subject) -> Iterator[Finding]:
+def _examine_rights(place: Path) -> Iterator[Finding]:
     try:
         read_only = bool(os.statvfs(place).f_flag & os.ST_RDONLY)
     except OSError as error:

@@ -56,7 +56,7 @@ async def check_ports(subject: Subject) -> list[Finding]:
     """Every fixed port of the configuration; the running node's own are its own."""
     config, data = subject.whole
     places = list(places_of(config))
-    own = str(data.root.resolve()) if (await subject.life()).runs else ""
+    own = str(await in_thread(data.root.resolve)) if (await subject.life()).runs else ""
     found = await in_thread(lambda: [finding for place in places for finding in _examine(*place, own)])
     if config.role == "coordinator" and not config.dht.client_mode and all(port_of(a) == 0 for a in config.dht.listen):
         found.append(PORT_CHANGING.found(f"dht.listen is {', '.join(config.dht.listen)}"))

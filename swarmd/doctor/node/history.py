@@ -74,7 +74,7 @@ LOG_SLOW = FindingKind(
 
 async def check_log_health(subject: Subject) -> list[Finding]:
     """Read it, all of it where it is not too large."""
-    if not subject.begun:
+    if not await in_thread(lambda: subject.begun):
         return [well("log", "Event log", "there is none yet")]
     _, data = subject.whole
     size = await in_thread(log_bytes, data.events)

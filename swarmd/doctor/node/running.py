@@ -77,7 +77,8 @@ async def check_leftovers(subject: Subject) -> list[Finding]:
     if (await subject.life()).runs:
         return [well("leftovers", "Leftovers", "the node runs; what carries its mark is its own")]
     peer = await in_thread(read_key, subject)
-    pids = await in_thread(find_leftovers, node_tag(peer, subject.whole[1].root)) if peer else []
+    root = subject.whole[1].root
+    pids = await in_thread(lambda: find_leftovers(node_tag(peer, root))) if peer else []
     if not pids:
         return [well("leftovers", "Leftovers", "no process of an earlier life")]
     listed = " ".join(map(str, pids))

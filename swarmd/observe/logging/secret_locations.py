@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -76,13 +76,22 @@ def known_secrets(
         root: the data directory, which files are relative to.
         signing: the keys and the account's passphrase, too, which only those read who must cover what all others say.
     """
+    places = secret_locations(config) if config is not None else ()
+    of_files = [secrets_in(place, root) for place in places if signing or not place.signs]
+    return secrets_outside_files(config, environ).union(*of_files)
+
+
+def secrets_outside_files(config: Config | None, environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+    """The texts of the secrets that stand in the configuration itself and in the environment; no file is read."""
     found = list(_texts_of_environment(environ))
     if config is not None:
-        found += [
-            text for place in secret_locations(config) if signing or not place.signs for text in _texts(place, root)
-        ]
         found += [text for _, url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
-    return frozenset(spelt for text in found if len(text) >= SECRET_CHARACTERS_MIN for spelt in _spellings(text))
+    return _all_spellings(found)
+
+
+def secrets_in(place: SecretLocation, root: Path) -> frozenset[str]:
+    """The texts of the secrets in one file; none where it cannot be read."""
+    return _all_spellings(_texts(place, root))
 
 
 def secret_values(config: Config) -> list[tuple[str, str]]:
@@ -131,6 +140,10 @@ def _urls_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _urls_in(inner, key)
+
+
+def _all_spellings(texts: Iterable[str]) -> frozenset[str]:
+    return frozenset(spelt for text in texts if len(text) >= SECRET_CHARACTERS_MIN for spelt in _spellings(text))
 
 
 def _spellings(text: str) -> Iterator[str]:
