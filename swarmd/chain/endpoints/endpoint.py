@@ -15,7 +15,7 @@ from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from time import time
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import aiohttp
 import anyio
@@ -28,7 +28,7 @@ from swarmd.errors import EndpointFailed, RpcRefused
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
 LARGE = ("eth_getLogs",)  # methods whose answers may be as large as that
-SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others over HTTP: `RESULT_BYTES_MAX` in hex. Sixteen are asked at once
+SMALL_BYTES_MAX = 9 * 1024 * 1024  # of all others: `RESULT_BYTES_MAX` in hex. Sixteen are asked at once
 REASON_CHARS_MAX = 300  # of what an endpoint says about an error
 DATA_CHARS_MAX = 64 * 1024  # of the revert data that comes with it; the rest is cut off
 WRAPPINGS_MAX = 4  # around that data
@@ -147,6 +147,17 @@ class RpcEndpoint(ABC):
             raise self.failure("answered with something that is no JSON-RPC")
         return answer
 
+    def check_size(self, size_bytes: int, large: bool) -> None:
+        """Raise for an answer of more than it may have: RpcRefused where less can be asked for, else EndpointFailed."""
+        if large and size_bytes > ANSWER_BYTES_MAX:
+            raise self.too_large()
+        if not large and size_bytes > SMALL_BYTES_MAX:
+            raise self.failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
+
+    def too_large(self) -> RpcRefused:
+        """A large answer that is too large; whoever asked may ask for less, as of a provider with a smaller bound."""
+        return RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
+
     def check_status(self, status: int, headers: Mapping[str, str]) -> None:
         """Raise EndpointFailed for an HTTP status that says the endpoint does not serve us."""
         if status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and "Retry-After" in headers):
@@ -190,10 +201,7 @@ class HttpEndpoint(RpcEndpoint):
             encoded = bytearray()
             async for chunk in response.content.iter_any():
                 encoded += chunk
-                if large and len(encoded) > ANSWER_BYTES_MAX:
-                    raise RpcRefused(0, f"the answer of {self.name} has more than {ANSWER_BYTES_MAX} bytes")
-                if not large and len(encoded) > SMALL_BYTES_MAX:
-                    raise self.failure(f"answered with more than {SMALL_BYTES_MAX} bytes")
+                self.check_size(len(encoded), large)
             if response.status >= 400 and not _looks_like_json(encoded):
                 raise self.failure(f"answered HTTP {response.status}")
             return self.parse(bytes(encoded))
@@ -202,6 +210,13 @@ class HttpEndpoint(RpcEndpoint):
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+class _Waiting(NamedTuple):
+    """A call over a websocket whose answer has not come."""
+
+    answer: asyncio.Future[RpcMessage]
+    large: bool
 
 
 class SocketEndpoint(RpcEndpoint):
@@ -218,12 +233,12 @@ class SocketEndpoint(RpcEndpoint):
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._reader: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
-        self._waiting: dict[int, asyncio.Future[RpcMessage]] = {}
+        self._waiting: dict[int, _Waiting] = {}
 
     async def _exchange(self, number: int, request: bytes, large: bool) -> RpcMessage:
         socket = await self._connected()
         answer: asyncio.Future[RpcMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
+        self._waiting[number] = _Waiting(answer, large)
         try:
             await socket.send_str(request.decode())
             return await answer
@@ -249,9 +264,11 @@ class SocketEndpoint(RpcEndpoint):
         reason = self.failure("closed the connection")
         try:
             async for message in socket:
-                if message.type not in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
-                    continue
-                self._take(message.data.encode() if isinstance(message.data, str) else message.data)
+                if message.type in (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY):
+                    self._take(message.data.encode() if isinstance(message.data, str) else message.data)
+                elif socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+                    reason = self.failure(f"sent a message of more than {ANSWER_BYTES_MAX} bytes")
+                    self._refuse_large()
         except EndpointFailed as error:
             reason = error
         finally:
@@ -261,8 +278,18 @@ class SocketEndpoint(RpcEndpoint):
         answer = self.parse(encoded)
         if answer.method:
             self._notify(answer.params)
-        elif isinstance(answer.id, int) and (waiting := self._waiting.get(answer.id)) and not waiting.done():
-            waiting.set_result(answer)
+        elif isinstance(answer.id, int) and (waiting := self._waiting.get(answer.id)) and not waiting.answer.done():
+            try:
+                self.check_size(len(encoded), waiting.large)
+                waiting.answer.set_result(answer)
+            except (EndpointFailed, RpcRefused) as error:
+                waiting.answer.set_exception(error)
+
+    def _refuse_large(self) -> None:
+        """A message was too large to be read: the answer to one of the calls that may have a large one."""
+        for waiting in self._waiting.values():
+            if waiting.large and not waiting.answer.done():
+                waiting.answer.set_exception(self.too_large())
 
     def _notify(self, params: msgspec.Raw) -> None:
         try:
@@ -281,9 +308,9 @@ class SocketEndpoint(RpcEndpoint):
             return
         self._socket = None
         self.losses += 1
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(reason)
+        for waiting in self._waiting.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(reason)
         self.on_close()
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):

@@ -259,6 +259,42 @@ async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoi
         await calls.close()
 
 
+def padded(size_bytes: int, *methods: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
+    """Answers of such a size to calls of these methods."""
+
+    async def act(call: dict[str, Any]) -> Answer:
+        return result(call, "0" * size_bytes) if call["method"] in methods else None
+
+    return act
+
+
+async def test_a_websocket_takes_no_larger_answers_than_http(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "SMALL_BYTES_MAX", 1000)
+    async with middleman(ground.url) as between:
+        between.act = padded(2000, "eth_blockNumber", "eth_getLogs")
+        calls = Rpc([between.ws, ground.url], CHAIN_ID, 2.0)
+        assert await calls.request("eth_getLogs", [{}]) == "0" * 2000
+        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
+        assert "answered with more than 1000 bytes" in calls.healths[0].reason
+        await calls.close()
+
+
+async def test_over_a_websocket_a_range_with_too_many_logs_is_refused(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is closed, and whoever asked is to ask for less, not for the same again and again."""
+    monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 4000)
+    async with middleman(ground.url) as between:
+        calls = Rpc([between.ws], CHAIN_ID, 2.0)
+        between.act = padded(8000, "eth_getLogs")
+        with pytest.raises(RpcRefused, match="more than 4000 bytes"):
+            await calls.request("eth_getLogs", [{}])
+        between.act = padded(8000, "eth_blockNumber")
+        with pytest.raises(EndpointFailed, match="sent a message of more than 4000 bytes"):
+            await calls.request("eth_blockNumber", [])
+        await calls.close()
+
+
 async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> None:
     async with middleman(ground.url) as between:
         calls = Rpc([between.ws], CHAIN_ID, 2.0)
