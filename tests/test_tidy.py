@@ -55,7 +55,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "paths.py::DataPaths": 20,
         "sim/ports/contract.py::View": 15,
         "training/batches/aside.py::SetAsideTally": 14,
-        "web/views/ledger.py::PeerLedger": 16,
+        "web/views/ledger.py::PeerLedger": 17,
         "web/views/node.py::LogNode": 40,
     },
     "one state and all that may happen to it: its public methods are the events, the rest their steps": {

@@ -63,6 +63,7 @@ class OpeningBalances:
         if not self.needed or self._look is not None:
             return
         accounts = self._ledger.accounts
+        self._done &= accounts.keys()  # whom the ledger has forgotten
         fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
         if fresh or not self._seeded:
             self._look = BalanceQuery(tip, {peer: accounts[peer].reward for peer in fresh})

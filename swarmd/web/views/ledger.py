@@ -1,4 +1,9 @@
-"""What a node's log says of the swarm's peers: rewards, rounds, votes, when each was heard of; bounded."""
+"""What a node's log says of the swarm's peers: rewards, rounds, votes, when each was heard of; bounded.
+
+Identities cost nothing, so at the bound a newcomer takes the place of a peer of which no reward is known, the one that
+was longest unseen. Where a reward is known of all, and no contract has them pay for it, the place of one that is silent
+for more rounds than it took part in.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ from swarmd.web.shapes import CURVE_POINTS_MAX, Curve, Point
 from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import shown_text
 
-PEERS_MAX = MEMBERS_MAX  # further ones are not counted
+PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
 VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: whoever is registered may vote for any names
 POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
 POINTS_LEAST = 16  # of one peer
@@ -68,6 +73,7 @@ class _KeptLedger(msgspec.Struct, array_like=True):
     settled_round: int
     on_chain: list[tuple[int, str, int, int, float]]
     own: str
+    strangers: list[str]
 
 
 class PeerAccount:
@@ -117,6 +123,10 @@ class PeerAccount:
             self.rounds += round_ != self.place[0]
             self._move((round_, stage))
         self.seen_at = at
+
+    def is_silent(self, round_: int) -> bool:
+        """Whether it has been silent for more rounds than it took part in, up to this one."""
+        return round_ - self.place[0] > self.rounds
 
     def _move(self, place: tuple[int, int]) -> None:
         """Its last stage is a later one, of which no reward is known yet."""
@@ -168,7 +178,7 @@ class PeerLedger:
     Attributes:
         accounts: by peer id.
         votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
-        turned_away: peers beyond `PEERS_MAX`.
+        turned_away: peers beyond `PEERS_MAX`, whether they had no place or lost it.
         settled_round: up to which the coordinator's sums were taken over, -1 for none.
         version: changes with every change.
     """
@@ -184,6 +194,9 @@ class PeerLedger:
         self.version = 0
         self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
         self._own = ""
+        self._strangers: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
+        self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
+        self._silent_in = self._round = -1
         self._seed(base.state)
 
     def _seed(self, state: State) -> None:
@@ -202,6 +215,8 @@ class PeerLedger:
 
     def apply(self, applied: Applied) -> None:
         event, at, state = applied.event, applied.at, applied.after
+        if state.clock is not None and state.chain is None:
+            self._round = state.clock.round
         if state.settings is not None and state.settings.peer != self._own:
             self._own = state.settings.peer
             self._meet(self._own, state.settings.name, at)
@@ -230,7 +245,9 @@ class PeerLedger:
         accounts = [account.kept(peer) for peer, account in self.accounts.items()]
         votes, on_chain = list(self.votes), list(self._on_chain)
         return msgspec.msgpack.encode(
-            _KeptLedger(accounts, votes, self.turned_away, self.settled_round, on_chain, self._own)
+            _KeptLedger(
+                accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, list(self._strangers)
+            )
         )
 
     def resume(self, kept: bytes | memoryview) -> None:
@@ -239,6 +256,7 @@ class PeerLedger:
         self.accounts = {each.peer: PeerAccount.resumed(each) for each in read.accounts}
         self.votes.extend(read.votes)
         self._on_chain.extend(read.on_chain)
+        self._strangers = dict.fromkeys(each for each in read.strangers if each in self.accounts)
         self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
 
     def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
@@ -266,13 +284,37 @@ class PeerLedger:
     # --- rules ---
 
     def _account(self, peer: str) -> PeerAccount | None:
+        """The account of a peer that gives a sign of life; None where there is no place for it."""
         account = self.accounts.get(peer)
         if account is None and peer:
             if len(self.accounts) >= PEERS_MAX:
                 self.turned_away += 1
-                return None
+                if not self._make_room():
+                    return None
             account = self.accounts[peer] = PeerAccount(peer)
+        if account is not None and not account.known:
+            self._strangers.pop(peer, None)
+            self._strangers[peer] = None
         return account
+
+    def _make_room(self) -> bool:
+        """Forget one peer. Returns whether there was one that may go."""
+        while self._strangers:
+            stranger = next(iter(self._strangers))
+            del self._strangers[stranger]
+            if not self.accounts[stranger].known and stranger != self._own:
+                del self.accounts[stranger]
+                return True
+        if self._silent_in != self._round:
+            self._silent_in = self._round
+            silent = [peer for peer, each in self.accounts.items() if each.is_silent(self._round) and peer != self._own]
+            self._silent = sorted(silent, key=lambda peer: (self.accounts[peer].place, peer), reverse=True)
+        while self._silent:
+            peer = self._silent.pop()
+            if self.accounts[peer].is_silent(self._round):
+                del self.accounts[peer]
+                return True
+        return False
 
     def _meet(self, peer: str, name: str, at: float) -> None:
         if account := self._account(peer):
@@ -306,17 +348,21 @@ class PeerLedger:
             if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
                 reward = _scaled(entry.reward, scale)
                 account.credit(entry.round, entry.stage, reward, block.at, points_of(len(self.accounts)))
-                self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
+                if math.isfinite(reward):  # else nothing was added that could be taken back
+                    self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
             elif isinstance(entry, VoteLog):
                 self.votes.append((block.number, entry.peer, entry.round, entry.winners))
                 self._vote(entry.winners, 1)
 
     def _vote(self, winners: tuple[str, ...], count: int) -> None:
-        for winner in winners:
-            has_room = winner in self.accounts or len(self.accounts) < VOTED_MAX
-            self.turned_away += not has_room
-            if has_room and (account := self._account(winner)):
+        for winner in winners:  # which is no sign of life of these
+            account = self.accounts.get(winner)
+            if account is None and count > 0 and len(self.accounts) < VOTED_MAX:
+                account = self._account(winner)
+            if account is not None:
                 account.votes = max(0, account.votes + count)
+            else:
+                self.turned_away += count > 0
 
     def _reorganise(self, fork: int) -> None:
         """Take back what lay above the fork."""
