@@ -155,8 +155,8 @@ class _Places:
     def _make_room(self) -> bool:
         """Close a connection where there are too many. False where all of them are being answered."""
         assert self.http is not None
-        there = [(each, each.transport) for each in self.http.connections]
-        alive = [(each, transport) for each, transport in there if transport and not transport.is_closing()]
+        there = self.http._connections.items()  # a protocol forgets its transport when that begins to close
+        alive = [(each, transport) for each, transport in there if _is_held(transport)]
         if len(alive) < CONNECTIONS_MAX:
             return True
         origins = Counter(_peer_of(transport) for _, transport in alive)
@@ -179,6 +179,11 @@ class _Places:
                 self._answering.discard(request.protocol)
 
         return note
+
+
+def _is_held(transport: asyncio.Transport) -> bool:
+    """Whether a connection takes its place still: one that is closing does while its client takes what it was sent."""
+    return not transport.is_closing() or transport.get_write_buffer_size() > 0
 
 
 def _peer_of(transport: asyncio.BaseTransport) -> str:

@@ -80,6 +80,16 @@ class Held:
             writer.close()
 
 
+async def _answer_with_much(request: web.Request) -> web.StreamResponse:
+    """More than the kernel takes from a server whose client takes nothing."""
+    response = web.StreamResponse()
+    await response.prepare(request)
+    assert isinstance(request.transport, asyncio.Transport)
+    while request.transport.get_write_buffer_size() == 0:
+        await response.write(b"x" * 16384)
+    return response
+
+
 @asynccontextmanager
 async def serving(monkeypatch: pytest.MonkeyPatch, answering: asyncio.Event) -> AsyncIterator[Held]:
     async def answer(request: web.Request) -> web.Response:
@@ -89,6 +99,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch, answering: asyncio.Event) -> 
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", PLACES)
     app = web.Application()
     app.router.add_get("/", answer)
+    app.router.add_get("/much", _answer_with_much)
     async with listening(app, Address("127.0.0.1", 0), 0.1) as url:
         held = Held(int(url.rpartition(":")[2]))
         try:
@@ -130,3 +141,17 @@ async def test_what_is_being_answered_gives_way_to_nobody(monkeypatch: pytest.Mo
         answering.set()
         told = [await asyncio.wait_for(reader.readline(), 10.0) for reader, _ in held.connections]
         assert told == [b"HTTP/1.1 200 OK\r\n"] * PLACES
+
+
+@pytest.mark.anyio
+async def test_who_takes_nothing_of_its_last_answer_has_a_place_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has closed such a connection for its part, and no time is set for its client to take the rest."""
+    answering = asyncio.Event()
+    answering.set()
+    async with serving(monkeypatch, answering) as held:
+        last = GET.replace(b"/ ", b"/much ", 1) + b"Connection: close\r\n\r\n"
+        for _ in range(2 * PLACES):
+            await held.hold("127.0.0.2", last, 1)
+        assert await held.ask() == b"HTTP/1.1 200 OK\r\n"
+        taken = await asyncio.gather(*(reader.read() for reader, _ in held.connections))
+        assert sum(each.endswith(b"\r\n0\r\n\r\n") for each in taken) < PLACES, "the others were cut off"
