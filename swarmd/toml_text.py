@@ -16,8 +16,15 @@ TEXT_BYTES_MAX = 2 * 1024 * 1024
 PARTS_MAX = 32  # of one name with dots
 DEPTH_MAX = 64  # of tables and arrays in each other
 
-_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*"""
-_ENDLESS = re.compile(rf"""(?<![\w\-."'\\])(?:{_PART}){{{PARTS_MAX},}}""", re.ASCII)
+_STRING = r'"(?:[^"\\\n]|\\.)*+'  # these two without their ends
+_LITERAL = r"'[^'\n]*+"
+_PART = rf"""(?:[\w-]++|{_STRING}"|{_LITERAL}')[ \t]*+\.[ \t]*+"""
+_LONG_STRING = r'"{3}(?:[^"\\]|\\[\s\S]|"(?!""))*+"{0,5}'
+_LONG_LITERAL = r"'{3}(?:[^']|'(?!''))*+'{0,5}"
+_OTHER = rf"""{_STRING}"?|{_LITERAL}'?|[\w-]++|#.*+|[^\w"'#-]++"""
+_NAMES = re.compile(  # all that there is up to a name of too many parts; what looks like one within a text is none
+    rf"(?:(?!(?:{_PART}){{{PARTS_MAX}}})(?:{_LONG_STRING}|{_LONG_LITERAL}|{_OTHER}))*+", re.ASCII
+)
 
 
 def read_toml(path: Path) -> str:
@@ -41,8 +48,9 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def check_names(text: str) -> None:
     """Look, before it is parsed, for names that would take much memory to read. Raises ValueError."""
-    if found := _ENDLESS.search(text):
-        raise ValueError(f"a name has more than {PARTS_MAX} parts: {found[0][:40]!r}…")
+    found = _NAMES.match(text)
+    if found is not None and found.end() < len(text):
+        raise ValueError(f"a name has more than {PARTS_MAX} parts: {text[found.end() :][:40]!r}…")
 
 
 def _check_depth(tables: dict[str, Any]) -> None:

@@ -58,6 +58,26 @@ def test_names_of_many_parts_and_values_in_values_are_read_up_to_the_bounds() ->
         parse_toml(f"x = {'[' * 50_000}{']' * 50_000}")
 
 
+WORDS = ".".join(["word"] * 3 * PARTS_MAX)
+TEXTS = {
+    "a string": f'"{WORDS}"',
+    "a string with quotes": rf'"he said \"{WORDS}\""',
+    "a literal": f"'{WORDS}'",
+    "a long string": f'"""\nfirst\n{WORDS} "" {WORDS}\n"""',
+    "a long string with quotes": rf'"""\"""{WORDS}"""""',
+    "a long literal": f"'''\n{WORDS}''{WORDS}'''",
+    "strings in a list": f'["{WORDS}", "{WORDS}"]',
+    "a comment": f'1  # "{WORDS}',
+}
+
+
+@pytest.mark.parametrize("way", TEXTS)
+def test_words_with_dots_in_a_text_are_no_name(way: str) -> None:
+    assert parse_toml(f"x = {TEXTS[way]}\n[y]\nz = 1")["y"] == {"z": 1}
+    with pytest.raises(ValueError, match=f"more than {PARTS_MAX} parts"):
+        parse_toml(f"x = {TEXTS[way]}\n{ENDLESS} = 1")
+
+
 def test_short_names_in_each_other_are_no_way_around_the_bounds() -> None:
     name = ".".join(["a"] * PARTS_MAX)
     with pytest.raises(ValueError, match="deep"):
@@ -84,6 +104,8 @@ def test_looking_for_names_and_lines_takes_no_longer_than_the_text() -> None:
     """A pattern that begins anew at each character takes minutes for each of these."""
     size = 50_000
     odd = ["a" * size, "a " * size, '"' * size, "'" * size, '"\\' * size, "a." * 31 + " " * size, "[" + " " * size]
+    odd += ['"""' + '\\"""' * size, "'''" + "'" * size, '"a".' * 31 + '"\\' * size, "#" * size, '"a.' * size]
+    odd = [f"= {text}" for text in odd]
     begun = time.process_time()
     for text in odd:
         with pytest.raises(ValueError):
