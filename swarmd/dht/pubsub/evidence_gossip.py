@@ -8,13 +8,15 @@ others, told again now and then while it counts, and bounded for each signer, so
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import Protocol
 
 import msgspec
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
-from swarmd.core.peers.evidence import BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
+from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
 from swarmd.dht.limits.rejections import Rejections
@@ -35,6 +37,7 @@ SENDER = Rate(burst=16.0, per_s=0.5)
 ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
 SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
 NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
+SIGNERS_MAX = MEMBERS_MAX  # of whom it is remembered what was told: as many as may be credited
 KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
 RETELL_S = 300.0
 
@@ -81,6 +84,28 @@ class HeldPair:
         return now >= self.told_at + RETELL_S / 2
 
 
+class LatestEvidence:
+    """Of each signer the latest round of which there is evidence: also of those for which the core has no more room.
+
+    Else what is told again would be news each time, and the log would take it again and again.
+    """
+
+    def __init__(self) -> None:
+        self._rounds: OrderedDict[tuple[str, str], int] = OrderedDict()  # by kind and peer
+
+    def note(self, known: KnownEvidence) -> None:
+        """There is evidence. Of more than `SIGNERS_MAX` signers the one of whom none came for longest is forgotten."""
+        signer = known.kind, known.peer
+        self._rounds[signer] = max(known.round, self._rounds.pop(signer, known.round))
+        while len(self._rounds) > SIGNERS_MAX:
+            self._rounds.popitem(last=False)
+
+    def is_news(self, charge: Charge) -> bool:
+        """As `swarmd.core.peers.evidence.is_news`."""
+        before = self._rounds.get((charge.kind, charge.peer))
+        return before is None or charge.round >= before + APART_ROUNDS
+
+
 class EvidenceGossip:
     """Tells, takes and keeps evidence. No hivemind in it.
 
@@ -117,11 +142,12 @@ class EvidenceGossip:
         self._suppression = suppression
         self._check = check
         self.contradicted: EvidenceSink = lambda evidence: None
-        self._noted: tuple[KnownEvidence, ...] = ()
+        self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
+        self._latest = LatestEvidence()
         self._pairs: dict[Evidence, HeldPair] = {}
         self._boards = BoardGossip(self._send, policy, judge, runtime, suppression)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
-        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now)
+        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
         topic.listen(self._listen)
 
@@ -131,6 +157,8 @@ class EvidenceGossip:
 
     def _note(self, *known: KnownEvidence) -> None:
         self._noted = (*self._noted, *known)[-EQUIVOCATIONS_KEPT:]
+        for each in known:
+            self._latest.note(each)
 
     def bars(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
@@ -150,7 +178,7 @@ class EvidenceGossip:
 
     def _keep(self, evidence: Evidence, charge: Charge) -> bool:
         """Keep evidence and tell the daemon. False for what is known, or too much."""
-        if not is_news(self._noted, charge.kind, charge.peer, charge.round):
+        if not self._latest.is_news(charge):
             return False
         if not self._charge(charge.peer):
             self._rejections.count(charge.peer, "full", "more evidence than is kept")

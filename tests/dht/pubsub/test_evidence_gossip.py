@@ -202,6 +202,32 @@ async def test_a_flood_of_true_evidence_is_bounded() -> None:
     assert len(listener.exchange._pairs) <= KEPT
 
 
+async def test_evidence_that_the_core_has_no_room_for_is_not_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many signers would push each other out, and whatever is told again would be news each time."""
+    monkeypatch.setattr(exchange_module, "EQUIVOCATIONS_KEPT", 2)
+    liars = [generate_identity() for _ in range(5)]
+    listener = Listener(*liars)
+    lies = [lie(each) for each in liars]
+    for evidence in lies * 3:
+        await listener.hear(EvidenceTold(evidence))
+    assert listener.found == [("report", each.peer_id, 3) for each in liars]
+    await listener.exchange.note(NoteEvidence("c", (KnownEvidence("report", liars[0].peer_id, 3 + APART_ROUNDS),)))
+    listener.policy.round = 3 + 2 * APART_ROUNDS
+    await listener.hear(EvidenceTold(lie(liars[0], 2 + 2 * APART_ROUNDS)), "another")
+    assert len(listener.found) == len(liars)
+    await listener.hear(EvidenceTold(lie(liars[1], 2 + 2 * APART_ROUNDS)), "another")
+    assert len(listener.found) == len(liars) + 1, "later lies of another are news"
+
+
+async def test_a_signers_quota_is_remembered_however_many_others_there_are() -> None:
+    listener = Listener(ALICE)
+    signers = [ALICE.peer_id, *(f"signer {number}" for number in range(2048))]
+    listener.exchange._is_known = lambda peer: True
+    for _ in range(int(SIGNER_BURST)):
+        assert all(map(listener.exchange._charge, signers))
+    assert not any(map(listener.exchange._charge, signers))
+
+
 async def test_evidence_about_rounds_that_are_over_is_left_alone() -> None:
     listener, evidence = Listener(ALICE), lie(ALICE)
     listener.policy.round = 3 + BARRED_ROUNDS
