@@ -66,7 +66,8 @@ class Coordinator:
         """
         if self._extensions == 0:
             found = await self._optional("extensionsVersion()", ["uint256"])
-            self._extensions = min(found[0], PLACE_MAX) if found else 0
+            if found:  # else another caller may have found them meanwhile
+                self._extensions = min(found[0], PLACE_MAX)
         return self._extensions
 
     async def policy(self, block: str = "latest") -> RoundPolicy:

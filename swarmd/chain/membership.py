@@ -47,6 +47,7 @@ class MembershipReader:
         self._allowed: set[str] = set()
         self._read_to = from_block - 1  # what `_allowed` holds
         self._changes = [from_block]  # blocks with changes that have not been observed
+        self._lacking = False  # the contract seemed to have no list when its changes were due
         self._forgotten = 0  # times that blocks were taken back
         self._confirmed = -1
         self._told: MembershipRead | None = None
@@ -58,6 +59,12 @@ class MembershipReader:
         self._changes.append(number)
         if len(self._changes) > CHANGES_MAX:
             del self._changes[1]  # what it changed is read with a later one
+
+    def found(self) -> None:
+        """The contract has a list. What was passed over while it seemed to have none is due again."""
+        if self._lacking:
+            self._lacking = False
+            self._changes.insert(0, self._from_block)
 
     def forget(self, fork: int) -> None:
         """Blocks after `fork` are no longer part of the chain."""
@@ -86,7 +93,8 @@ class MembershipReader:
 
     async def _update(self) -> None:
         confirmed, forgotten = self._confirmed, self._forgotten
-        if await self._coordinator.extensions() >= 1:
+        self._lacking = await self._coordinator.extensions() < 1
+        if not self._lacking:
             open = await self._coordinator.membership_open(hex(confirmed))
             if not open:
                 await self._read(confirmed)

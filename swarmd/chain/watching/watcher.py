@@ -299,6 +299,8 @@ class Watcher:
             await self._endpoints.learn_base_fee()
             up = await self._terms.standing(self.branch.tip, self._genesis, self._account())
             self._emit(replace(up, base_fee=self._endpoints.has_base_fee))
+            if up.extensions:
+                self.membership.found()
             self._up, self._degraded = True, False
             log.info("at block %d, by %s", self.branch.tip.number, self._endpoints.current)
         await self._own.count(self.branch.tip)

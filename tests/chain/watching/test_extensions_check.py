@@ -8,17 +8,19 @@ import pytest
 
 from swarmd.chain.contract import encode_call
 from swarmd.chain.watching.extensions_check import ExtensionsCheck
-from swarmd.core.events import ChainUp
+from swarmd.core.events import ChainUp, MembershipRead
 from tests.chain.grounds import Answer, Ground, middleman, result, watching
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
-    async def forget(call: dict[str, Any]) -> Answer:
-        asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
-        return result(call, "0x") if asked == "0x" + encode_call("extensionsVersion()").hex() else None
+async def forget(call: dict[str, Any]) -> Answer:
+    """An endpoint that says of the contract that it has no extensions."""
+    asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
+    return result(call, "0x") if asked == "0x" + encode_call("extensionsVersion()").hex() else None
 
+
+async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_does(ground: Ground) -> None:
     async with middleman(ground.url) as between:
         between.act = forget
         async with watching(ground.config(between.url)) as watch:
@@ -34,3 +36,19 @@ async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_doe
             await check.look()
             await watch.settle(ground)
             assert len(watch.seen(ChainUp)) == 2
+
+
+async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_after_all(ground: Ground) -> None:
+    """Its changes were due while an endpoint knew nothing of them; nobody would be kept out of a closed swarm."""
+    swarm = ground.swarm
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
+    swarm.send(swarm.owner, "allowPeers", ["me"])
+    swarm.send(swarm.owner, "setMembershipOpen", False)
+    async with middleman(ground.url) as between:
+        between.act = forget
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            assert (await watch.expect(ChainUp)).extensions == 0
+            await watch.until(lambda: not watch.watcher.membership._changes)
+            between.act = between._pass_on
+            await ExtensionsCheck(watch.terms, watch.watcher).look()
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
