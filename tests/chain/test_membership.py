@@ -38,6 +38,25 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
 
 
 @pytest.mark.anyio
+async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
+    swarm = ground.swarm
+    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
+    swarm.send(swarm.owner, "allowPeers", ["me"])
+    swarm.send(swarm.owner, "setMembershipOpen", False)
+
+    async def add(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_getLogs":
+            return None
+        found = list(ground.say("eth_getLogs", *call["params"]))
+        return result(call, [*found, *(each | {"topics": [], "logIndex": "0xff"} for each in map(dict, found[:1]))])
+
+    async with middleman(ground.url) as between:
+        between.act = add
+        async with watching(ground.config(between.url, depth=0)) as watch:
+            assert await watch.expect(MembershipRead) == MembershipRead(False, ("me",))
+
+
+@pytest.mark.anyio
 async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "CHANGES_MAX", CHANGES_KEPT)
     swarm, peers = ground.swarm, tuple("abcdefgh")

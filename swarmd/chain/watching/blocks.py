@@ -164,13 +164,13 @@ class Blocks:
     async def _logs(self, where: dict[str, Any], filters: Sequence[LogFilter]) -> list[LogEntry]:
         """The contract's entries; with filters those that any of them lets through, each in a request of its own.
 
-        Some endpoints heed neither address nor blocks; one that heeds no topics gives an entry twice. Raises ChainError
-        for what was not asked for.
+        Some endpoints heed neither address nor blocks: raises ChainError for what was not asked for. What one gives
+        besides that heeds no topics is left out.
         """
         asked: dict[str, Any] = where | {"address": self._contract}
         each = [asked | {"topics": [list(topics) for topics in one]} for one in filters] or [asked]
         found = await together(lambda one: self.ask("eth_getLogs", [one], list[LogEntry]), each)
-        standing = [entry for entries in found for entry in entries if not entry.removed]
+        standing = [entry for entries in found for entry in entries if not entry.removed and _passes(entry, filters)]
         for entry in standing:
             if not _is_asked_for(entry, asked):
                 number = int(entry.block_number, 16)
@@ -184,6 +184,17 @@ def _is_asked_for(entry: LogEntry, asked: dict[str, Any]) -> bool:
     if "blockHash" in asked:
         return bool(entry.block_hash == asked["blockHash"])
     return int(asked["fromBlock"], 16) <= int(entry.block_number, 16) <= int(asked["toBlock"], 16)
+
+
+def _passes(entry: LogEntry, filters: Sequence[LogFilter]) -> bool:
+    """Whether any of the filters lets an entry through; without filters all are."""
+    topics = [topic.lower() for topic in entry.topics]
+    return not filters or any(_match(topics, each) for each in filters)
+
+
+def _match(topics: Sequence[str], wanted: LogFilter) -> bool:
+    places = zip(topics, wanted, strict=False)
+    return len(topics) >= len(wanted) and all(not some or topic in some for topic, some in places)
 
 
 def place_of(entry: LogEntry) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from swarmd.chain.contract import encode_call
+from swarmd.cli.swarm.status import _read_peers
 from swarmd.core.events import (
     AnyChainLog,
     ChainReorged,
@@ -16,7 +17,7 @@ from swarmd.core.events import (
     SubmissionsCounted,
     VoteLog,
 )
-from tests.chain.grounds import Answer, Ground, Watch, error, middleman, watching
+from tests.chain.grounds import Answer, Ground, Watch, error, middleman, result, watching
 
 pytestmark = pytest.mark.anyio
 COUNT = encode_call("stageSubmissionCount()").hex()
@@ -44,6 +45,23 @@ async def at_the_head(watch: Watch, ground: Ground) -> None:
             and watch.watcher.branch.tip.hash == ground.hash_of(ground.height())
         )
     )
+
+
+async def test_an_endpoint_that_heeds_no_topics_tells_a_node_no_more(ground: Ground) -> None:
+    members(ground)
+
+    async def tell_all(call: dict[str, Any]) -> Answer:
+        if call["method"] != "eth_getLogs":
+            return None
+        return result(call, ground.say("eth_getLogs", call["params"][0] | {"topics": []}))
+
+    async with middleman(ground.url) as between:
+        between.act = tell_all
+        async with watching(ground.config(between.url, shards=16), account=ground.swarm.alice) as watch:
+            await at_the_head(watch, ground)
+            assert await _read_peers(watch.coordinator.blocks, 0, ground.height()) == (2, ())
+    assert [entry.peer for entry in said(watch, RegistrationLog)] == ["me", "you"]
+    assert [entry.peer for kind in (RewardLog, VoteLog) for entry in said(watch, kind)] == ["me", "me"]
 
 
 @pytest.mark.parametrize("blocks_since", [0, 200], ids=["near", "far"])
