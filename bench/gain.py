@@ -42,9 +42,11 @@ from swarmd.training.library_logging import quieten
 
 AVERAGED, BOTH = "weights averaged", "averaged and sharing"
 PAIRED = PAIRS, PAIRS_BOTH = "averaged in pairs", "in pairs and sharing"  # as a swarm's nodes do it
+HALF = "half generated"  # as swarmd is shipped: a step generates what peers' groups leave places for
 PAYLOAD = "prefix"  # of `bench.hostile_peer`
 SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchange groups, beside those of the first
     "sharing": {},
+    HALF: {"own_questions": 0},
     "success-gated": {"peer_loss": "success-gated"},
     "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
     "distilled": {"peer_loss": "distill", "share_logprobs": True},
@@ -74,6 +76,11 @@ def settings_of(recipe: Recipe, arm: str) -> dict[str, Any]:
     }
     measured = {"held_out_questions": QUESTIONS, "held_out_every": recipe.average_every} if arm in PAIRED else {}
     return {**common_settings(recipe), **arms[arm], **measured}
+
+
+def count_rounds(recipe: Recipe, arm: str) -> int:
+    """Rounds of an arm: twice as many where half as much is generated in each, so that tokens are as many."""
+    return recipe.rounds * (2 if arm == HALF else 1)
 
 
 def common_settings(recipe: Recipe) -> dict[str, Any]:
@@ -194,9 +201,10 @@ def run_arm(directory: Path, bases: Path, recipe: Recipe, regime: str, arm: str,
     gc.freeze()  # every stage ends with a collection, which would walk through all that was imported and loaded
     try:
         tokens, seconds, held_out = [0], [0.0], [nodes.measure()]
-        for round in range(recipe.rounds):
+        rounds = count_rounds(recipe, arm)
+        for round in range(rounds):
             nodes.train(round)
-            if (round + 1) % recipe.measure_every == 0 or round + 1 == recipe.rounds:
+            if (round + 1) % recipe.measure_every == 0 or round + 1 == rounds:
                 tokens.append(nodes.tokens)
                 seconds.append(nodes.seconds)
                 held_out.append(nodes.measure())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from bench.measure import Sample
-from bench.paired import interval
+from bench.paired import interval, ratio_interval
 
 LONER, FILTERED, POISONED, POOLED = "loner", "filtered loner", "poisoned", "pooled"
 FASTER, REPLAY = "faster loner", "replay"
@@ -76,23 +76,39 @@ def seconds_of(outcome: Outcome) -> Sequence[float]:
     return outcome.seconds
 
 
-def area(outcome: Outcome, limit: float, axis: Axis = tokens_of) -> float:
-    """Mean accuracy above the base's over the axis up to a limit: the area by trapezia, over its width."""
-    base, total = outcome.accuracy[0], 0.0
-    curve = list(zip(axis(outcome), (value - base for value in outcome.accuracy), strict=True))
-    for (before, low), (after, high) in pairwise(curve):
-        end = min(after, limit)
-        if end > before:
-            at_end = low + (high - low) * (end - before) / (after - before)
-            total += (end - before) * (low + at_end) / 2
-    return total / limit if limit else 0.0
+def area(outcome: Outcome, points: Sequence[float], axis: Axis = tokens_of) -> float:
+    """Mean accuracy above the base's over the axis from its first point to its last: trapezia between the points."""
+    heights = [_read_curve(outcome, point, axis) - outcome.accuracy[0] for point in points]
+    total = sum(
+        (end - begin) * (low + high) / 2
+        for (begin, end), (low, high) in zip(pairwise(points), pairwise(heights), strict=True)
+    )
+    return total / (points[-1] - points[0]) if points[-1] > points[0] else 0.0
+
+
+def _read_curve(outcome: Outcome, point: float, axis: Axis) -> float:
+    """Accuracy at a point of the axis, on the line between the measures beside it."""
+    for (begin, end), (low, high) in zip(pairwise(axis(outcome)), pairwise(outcome.accuracy), strict=True):
+        if point <= end:
+            return low + (high - low) * (point - begin) / (end - begin) if end > begin else low
+    return outcome.accuracy[-1]
 
 
 def compare(ours: Runs, theirs: Runs, axis: Axis = tokens_of) -> list[tuple[float, float]]:
-    """Areas of two arms by the starts that both have, each up to what both came to on the axis."""
+    """Areas of two arms by the starts that both have, each up to what both came to on the axis.
+
+    Both curves of a pair are read at the same points: trapezia lie below a curve that flattens, and the more so the
+    farther apart they are, so an arm that generates more between its measures would seem to learn less.
+    """
     pairs = [(ours[start], other) for start in sorted(ours) if (other := _alike(start, theirs)) is not None]
-    limits = [min(axis(a)[-1], axis(b)[-1]) for a, b in pairs]
-    return [(area(a, limit, axis), area(b, limit, axis)) for (a, b), limit in zip(pairs, limits, strict=True)]
+    shared = [_choose_points(axis(a), axis(b)) for a, b in pairs]
+    return [(area(a, points, axis), area(b, points, axis)) for (a, b), points in zip(pairs, shared, strict=True)]
+
+
+def _choose_points(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """Where the arm with fewer measures up to the common end was measured, and that end."""
+    end = min(ours[-1], theirs[-1])
+    return [*min(([point for point in each if point < end] for each in (ours, theirs)), key=len), end]
 
 
 def _alike(start: Start, runs: Runs) -> Outcome | None:
@@ -111,18 +127,22 @@ def difference(pairs: Sequence[tuple[float, float]]) -> Sample | None:
 
 
 class Times(msgspec.Struct, frozen=True):
-    """How many times as much one arm learnt as another: mean over mean, and the least of a seed."""
+    """How many times as much one arm learnt as another, mean over mean, and the least and most of a seed."""
 
     mean: float
+    low: float  # of an interval of 95 %; the mean where there are too few seeds for one
+    high: float
     least: float
+    most: float
 
 
 def times(pairs: Sequence[tuple[float, float]]) -> Times | None:
     """How many times as much the first of each pair learnt; None where a second learnt nothing."""
     if not pairs or min(theirs for _, theirs in pairs) <= 0:
         return None
-    mean = fmean(ours for ours, _ in pairs) / fmean(theirs for _, theirs in pairs)
-    return Times(mean, min(ours / theirs for ours, theirs in pairs))
+    low, mean, high = ratio_interval(pairs).values
+    each = [ours / theirs for ours, theirs in pairs]
+    return Times(mean, *((low, high) if len(pairs) >= SEEDS_FOR_INTERVAL else (mean, mean)), min(each), max(each))
 
 
 def by_regime(outcomes: Iterable[Outcome]) -> dict[str, Arms]:

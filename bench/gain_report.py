@@ -71,11 +71,11 @@ Written by `python -m bench gain` from [its results](../bench/gain.jsonl); do no
 asked natural families of reasoning-gym and learn alone or from each other ([recipe](../bench/gain.toml)). *Learnt* is
 the area under held-out accuracy against generated tokens, the base's subtracted, as the mean over all tokens of a
 run; two arms are compared where their nodes began with the same bases, up to the tokens, or the processor time of
-training, that both came to. *× filtered* is how
-many times as much was learnt as by the filtered loner, mean over mean, and in brackets the least of a seed. Intervals
-are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing. *Unlearnt* are
-skills (a node's families of at least .3 at first) that fell by more than half, and of them those below .05. Processor
-time was taken on a machine that did other things, too.
+training, that both came to, both read at the points at which the one with fewer was measured. *× filtered* is how many
+times as much was learnt as by the filtered loner: mean over mean, its interval, and last the least of a seed.
+Intervals are of 95 %, from a bootstrap over pairs of seeds; fewer than three seeds have none, and prove nothing.
+*Unlearnt* are skills (a node's families of at least .3 at first) that fell by more than half, and of them those below
+.05. Processor time was taken on a machine that did other things, too.
 
 Families: {families}.
 
@@ -117,7 +117,7 @@ def _line(arm: str, found: Runs, arms: Arms) -> str:
     seeds = len({start.seed for start in found})
     return (
         f"| {arm} | {seeds} | {mean(lambda o: o.accuracy[0]):.3f} | {mean(lambda o: o.accuracy[-1]):.3f} "
-        f"| {mean(lambda o: area(o, o.tokens[-1])):+.4f} | {above[0]} | {above[1]} | {than} | {in_time} "
+        f"| {mean(lambda o: area(o, o.tokens)):+.4f} | {above[0]} | {above[1]} | {than} | {in_time} "
         f"| {unlearnt}, {lost} | {mean(lambda o: o.tokens[-1]):,.0f} | {max(o.shown for o in found.values()):.3f} "
         f"| {mean(lambda o: o.seconds[-1]):.0f} |\n"
     )
@@ -136,7 +136,10 @@ def _tell_difference(ours: Runs, theirs: Runs, is_same: bool) -> str:
 
 def _tell_times(ours: Runs, theirs: Runs, axis: Axis) -> str:
     found = times(compare(ours, theirs, axis))
-    return f"{found.mean:.2f} ({found.least:.2f})" if found else ""
+    if found is None:
+        return ""
+    between = f"{found.low:.2f} to {found.high:.2f}; " if found.low < found.high else ""
+    return f"{found.mean:.2f} ({between}{found.least:.2f})"
 
 
 def _tell_goal(regime: str, arms: Arms, planned: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from statistics import fmean
 
@@ -13,12 +13,21 @@ COVERED = 0.95
 
 
 def interval(ours: Sequence[float], theirs: Sequence[float]) -> Sample:
-    """Ours less theirs, seed by seed: lower end, mean and upper end of a 95 % interval of the mean, from a bootstrap.
+    """Ours less theirs, seed by seed: lower end, mean and upper end of a 95 % interval of the mean."""
+    return _resample(list(zip(ours, theirs, strict=True)), lambda pairs: fmean(a - b for a, b in pairs))
 
-    Seeds are drawn with replacement, whole pairs, so that what a seed has in common cancels out.
+
+def ratio_interval(pairs: Sequence[tuple[float, float]]) -> Sample:
+    """Mean of the first of each pair over the mean of the second: lower end, ratio, upper end of a 95 % interval.
+
+    All second values are above zero.
     """
-    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    return _resample(pairs, lambda drawn: fmean(a for a, _ in drawn) / fmean(b for _, b in drawn))
+
+
+def _resample(pairs: Sequence[tuple[float, float]], figure: Callable[[Sequence[tuple[float, float]]], float]) -> Sample:
+    """A bootstrap: seeds are drawn with replacement, whole pairs, so that what a seed has in common cancels out."""
     random = Random(0)
-    means = sorted(fmean(random.choices(differences, k=len(differences))) for _ in range(RESAMPLES))
+    drawn = sorted(figure(random.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
     cut = round((1 - COVERED) / 2 * RESAMPLES)
-    return Sample((means[cut], fmean(differences), means[-cut - 1]))
+    return Sample((drawn[cut], figure(pairs), drawn[-cut - 1]))

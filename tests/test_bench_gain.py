@@ -40,12 +40,21 @@ def runs(*outcomes: Outcome) -> Runs:
 
 def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> None:
     rising = outcome(LONER, 1, 0.2, 0.4, 0.4)
-    assert area(rising, 200) == pytest.approx((0.1 * 100 + 0.2 * 100) / 200)
-    assert area(rising, 50) == pytest.approx(0.05)
-    busier = outcome("busier", 1, 0.2, 0.4, 0.9, tokens=(0, 200, 800))
-    assert compare(runs(busier), runs(rising)) == [(pytest.approx(0.1), pytest.approx(0.15))]
+    assert area(rising, rising.tokens) == pytest.approx((0.1 * 100 + 0.2 * 100) / 200)
+    assert area(rising, (0, 50)) == pytest.approx(0.05)
+    busier = outcome("busier", 1, 0.2, 0.4, 0.9, tokens=(0, 100, 400))
+    assert compare(runs(busier), runs(rising)) == [(pytest.approx((0.1 + 0.2 + 0.5 / 6) / 2), pytest.approx(0.15))]
     in_time = [(pytest.approx((0.1 * 10 + 0.45 * 10) / 20), pytest.approx(0.15))]
     assert compare(runs(busier), runs(rising), seconds_of) == in_time, "both trained for 20 s"
+    assert area(outcome("idle", 1, 0.2, 0.4, tokens=(0, 0)), (0, 0)) == 0.0, "nothing was generated"
+
+
+def test_curves_are_read_at_the_same_points_so_that_rare_measures_are_no_handicap() -> None:
+    often = outcome("often", 1, 0.2, 0.4, 0.5, 0.55, 0.6, tokens=(0, 50, 100, 150, 200))
+    rarely = outcome("rarely", 1, 0.2, 0.5, 0.6, tokens=(0, 100, 200))
+    [(ours, theirs)] = compare(runs(often), runs(rarely))
+    assert ours == theirs == pytest.approx((0.15 * 100 + 0.35 * 100) / 200), "one curve, measured twice as often"
+    assert area(often, often.tokens) > theirs
 
 
 def test_an_interval_is_of_pairs_and_too_few_seeds_have_none() -> None:
@@ -68,7 +77,9 @@ def test_runs_that_began_with_other_bases_are_no_pair_but_for_pooled_data() -> N
 
 def test_how_many_times_as_much_is_of_means_with_the_least_of_a_seed_and_nothing_of_nothing() -> None:
     found = times([(0.6, 0.2), (0.2, 0.2)])
-    assert found is not None and (found.mean, found.least) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert found is not None and msgspec.structs.astuple(found) == pytest.approx((2.0, 2.0, 2.0, 1.0, 3.0))
+    found = times([(0.6, 0.2), (0.4, 0.2), (0.2, 0.2)])
+    assert found is not None and (found.low, found.high) == (pytest.approx(1.0), pytest.approx(3.0)), "three have one"
     assert times([(0.6, 0.2), (0.2, -0.01)]) is None and times([]) is None
 
 
@@ -251,6 +262,14 @@ def test_real_nodes_share_and_are_measured_against_their_tokens(tmp_path: Path) 
     assert all(0.0 == each.seconds[0] < each.seconds[1] < each.seconds[2] for each in told)
     assert all(len(each.held_out) == 3 and [len(node) for node in each.held_out[0]] == [2, 2] for each in told)
     assert list((tmp_path / "gain").iterdir()) == []
+
+
+def test_an_arm_that_generates_what_has_places_runs_twice_the_rounds(tmp_path: Path) -> None:
+    recipe = small_recipe()
+    found = gain.run_arm(tmp_path / "gain", tmp_path / "bases", recipe, IDENTICAL, gain.HALF, 5)
+    assert len(found.tokens) == 2 * recipe.rounds + 1
+    questions = gain.settings_of(recipe, gain.HALF)["own_questions"]
+    assert questions == TrainingConfig().own_questions == 0, "as it is shipped: none that the batch has no place for"
 
 
 def test_nodes_that_average_in_pairs_try_means_of_what_others_have_trained(
