@@ -21,6 +21,9 @@ BANNED = {
     "an open end": re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b"),
     "a stub": re.compile(r"NotImplemented" r"Error"),
     "a wait without a deadline": re.compile(r"\btime\.slee" r"p\("),
+    "a path without quotes in a command": re.compile(
+        r"`(swarmd|mkdir|install) [^`]*\{(?!quoted)[^}`]*(path|parent|root|credentials|identity\.key)[^}`]*\}"
+    ),
     "a pattern that a line break may follow": re.compile(r"pattern=r?\"[^\"]*\$\""),
 }
 MACHINE_PATH = re.compile(r"(?<![\w.])/(wo" r"rk|ro" r"ot|ho" r"me|Us" r"ers)/")

@@ -10,7 +10,7 @@ from swarmd.config import Config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
 from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 
 log = structlog.get_logger("swarmd.daemon")
 
@@ -64,7 +64,7 @@ def _refuse_to_make(pin: str, path: Path, data: DataPaths, begun: bool) -> None:
     if pin:
         raise NotFoundError(
             f"the identity {path} of {pin}, which dht.peer pins, is missing",
-            f"Bring it back with `swarmd identity restore BACKUP {path}`; none is made in its place",
+            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; none is made in its place",
         )
     if begun:
         raise NotFoundError(
@@ -74,6 +74,6 @@ def _refuse_to_make(pin: str, path: Path, data: DataPaths, begun: bool) -> None:
     if not path.resolve().is_relative_to(data.root.resolve()):
         raise NotFoundError(
             f"there is no identity {path}",
-            f"Bring it back with `swarmd identity restore BACKUP {path}`; a new node's is made with "
-            f"`swarmd identity new {path}`",
+            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
+            f"`swarmd identity new {quoted(path)}`",
         )

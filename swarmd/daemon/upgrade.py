@@ -30,7 +30,7 @@ from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import open_regular
 
 LAYOUT = 2  # of the data directories that this swarmd writes
@@ -156,7 +156,7 @@ def _refuse_half_restored(data: DataPaths) -> None:
     if data.restoring.exists():
         raise LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
-            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {data.root}`",
+            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quoted(data.root)}`",
         )
 
 
@@ -165,7 +165,7 @@ def _refuse_lost_log(data: DataPaths) -> None:
     if read_copied(data) is not None:
         raise LogDamaged(
             f"the event log {data.events} is gone, but {data.before_upgrade} holds one from before an upgrade",
-            f"Bring it back from a copy; or go back to the older one: `swarmd rollback {data.root}`",
+            f"Bring it back from a copy; or go back to the older one: `swarmd rollback {quoted(data.root)}`",
         )
 
 
@@ -395,7 +395,7 @@ def _swap(data: DataPaths, path: str, held: bool) -> None:
         _move(place, aside)
     if held:
         if place.exists():
-            fix = f"Move it elsewhere, then `swarmd rollback {data.root}` again"
+            fix = f"Move it elsewhere, then `swarmd rollback {quoted(data.root)}` again"
             raise LogDamaged(f"{place} was written anew while a rollback was unfinished", fix)
         _move(copy, place)
 
@@ -423,5 +423,5 @@ def way_back(data: DataPaths) -> str:
     day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(copied.made_at))
     return (
         f"Use the newer swarmd that wrote it, or go back to what was there before the upgrade of {day}: "
-        f"`swarmd rollback {data.root}`"
+        f"`swarmd rollback {quoted(data.root)}`"
     )

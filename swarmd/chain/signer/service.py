@@ -24,7 +24,7 @@ from swarmd.chain.submitting.attempts import DYNAMIC_FEE
 from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import ChainConfig
 from swarmd.errors import ChainError, KeystoreDamaged, KeystoreError, PathUnusable
-from swarmd.paths import DataPaths
+from swarmd.paths import DataPaths, quoted
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
@@ -69,7 +69,7 @@ async def run_signer(order: SignerSetup) -> None:
 @asynccontextmanager
 async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
     if not order.audit.parent.is_dir():
-        fix = f"Make it first: `mkdir -m 700 -p {order.audit.parent}`"
+        fix = f"Make it first: `mkdir -m 700 -p {quoted(order.audit.parent)}`"
         raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
     ledger = SignerLedger()
     audit = AuditLog(order.audit, ledger.carried)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.errors import ExitCode, NotFoundError, UnitError
+from swarmd.paths import quoted
 
 if TYPE_CHECKING:
     from swarmd.units.files import Planned
@@ -130,7 +131,7 @@ def _tell_next(place: ServicePaths, files: list[Planned], started: bool) -> None
         return
     for name in credential_names(loaded):
         if not (place.credentials / name).exists():
-            typer.echo(f"next: `install -m 600 FILE {place.credentials / name}`: the configuration asks for it")
+            typer.echo(f"next: `install -m 600 FILE {quoted(place.credentials / name)}`: the configuration asks for it")
     if not started:
         typer.echo(f"next: `systemctl {'--user ' if place.user else ''}enable --now {place.unit}`")
     if place.user:

@@ -199,8 +199,8 @@ def read_identity(path: Path) -> Identity:
     except FileNotFoundError as error:
         raise NotFoundError(
             f"there is no identity {path}",
-            f"Bring it back with `swarmd identity restore BACKUP {path}`; a new node's is made with "
-            f"`swarmd identity new {path}`",
+            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
+            f"`swarmd identity new {quoted(path)}`",
         ) from error
     except OSError as error:
         if error.errno == errno.ELOOP:
