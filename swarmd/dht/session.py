@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Protocol
 
 import anyio
-from anyio import to_thread
+from anyio import from_thread, to_thread
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config
@@ -266,10 +266,11 @@ class Session(NetworkSession):
         return await to_thread.run_sync(open_reports, board, self.swarm)
 
     async def work(self) -> int:
-        """The number that says what this identity has cost, for its records; found once."""
+        """The number that says what this identity has cost, for its records; found once. Cancelled, it ends at once."""
         async with self._working:
             if self._work is None:
-                self._work = await to_thread.run_sync(find_work, self.swarm, self.peer_id, self._bits())
+                sought = (self.swarm, self.peer_id, self._bits())
+                self._work = await to_thread.run_sync(find_work, *sought, from_thread.check_cancelled)
         return self._work
 
     def _bits(self) -> int:
