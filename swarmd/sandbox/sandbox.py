@@ -6,7 +6,6 @@ import math
 import os
 import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +17,7 @@ from swarmd.sandbox.conversation import Cut, Ended, converse
 from swarmd.sandbox.inside import READY
 from swarmd.sandbox.layout import find_layout
 from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
+from swarmd.sandbox.scratch import make_scratch
 from swarmd.sandbox.ways import bubblewrap_command, interpreter_command, launcher_command
 
 RISKY: Isolation = "none-i-accept-the-risk"
@@ -110,8 +110,12 @@ class Sandbox:
             return _talk(bubblewrap_command(self._layout, limits, command), limits, source + feed, is_stopped)
         if way == "namespaces":
             return _talk(launcher_command(self._layout, limits, command), limits, source + feed, is_stopped)
-        with tempfile.TemporaryDirectory(prefix="swarmd-program-") as scratch:
-            return _talk(launcher_command(self._layout, limits, command, scratch), limits, source + feed, is_stopped)
+        try:
+            with make_scratch() as scratch:
+                alone = launcher_command(self._layout, limits, command, scratch)
+                return _talk(alone, limits, source + feed, is_stopped)
+        except OSError as error:
+            raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
 
 
 def _never() -> bool:

@@ -91,6 +91,27 @@ def test_without_isolation_limits_and_the_call_filter_hold() -> None:
     assert box.run("import os\nprint(dict(os.environ), os.listdir())").stdout == "{} []\n"
 
 
+def test_without_isolation_the_scratch_directory_is_gone_whatever_was_made_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    box = Sandbox(Limits(wall_s=30, cpu_s=10), "none-i-accept-the-risk")
+    deep = "import os\nfor _ in range(2000):\n    os.mkdir('deeper')\n    os.chdir('deeper')\nprint('deep')"
+    shut = "import os\nos.mkdir('a')\nopen('a/b', 'w').close()\nos.symlink('/', 'a/all')\n"
+    shut += "os.chmod('a', 0)\nos.chmod('.', 0)\nprint('shut')"
+    assert [box.run(program).stdout for program in (deep, shut)] == ["deep\n", "shut\n"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_isolation_a_scratch_directory_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Sandbox(isolation="none-i-accept-the-risk")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(SandboxUnavailable, match="scratch directory"):
+        box.run("print(1)")
+
+
 def test_a_sandbox_that_stops_working_is_an_error_and_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     box = Sandbox()
     monkeypatch.setattr("swarmd.sandbox.sandbox.interpreter_command", lambda *_: ["/nowhere/python"])
