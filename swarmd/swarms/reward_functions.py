@@ -6,12 +6,13 @@ They are named by import path in this node's own configuration; no manifest and 
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from swarmd.errors import SwarmError
 
 FUNCTIONS_MAX = 16
 REASON_CHARACTERS_MAX = 200  # of an error
+NO_REWARDS = (str, bytes, Mapping, Set)  # what could be gone through, and gives other numbers than were meant
 
 RewardFunction = Callable[..., Any]
 Inputs = Literal["text", "messages"]
@@ -125,9 +127,11 @@ class RewardFunctions:
 
 def _call(name: str, function: RewardFunction, given: Mapping[str, Any], count: int) -> list[float | None]:
     try:
-        answer = function(**given)
+        answer = function(**copy.deepcopy(given))  # what it changes is its own: others score by what the row says
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
+        if isinstance(answer, NO_REWARDS):
+            raise TypeError(f"{type(answer).__name__}, not a list of a reward for each completion")
         values = [None if value is None else float(value) for value in islice(answer, count + 1)]
         if len(values) != count:
             raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")

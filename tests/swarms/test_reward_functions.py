@@ -40,6 +40,16 @@ def goes_on(completions, **kwargs):
     while True:
         yield 1.0
 
+def by_text(completions, **kwargs):
+    return {place: 0.5 for place, _ in enumerate(completions)}
+
+def as_text(completions, **kwargs):
+    return "1" * len(completions)
+
+def uses_up(completions, words, **kwargs):
+    completions[:] = ["", ""]
+    return [float(len(words[0].pop())), 0.0]
+
 def spoken(prompts, completions, **kwargs):
     return [float(p[-1]["role"] == "user" and c[0]["role"] == "assistant") for p, c in zip(prompts, completions)]
 
@@ -98,9 +108,21 @@ def test_none_has_no_part_and_none_of_all_counts_as_failed(home: Path) -> None:
     assert score(plan_of(home, "short"), "") == [Score(0.0, failed=True)]
 
 
-@pytest.mark.parametrize("name", ["breaks", "miscounts", "leaves", "goes_on"])
+@pytest.mark.parametrize("name", ["breaks", "miscounts", "leaves", "goes_on", "by_text", "as_text"])
 def test_one_that_breaks_counts_as_nothing_and_never_raises(home: Path, name: str) -> None:
     assert score(plan_of(home, "slow", name), "a", "b") == [Score(0.0, failed=True)] * 2
+
+
+def test_what_one_changes_of_its_arguments_no_other_sees_nor_the_next_call(home: Path) -> None:
+    (home / "q.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": f"{n}?", "words": ["one", "three"]}) for n in range(20))
+    )
+    plan = plan_of(home, "uses_up", "short")
+    for _ in range(3):
+        assert [each.parts for each in score(plan, "12345", "1")] == [
+            {"uses_up": 5.0, "short": -0.5},
+            {"uses_up": 0.0, "short": -0.1},
+        ]
 
 
 def test_conversational_ones_get_messages(home: Path) -> None:
