@@ -13,10 +13,11 @@ import structlog
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Backing, Judgement, RolloutsRef
-from swarmd.errors import RecordRejected, SwarmdError, SwarmError
+from swarmd.errors import RecordRejected, SwarmdError
 from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
+from swarmd.swarms.scoring import score_completions
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
@@ -61,12 +62,9 @@ class Scorer:
         """Scores of completions to one question; a reward that is no number counts as 0 and as a failure.
 
         Raises:
-            SwarmError: the plan gave more or fewer scores than completions.
+            SwarmError: the plan gave something else than a score for each completion.
         """
-        given = tuple(self._plan.score(question, texts))
-        if len(given) != len(texts):
-            raise SwarmError(f"the plan gave {len(given)} scores for {len(texts)} completions of {question.task}")
-        scores = tuple(score if math.isfinite(score.reward) else Score(0.0, failed=True) for score in given)
+        scores = score_completions(self._plan, question, texts)
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
 

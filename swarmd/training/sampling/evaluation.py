@@ -10,6 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
+from swarmd.swarms.scoring import score_completions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.generation import Sampler
@@ -89,7 +90,7 @@ def evaluate(
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
             drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
             for question, completion in zip(batch, drawn, strict=True):
-                marks += plan.score(question, [completion.text])
+                marks += score_completions(plan, question, [completion.text])
         if marks:
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))

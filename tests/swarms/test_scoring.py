@@ -1,0 +1,64 @@
+"""What a plan gives for scores, held to what a plan promises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from swarmd.config import SwarmConfig
+from swarmd.errors import SwarmError
+from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
+from swarmd.swarms.scoring import score_completions
+
+
+class Odd(DigitsPlan):
+    """Somebody's plan, which gives what a test says."""
+
+    given: Any
+
+    def score(self, question: Any, completions: Any) -> Any:
+        return self.given
+
+
+def scores_of(given: Any) -> tuple[Score, ...]:
+    plan = Odd(SwarmConfig(id="test"))
+    plan.given = given
+    return score_completions(plan, next(plan.draw(StageId("a", 0, 0), NO_MATERIAL)), ["1", "2"])
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (None, "score gave NoneType for completions of digits_"),
+        (1.0, "score gave float for completions of digits_"),
+        ([Score(1.0)], "score gave 1 scores for 2 completions of digits_"),
+        ([Score(1.0), 0.5], "score gave for a completion of digits_.* no Score but float"),
+        ([Score(1.0), Score(None)], "score gave for a completion of digits_.* what is no number: .*NoneType"),  # type: ignore[arg-type]
+        ([Score(1.0), Score(1.0, parts={"a": "b"})], "what is no number: .*'b'"),  # type: ignore[dict-item]
+        ([Score(1.0), Score(1.0, parts=None)], "what is no number"),  # type: ignore[arg-type]
+    ],
+    ids=["none", "number", "one", "no score", "no number", "part", "parts"],
+)
+def test_what_is_no_score_for_each_completion_is_told_with_the_plans_name(given: Any, complaint: str) -> None:
+    with pytest.raises(SwarmError, match=complaint) as caught:
+        scores_of(given)
+    assert "tests.swarms.test_scoring.Odd" in caught.value.message and "writing.md" in caught.value.fix
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    odd: Any = Score(np.float32(0.5), np.int64(1), np.bool_(True), {"a": np.float64(2)}, np.bool_(False))  # type: ignore[arg-type]
+    one, other = scores_of(odd for _ in range(2))
+    assert one == other == Score(0.5, 1.0, 1.0, {"a": 2.0})
+    assert [type(value) for value in (one.reward, one.accuracy, one.format, one.parts["a"], one.failed)] == [
+        *[float] * 4,
+        bool,
+    ]
+
+
+@pytest.mark.parametrize("field", ["reward", "accuracy", "format"])
+def test_what_is_no_finite_number_counts_as_failed(field: str) -> None:
+    fields: list[dict[str, Any]] = [{"reward": 1.0, field: float(number)} for number in ("nan", "inf")]
+    assert scores_of([Score(**each) for each in fields]) == (Score(0.0, failed=True),) * 2
