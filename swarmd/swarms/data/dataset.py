@@ -110,17 +110,18 @@ def _line(row: dict[str, Any]) -> bytes:
 def _write(target: Path, rows: Iterable[dict[str, Any]]) -> None:
     """All of it or nothing: several processes of a node may do so at a time."""
     fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with fresh.open("wb") as file:
-            file.writelines(map(_line, rows))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(target)
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            with fresh.open("wb") as file:
+                file.writelines(map(_line, rows))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(target)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise SwarmError(f"the questions cannot be kept in {target}: {error.strerror}") from error
-    finally:
-        fresh.unlink(missing_ok=True)
 
 
 def _beyond(source: DatasetSource, what: str) -> SwarmError:

@@ -133,6 +133,15 @@ def test_what_does_not_fit_is_told_and_nothing_kept(tmp_path: Path, source: dict
 
 
 @pytest.mark.parametrize(
+    "name", ["taken/q.jsonl", "taken/below/q.jsonl", f"{'x' * 249}.jsonl"], ids=["file", "below", "long"]
+)
+def test_a_place_where_nothing_can_be_kept_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(SwarmError, match="the questions cannot be kept in"):
+        keep_dataset(tmp_path, name, DatasetSource(save(tmp_path, "disk"), columns=COLUMNS))
+
+
+@pytest.mark.parametrize(
     ("bound", "limit", "complaint"),
     [
         ("ROWS_MAX", 19, "has 20 rows, the limit is 19"),
