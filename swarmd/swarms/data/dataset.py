@@ -7,6 +7,7 @@ of and what is handed on; the data set is not asked again while that file is the
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -217,10 +218,11 @@ def _question(cell: Any, where: str) -> Any:
 
 
 def _text(cell: Any, where: str, column: str) -> str:
-    if isinstance(cell, bool | int | float):
+    missing = cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas writes NaN for what is not there
+    if isinstance(cell, bool | int | float) and not missing:
         return str(cell)
     if not isinstance(cell, str) or not cell.strip():
-        what = "is blank" if isinstance(cell, str) else "is empty" if cell is None else "is no text"
+        what = "is blank" if isinstance(cell, str) else "is empty" if missing else "is no text"
         raise SwarmError(f"{where} {column!r} {what}", "Leave such rows out: `data.filter(...)`, and name the result")
     return cell
 

@@ -197,6 +197,13 @@ def test_a_number_that_is_none_is_kept_as_null(tmp_path: Path) -> None:
     assert load_rows(tmp_path, "a.jsonl")[0][0]["x"] == [1.5, None]
 
 
+def test_an_answer_that_is_no_number_is_none(tmp_path: Path) -> None:
+    """As pandas writes a column of numbers of which some are missing."""
+    made([{"prompt": "1?", "answer": 1.5}, {"prompt": "2?", "answer": float("nan")}]).save_to_disk(tmp_path / "a")
+    with pytest.raises(SwarmError, match="row 2: the column 'answer' is empty"):
+        keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
+
+
 @pytest.mark.parametrize("name", ["../x", "/etc", "a/../b", "a/b/c", "~x", ".x", "", "a b", "a/.."])
 def test_what_could_lead_elsewhere_is_no_name_of_the_hub(name: str) -> None:
     assert not is_hub_id(name)
