@@ -58,10 +58,11 @@ def _check_texts(value: Any, key: str, origin: str) -> None:
     """Raise ConfigError for a text with the one character that no path or address has, wherever it stands."""
     if isinstance(value, str) and "\0" in value:
         raise ConfigError(f"{origin}: {key} has a NUL in it", "Write it without")
-    for index, inner in enumerate(value if isinstance(value, tuple) else ()):
+    for index, inner in enumerate(value if isinstance(value, tuple | list) else ()):
         _check_texts(inner, f"{key}[{index}]", origin)
-    for name in getattr(value, "__struct_fields__", ()):
-        _check_texts(getattr(value, name), f"{key}.{name}".lstrip("."), origin)
+    fields = {name: getattr(value, name) for name in getattr(value, "__struct_fields__", ())}
+    for name, inner in (value if isinstance(value, dict) else fields).items():
+        _check_texts(inner, f"{key}.{name}".lstrip("."), origin)
 
 
 def _check_lives(record_s: float, origin: str) -> None:

@@ -89,6 +89,8 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
         ('data = "a\\u0000b"\n' + COORDINATOR, "data has a NUL in it"),
         (COORDINATOR + '[dht]\nlisten = ["/dns4/\\u0000/tcp/1"]', "dht.listen[0] has a NUL in it"),
+        (COORDINATOR + '[swarm.options]\ndata = "a\\u0000.jsonl"', "swarm.options.data has a NUL in it"),
+        (COORDINATOR + '[swarm.options]\nx = [{a = "\\u0000"}]', "swarm.options.x[0].a has a NUL in it"),
         (COORDINATOR + "[dht]\nrecord_s = 4000.0", "dht.record_s is 4000, it must lie between 5 and 3600"),
         (COORDINATOR + "[dht]\nrecord_s = 1.0", "dht.record_s is 1, it must lie"),
         ('name = "a\\tb"\n' + COORDINATOR, "name: 'a\\tb' has characters that cannot be printed, and peers refuse it"),
