@@ -132,8 +132,8 @@ def _beyond(source: DatasetSource, what: str) -> SwarmError:
 
 def _load(home: Path, source: DatasetSource) -> Any:
     """The split. Whatever the many back-ends of `datasets` raise becomes one error."""
-    path = home / Path(source.dataset).expanduser()
     try:
+        path = home / Path(source.dataset).expanduser()
         if not path.exists() and not is_hub_id(source.dataset):
             raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
         return _read(path, source)

@@ -46,7 +46,10 @@ def load_rows(
     Raises:
         SwarmError: the data cannot be loaded, have other columns, or hold no row with an answer.
     """
-    path = home / Path(data).expanduser()
+    try:
+        path = home / Path(data).expanduser()
+    except RuntimeError as error:  # ~somebody whom this machine does not know
+        raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
     sample = shape.sample and rewards == "compat"
     if data == "hub":
         found: Iterable[Mapping[str, Any]] = _load_dataset(shape.repo, shape, sample)

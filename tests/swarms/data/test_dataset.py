@@ -120,6 +120,7 @@ def test_without_network_one_error_names_the_fix(tmp_path: Path, monkeypatch: py
         ({"columns": Columns("question", "raw")}, "'raw' is no text"),
         ({"columns": COLUMNS, "split": "test"}, 'Unknown split "test"'),
         ({"dataset": "../x y"}, "and the Hub has no such names"),
+        ({"dataset": "~nobody-of-this-name/x"}, "cannot be loaded: RuntimeError"),
         ({"dataset": "copy/b.txt"}, "b.txt is none of .jsonl"),
     ],
 )
