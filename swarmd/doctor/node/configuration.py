@@ -311,7 +311,9 @@ def keys_apart(config: Config, manifest: Manifest) -> tuple[str, ...]:
         for name in ManifestRecipe.__struct_fields__
         if name != "digest" and getattr(own, name) != getattr(shared, name)
     ]
-    named = tuple(f"swarm.{name}" if name in SWARM_KEYS else f"training.{name}" for name in apart)
+    named = tuple(f"swarm.{name}" if name in SWARM_KEYS else f"training.{name}" for name in apart if name != "options")
+    keys = sorted(own.options.keys() | shared.options.keys())
+    named += tuple(f"swarm.options.{key}" for key in keys if own.options.get(key) != shared.options.get(key))
     if config.swarm.id != manifest.id:
         return ("swarm.id", *named)
     return ("chain", *named) if swarm_of_config(config).contract != swarm_of_manifest(manifest).contract else named

@@ -65,6 +65,16 @@ def test_a_joiner_takes_the_file_from_beside_the_manifest(shell: Shell, manifest
     assert "kept as it is" in shell.well("join", manifest, "--dir", shell.root / "b")
 
 
+def test_the_doctor_names_options_that_are_not_the_manifests(shell: Shell, manifest: Path) -> None:
+    """The digest of a file is that of its rows: peers refuse nobody who has other rewards."""
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    config = shell.root / "b" / "config.toml"
+    config.write_text(config.read_text().replace('"numeric"', '"exact"').replace("Be quick.", "Be slow."))
+    (shell.root / "b" / "swarm.toml").write_bytes(manifest.read_bytes())
+    said = shell("doctor", shell.root / "b", "--offline", "--only", "directory")
+    assert said.code == ExitCode.FAILURE and "differ in swarm.options.rewards, swarm.options.system\n" in said.out
+
+
 def test_a_joiner_without_the_file_or_with_another_is_refused(shell: Shell, manifest: Path) -> None:
     alone = shell.root / "alone" / "swarm.toml"
     alone.parent.mkdir()
