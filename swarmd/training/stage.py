@@ -288,11 +288,20 @@ class Stage:
         return found
 
     def _find_short(self) -> tuple[Question, list[int]] | None:
-        """The first of the next questions that is short enough; None where many in a row are not."""
+        """The first of the next questions that is short enough; None where many in a row are not. Raises SwarmError
+        where there are no more."""
+        looked = 0
         for question in islice(self._questions, LONG_QUESTIONS_MAX):
             fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
             if len(fitted[1]) <= self._training.prompt_tokens:
                 return fitted
+            looked += 1
+        if looked < LONG_QUESTIONS_MAX:
+            plan = f"{type(self._plan).__module__}.{type(self._plan).__qualname__}"
+            raise SwarmError(
+                f"{plan}.draw has no more questions for round {self.key.round}, stage {self.key.stage}",
+                "Plan.draw gives questions without end, old ones again where there are no new: docs/swarms/writing.md",
+            )
         return None
 
     def _count(self, groups: list[TrainingGroup]) -> None:

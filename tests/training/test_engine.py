@@ -261,6 +261,14 @@ def test_questions_that_do_not_fit(make_engine: Maker) -> None:
         train(make_engine(prompt_tokens=5, held_out_questions=0), 0)
 
 
+def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine(held_out_questions=0)
+    draw = engine._plan.draw
+    monkeypatch.setattr(engine._plan, "draw", lambda *where: itertools.islice(draw(*where), 1))
+    with pytest.raises(SwarmError, match=r"DigitsPlan\.draw has no more questions for round 0, stage 0"):
+        train(engine, 0)
+
+
 def test_kl_keeps_a_reference(make_engine: Maker) -> None:
     engine = make_engine(beta=0.1, held_out_questions=0)
     assert engine._trainer.ref_model is not None
