@@ -170,13 +170,13 @@ def _search_for(pattern: str) -> Reward:
     def search(answered: Answered) -> float:
         if answered.answer is None:  # many a pattern is found in an empty text
             return 0.0
-        timeout_s = patience.timeout_s()
+        timeout_s, begun = patience.timeout_s(), time.monotonic()
         try:
             return float(bool(regex.search(fill_in(answered.expected), answered.answer, timeout=timeout_s)))
         except faults:  # with this answer it is no pattern
             return 0.0
         except TimeoutError:
-            patience.cut_off(timeout_s)
+            patience.cut_off(max(timeout_s, time.monotonic() - begun))  # one that calls itself is cut off late
             return 0.0
 
     return search

@@ -96,6 +96,22 @@ def test_searches_that_are_cut_off_again_and_again_are_cut_off_sooner(monkeypatc
     assert patience.timeout_s() == REGEX_S
 
 
+def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those for `(?:(?R)?a)*`: half a second and more, for what they have kept is given back."""
+    clock, given = Clock(), list[float]()
+
+    def late(pattern: str, text: str, timeout: float) -> Any:
+        given.append(timeout)
+        clock.now += CUT_OFF_BURST_S / 2
+        raise TimeoutError
+
+    monkeypatch.setattr(regex, "search", late)
+    monkeypatch.setattr(rewards.time, "monotonic", clock)
+    reward = make_reward(RewardOption("regex", pattern="x"))
+    assert [reward(Answered("", "a", ANSWER)) for _ in range(4)] == [0.0] * 4
+    assert given == [REGEX_S, REGEX_S, REGEX_LEAST_S, REGEX_LEAST_S]
+
+
 def test_what_is_found_in_time_is_found_beside_texts_for_which_a_pattern_takes_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
