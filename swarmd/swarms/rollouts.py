@@ -129,6 +129,16 @@ class _Version(msgspec.Struct):
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoder = msgspec.msgpack.Decoder(Rollouts)
 _version_decoder = msgspec.msgpack.Decoder(_Version)
+_reference_decoder = msgspec.msgpack.Decoder(Reference)
+
+
+def find_fault(reference: Reference) -> str:
+    """Why peers would refuse all that is published with a question of this name; empty where they would not."""
+    try:
+        _reference_decoder.decode(_encoder.encode(reference))
+    except (*DECODE_ERRORS, TypeError, ValueError, OverflowError) as error:  # the last of what cannot be written
+        return str(error)
+    return ""
 
 
 def encode_rollouts(rollouts: Rollouts) -> bytes:

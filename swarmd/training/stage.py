@@ -16,6 +16,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
+from swarmd.swarms.promises import ENDLESS, check_drawn, name_of
 from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
@@ -292,16 +293,14 @@ class Stage:
         where there are no more."""
         looked = 0
         for question in islice(self._questions, LONG_QUESTIONS_MAX):
+            check_drawn(self._plan, question)
             fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
             if len(fitted[1]) <= self._training.prompt_tokens:
                 return fitted
             looked += 1
         if looked < LONG_QUESTIONS_MAX:
-            plan = f"{type(self._plan).__module__}.{type(self._plan).__qualname__}"
-            raise SwarmError(
-                f"{plan}.draw has no more questions for round {self.key.round}, stage {self.key.stage}",
-                "Plan.draw gives questions without end, old ones again where there are no new: docs/swarms/writing.md",
-            )
+            where = f"round {self.key.round}, stage {self.key.stage}"
+            raise SwarmError(f"{name_of(self._plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
     def _count(self, groups: list[TrainingGroup]) -> None:

@@ -1,4 +1,4 @@
-"""What a plan gives for scores, held to what a plan promises."""
+"""What a plan promises of its questions and scores, and somebody's plan does not keep."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from swarmd.config import SwarmConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
-from swarmd.swarms.scoring import score_completions
+from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
+from swarmd.swarms.promises import check_drawn, score_completions
+from swarmd.swarms.rollouts import INDEX_MAX, SEED_MAX, Reference
 
 
 class Odd(DigitsPlan):
@@ -45,7 +46,7 @@ def scores_of(given: Any) -> tuple[Score, ...]:
 def test_what_is_no_score_for_each_completion_is_told_with_the_plans_name(given: Any, complaint: str) -> None:
     with pytest.raises(SwarmError, match=complaint) as caught:
         scores_of(given)
-    assert "tests.swarms.test_scoring.Odd" in caught.value.message and "writing.md" in caught.value.fix
+    assert "tests.swarms.test_promises.Odd" in caught.value.message and "writing.md" in caught.value.fix
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
@@ -62,3 +63,25 @@ def test_numbers_of_numpy_become_pythons() -> None:
 def test_what_is_no_finite_number_counts_as_failed(field: str) -> None:
     fields: list[dict[str, Any]] = [{"reward": 1.0, field: float(number)} for number in ("nan", "inf")]
     assert scores_of([Score(**each) for each in fields]) == (Score(0.0, failed=True),) * 2
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        Reference("t", "d", SEED_MAX + 1, 0),
+        Reference("t", "d", 2**64, 0),
+        Reference("t", "d", 0, INDEX_MAX + 1),
+        Reference("t", "d", -1, 0),
+        Reference("", "d", 0, 0),
+        Reference("t" * 129, "d", 0, 0),
+        Reference("t", "d", np.int64(3), 0),  # type: ignore[arg-type]
+        Reference("t", "d", 0.5, 0),  # type: ignore[arg-type]
+        Reference("\ud800", "d", 0, 0),
+    ],
+    ids=["seed", "large", "index", "negative", "no name", "long name", "numpy", "fraction", "no text"],
+)
+def test_a_question_that_no_peer_would_know_is_told_before_it_is_answered(reference: Reference) -> None:
+    plan = Odd(SwarmConfig(id="test"))
+    with pytest.raises(SwarmError, match=r"tests\.swarms\.test_promises\.Odd\.draw gave a question by whose reference"):
+        check_drawn(plan, Question(reference, (), {}))
+    check_drawn(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), (), {}))

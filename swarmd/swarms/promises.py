@@ -1,4 +1,4 @@
-"""A plan's scores, held to what a plan promises: one for each completion, of plain numbers."""
+"""What a plan promises of its questions and scores, held: what breaks it is an error that names the plan."""
 
 from __future__ import annotations
 
@@ -7,8 +7,25 @@ from collections.abc import Iterable, Sequence
 
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
+from swarmd.swarms.rollouts import find_fault
 
+ENDLESS = "Plan.draw gives questions without end, old ones again where there are no new: docs/swarms/writing.md"
+BOUNDED = "A seed is SEED_MAX at most, an index INDEX_MAX, and both are Python's integers: docs/swarms/writing.md"
 FIX = "Plan.score gives a list with a swarmd.plugin.Score of numbers for each completion: docs/swarms/writing.md"
+
+
+def name_of(plan: Plan) -> str:
+    """Where the plan's code is to be found."""
+    return f"{type(plan).__module__}.{type(plan).__qualname__}"
+
+
+def check_drawn(plan: Plan, question: Question) -> None:
+    """Raise SwarmError for a question that no peer would know by its reference: better than when all is trained."""
+    fault = find_fault(question.reference)
+    if fault:
+        raise SwarmError(
+            f"{name_of(plan)}.draw gave a question by whose reference no peer can know it: {fault}", BOUNDED
+        )
 
 
 def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
@@ -20,7 +37,7 @@ def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> t
         Exception: whatever the plan raises.
     """
     given = plan.score(question, texts)
-    gave = f"{type(plan).__module__}.{type(plan).__qualname__}.score gave"
+    gave = f"{name_of(plan)}.score gave"
     if not isinstance(given, Iterable):
         raise SwarmError(f"{gave} {type(given).__name__} for completions of {question.task}", FIX)
     scores = tuple(given)
