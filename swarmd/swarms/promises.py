@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from swarmd.errors import SwarmError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.rollouts import find_fault
 
+REWARD_MAX = 1e8  # either way: peers take no report of more than `REAL_MAX`, to which a stage's rewards are added up
 ENDLESS = "Plan.draw gives questions without end, old ones again where there are no new: docs/swarms/writing.md"
 BOUNDED = "A seed is SEED_MAX at most, an index INDEX_MAX, and both are Python's integers: docs/swarms/writing.md"
 FIX = "Plan.score gives a list with a swarmd.plugin.Score of numbers for each completion: docs/swarms/writing.md"
@@ -29,8 +29,8 @@ def check_drawn(plan: Plan, question: Question) -> None:
 
 
 def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
-    """Scores of completions to one question. Where the reward, accuracy or form is NaN or infinite, it counts as 0 and
-    as failed.
+    """Scores of completions to one question. One whose reward, accuracy or form is NaN or beyond `REWARD_MAX` is 0, and
+    failed.
 
     Raises:
         SwarmError: the plan gave something else, more or fewer; names the plan, the task and what it gave.
@@ -57,6 +57,6 @@ def _plain(score: object, gave: str) -> Score:
         )
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SwarmError(f"{gave} what is no number: {error}", FIX) from error
-    if not all(map(math.isfinite, (reward, accuracy, form))):
+    if not all(abs(number) <= REWARD_MAX for number in (reward, accuracy, form)):
         return Score(0.0, failed=True)
     return Score(reward, accuracy, form, parts, bool(score.failed), values)

@@ -60,8 +60,9 @@ def test_numbers_of_numpy_become_pythons() -> None:
 
 
 @pytest.mark.parametrize("field", ["reward", "accuracy", "format"])
-def test_what_is_no_finite_number_counts_as_failed(field: str) -> None:
-    fields: list[dict[str, Any]] = [{"reward": 1.0, field: float(number)} for number in ("nan", "inf")]
+def test_what_is_no_number_or_beyond_measure_counts_as_failed(field: str) -> None:
+    fields: list[dict[str, Any]] = [{"reward": 1.0, field: float(number)} for number in ("nan", "-1e9")]
+    assert scores_of([Score(1e8), Score(-1e8)]) == (Score(1e8), Score(-1e8))
     assert scores_of([Score(**each) for each in fields]) == (Score(0.0, failed=True),) * 2
 
 
