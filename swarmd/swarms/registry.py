@@ -162,7 +162,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
         return make(swarm, training, home)
     except (SwarmdError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # whatever somebody else's constructor does
         raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_told(error)}") from error
 
 

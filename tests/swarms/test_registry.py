@@ -128,9 +128,12 @@ def test_two_plug_ins_of_one_name_are_both_named(site: Path) -> None:
         find_kind("echo")
 
 
-def test_a_plug_in_that_fails_when_it_is_made_is_named(site: Path) -> None:
-    install(site, "failing", "echo = failing:Echo", PLAN, "swarm.no_such_thing")
-    with pytest.raises(SwarmError, match=r"failing 1\.2 failed: AttributeError"):
+@pytest.mark.parametrize(
+    ("init", "fault"), [("swarm.no_such_thing", "AttributeError"), ("raise SystemExit(3)", "SystemExit: 3")]
+)
+def test_a_plug_in_that_fails_when_it_is_made_is_named(site: Path, init: str, fault: str) -> None:
+    install(site, "failing", "echo = failing:Echo", PLAN, init)
+    with pytest.raises(SwarmError, match=rf"failing 1\.2 failed: {fault}"):
         make_plan(SwarmConfig("s", kind="echo", stages=2))
 
 
