@@ -13,7 +13,7 @@ import pytest
 import swarmd
 from swarmd import api
 from swarmd.cli import run_command
-from swarmd.errors import LogInUse, NotFoundError
+from swarmd.errors import ConfigError, LogInUse, NotFoundError
 from tests.golden.test_golden import LOGS
 from tests.monitoring.scraping import free_port
 
@@ -73,6 +73,19 @@ def test_a_log_is_read(tmp_path: Path) -> None:
     assert f"{len(applied)} events, all as they were" in ran(start(LOG, tmp_path))
     with pytest.raises(NotFoundError):
         swarmd.open_log(tmp_path)
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Path:
+    """The directory of a swarm's first node."""
+    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    assert run_command(["swarm", "new", "demo", "--dir", str(tmp_path / "mine"), "--listen", listen]) == 0
+    return tmp_path / "mine"
+
+
+def test_a_further_address_that_is_none_is_named(demo: Path) -> None:
+    with pytest.raises(ConfigError, match="further bootnodes: 'nonsense' is not the address of a node"):
+        swarmd.read_swarm(demo / "swarm.toml", bootstrap=["nonsense"])
 
 
 def test_a_node_runs_inside_a_program_and_its_swarm_is_read_from_another(tmp_path: Path) -> None:

@@ -30,11 +30,17 @@ def check_addresses(config: Config) -> None:
         _check_peer("dht.members", peer)
     if config.dht.peer:
         _check_peer("dht.peer", config.dht.peer)
-    _check_places("dht.bootstrap", [split_address(address)[0] for address in config.dht.bootstrap])
+    check_bootstrap(config.dht.bootstrap)
     _check_places("dht.listen", config.dht.listen)
     _check_places("dht.announce", config.dht.announce)
-    _check_called("dht.bootstrap", config.dht.bootstrap)
     _check_called("dht.announce", config.dht.announce)
+
+
+def check_bootstrap(addresses: Iterable[str], key: str = "dht.bootstrap") -> None:
+    """Addresses of nodes to join through. Raises ConfigError, which says by `key` where they were given."""
+    for address in addresses:
+        _check_places(key, [split_address(address, key)[0]])
+        _check_called(key, [address])
 
 
 def _check_peer(key: str, peer: str) -> None:

@@ -41,6 +41,7 @@ from swarmd.core.node.results import preceding
 from swarmd.core.peers.evidence import keep
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
+from swarmd.dht.addresses import check_bootstrap
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.members.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
@@ -294,7 +295,12 @@ async def _gather(session: Session, blobs: Blobs, command: Gather) -> None:
 
 
 def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
-    """How an observer takes part in the DHT: it dials only, and registers nowhere."""
+    """How an observer takes part in the DHT: it dials only, and registers nowhere.
+
+    Raises:
+        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is none.
+    """
+    check_bootstrap(bootstrap, "further bootnodes")
     return Config(
         swarm=SwarmConfig(manifest.id, manifest.creator, manifest.recipe.kind, manifest.recipe.stages),
         name="observer",
