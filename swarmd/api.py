@@ -22,8 +22,8 @@ from swarmd.config import Config, load_config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.core.values import Worker
-from swarmd.errors import ConfigError, NetworkDown, StopOverran, single_error
-from swarmd.eventlog.fold import fold_log, load, node_of, oldest_base
+from swarmd.errors import ConfigError, NetworkDown, NotFoundError, StopOverran, single_error
+from swarmd.eventlog.fold import base_upto, fold_log, load, node_of
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import DataPaths
@@ -71,7 +71,10 @@ class Log:
         return node_of(self.directory)
 
     def fold(self, last: int | None = None) -> Iterator[Applied]:
-        """Each event in order, with the state before and after it and the commands it caused, up to seq `last`."""
+        """Each event in order, with the state before and after it and the commands it caused, up to seq `last`.
+
+        Of a log whose beginning was removed, from its oldest snapshot on.
+        """
         applied = fold_log(self.directory)
         return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
 
@@ -79,11 +82,18 @@ class Log:
         return self.fold()
 
     def state(self, last: int | None = None) -> State:
-        """The node's state after the event of seq `last`; else after all of them, where a snapshot saves most of it."""
+        """The node's state after the event of seq `last`; else after all of them, where a snapshot saves most of it.
+
+        Raises NotFoundError where that event was removed with the log's beginning.
+        """
         if last is None:
             return load(self.directory)[0]
-        state = oldest_base(self.directory).state
-        for applied in self.fold(last):
+        base = base_upto(self.directory, last + 1)
+        if base.seq > last + 1:
+            gone = f"events before seq {base.seq} were removed from the log in {self.directory}"
+            raise NotFoundError(gone, f"Ask for the state after seq {base.seq - 1}, or after a later one")
+        state = base.state
+        for applied in takewhile(lambda one: one.seq <= last, fold_log(self.directory, base)):
             state = applied.after
         return state
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import swarmd
+from bench.long_log import write_long_log
 from swarmd import api
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, LogInUse, NotFoundError
+from swarmd.eventlog.fold import oldest_base
 from tests.golden.test_golden import LOGS
 from tests.monitoring.scraping import free_port
 
@@ -73,6 +75,15 @@ def test_a_log_is_read(tmp_path: Path) -> None:
     assert f"{len(applied)} events, all as they were" in ran(start(LOG, tmp_path))
     with pytest.raises(NotFoundError):
         swarmd.open_log(tmp_path)
+
+
+def test_the_state_before_what_was_removed_is_not_that_of_a_later_event(tmp_path: Path) -> None:
+    write_long_log(tmp_path, 2_000, segment_bytes=20_000, bytes_max=80_000)
+    log, first = swarmd.open_log(tmp_path), oldest_base(tmp_path).seq
+    assert first > 1
+    assert log.state(first - 1) == next(iter(log)).before and log.state(first) == next(iter(log)).after
+    with pytest.raises(NotFoundError, match=f"events before seq {first} were removed.*after seq {first - 1}, or"):
+        log.state(first - 2)
 
 
 @pytest.fixture
