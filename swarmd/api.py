@@ -22,14 +22,23 @@ from swarmd.config import Config, load_config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
 from swarmd.core.values import Worker
-from swarmd.errors import ConfigError, NetworkDown, NotFoundError, StopOverran, single_error
+from swarmd.errors import (
+    ConfigError,
+    ExitCode,
+    NetworkDown,
+    NodeEnded,
+    NotFoundError,
+    StopOverran,
+    SwarmdError,
+    single_error,
+)
 from swarmd.eventlog.fold import base_upto, fold_log, load, node_of
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from anyio.abc import TaskStatus
+    from anyio.abc import TaskGroup, TaskStatus
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
     from swarmd.daemon.service import Node
@@ -102,6 +111,17 @@ class Log:
         return verify(self.directory)
 
 
+@contextlib.asynccontextmanager
+async def _tasks() -> AsyncIterator[TaskGroup]:
+    """A task group out of which an error comes as it was raised; of several a deliberate one."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        alone = len(group.exceptions) == 1
+        raise (group.exceptions[0] if alone else single_error(group)) from None
+
+
 # --- a swarm ---
 
 
@@ -131,12 +151,10 @@ async def open_swarm(
     urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
     with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
         observed = DhtSwarm(read, Path(place), bootstrap, urls)
-        running = asyncio.ensure_future(observed.run())
-        try:
+        async with _tasks() as tasks:
+            tasks.start_soon(observed.run)
             yield Swarm(observed)
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            tasks.cancel_scope.cancel()
 
 
 class Swarm:
@@ -181,6 +199,7 @@ def read_swarm(
     Raises:
         NetworkDown: there was none within `within_s`; says what was missing.
         NotFoundError, ManifestError, ConfigError: as `open_swarm` does.
+        SwarmdError: an event loop runs in this thread.
     """
 
     async def look() -> SwarmView:
@@ -191,8 +210,12 @@ def read_swarm(
                     if until(view):
                         return view
             said = " ".join(view.notes) or "It was reached, but not what was waited for."
-            raise NetworkDown(f"the swarm {view.swarm} was not read within {within_s:g} s: {said}", "See swarmd doctor")
+            raise NetworkDown(f"the swarm {view.swarm} was not read within {within_s:g} s: {said.rstrip('.')}")
 
+    with contextlib.suppress(RuntimeError):  # none runs
+        asyncio.get_running_loop()
+        fix = "Use open_swarm there, or a thread: `await asyncio.to_thread(read_swarm, ...)`"
+        raise SwarmdError("read_swarm blocks, and this thread has an event loop that runs, as Jupyter's do", fix)
     return asyncio.run(look())
 
 
@@ -213,6 +236,7 @@ async def open_node(
         programs: what to execute for a worker ("network", "trainer", "chain") in place of swarmd's own.
 
     Raises:
+        NodeEnded: it ended by itself and not in order, while the block ran; `exit_code` is `swarmd run`'s.
         SwarmdError: as `swarmd run` would end: the configuration is wrong, the directory is in use, the log cannot be
             written, or an orderly stop did not come to its end.
     """
@@ -223,16 +247,13 @@ async def open_node(
     check_kind(loaded.swarm)
     paths = DataPaths(Path(data) if data is not None else file.parent / loaded.data)
     ask, asked = anyio.create_memory_object_stream[signal.Signals](1)
-    try:
-        async with anyio.create_task_group() as tasks:
-            running: RunningNode = await tasks.start(_serve, loaded, paths, programs or {}, ask, asked)
-            try:
-                yield running
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await running.stop()
-    except BaseExceptionGroup as group:
-        raise single_error(group) from None
+    async with _tasks() as tasks:
+        running: RunningNode = await tasks.start(_serve, loaded, paths, programs or {}, ask, asked)
+        try:
+            yield running
+        finally:
+            with anyio.CancelScope(shield=True):
+                await running.stop()
 
 
 class RunningNode:
@@ -300,11 +321,17 @@ async def _serve(
         runs.append(RunningNode(node, paths, ask))
         task_status.started(runs[0])
 
+    code = ExitCode.FAILURE
     try:
         code = await serve_inside(
             config, paths, {**WORKER_PROGRAMS, **programs}, SystemClock(), asked, host=Host(begun, _end_at_once)
         )
-        runs[0]._end(code)
+        if code != ExitCode.OK:
+            raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)
+    except BaseExceptionGroup as group:
+        error = single_error(group)
+        code = error.exit_code if isinstance(error, SwarmdError) else code
+        raise error from None
     finally:
         for running in runs:
-            running._over.set()
+            running._end(code)

@@ -364,6 +364,10 @@ class StopOverran(SwarmdError):
     """A node inside another program did not come to an orderly stop: its workers were killed, its log is whole."""
 
 
+class NodeEnded(SwarmdError):
+    """A node inside another program ended by itself: a worker's fault, its identity elsewhere, another chain."""
+
+
 class LocalSwarmFailed(SwarmdError):
     """A node of a local swarm ended by itself, does not end, or does not do what was waited for."""
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 import swarmd
 from bench.long_log import write_long_log
 from swarmd import api
 from swarmd.cli import run_command
-from swarmd.errors import ConfigError, LogInUse, NotFoundError
+from swarmd.errors import ConfigError, LogInUse, NodeEnded, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import oldest_base
+from swarmd.web.observing.observer import DhtSwarm
+from tests.daemon.run_fake import FAKE
 from tests.golden.test_golden import LOGS
 from tests.monitoring.scraping import free_port
 
@@ -94,15 +98,62 @@ def demo(tmp_path: Path) -> Path:
     return tmp_path / "mine"
 
 
+def test_a_node_that_ends_by_itself_ends_the_block(demo: Path) -> None:
+    """As the page's own example would wait for its round for ever."""
+    codes = []
+
+    async def main() -> None:
+        network, trainer = ((sys.executable, FAKE, *words) for words in (("network",), ("trainer", "fault")))
+        async with swarmd.open_node(demo / "config.toml", programs={"network": network, "trainer": trainer}) as node:
+            codes.append(await node.wait())
+            await anyio.sleep(PATIENCE_S)
+
+    with pytest.raises(NodeEnded, match="code 66: trainer worker: there is no model in /nowhere") as ended:
+        anyio.run(main)
+    assert ended.value.exit_code == 66 and codes == [66]
+
+
+def test_errors_of_a_block_come_out_of_it_as_they_were_raised(demo: Path) -> None:
+    raised = ExceptionGroup("two", [ValueError("one"), TypeError("another")])
+
+    async def main() -> None:
+        async with swarmd.open_swarm(demo / "swarm.toml"):
+            raise raised
+
+    with pytest.raises(ExceptionGroup) as seen:
+        anyio.run(main)
+    assert seen.value is raised
+
+
+def test_an_observer_that_breaks_ends_the_block(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(swarm: DhtSwarm) -> None:
+        raise ValueError("a plain bug")
+
+    async def main() -> None:
+        async with swarmd.open_swarm(demo / "swarm.toml") as swarm:
+            async for _ in swarm.views():
+                pass
+
+    monkeypatch.setattr(DhtSwarm, "run", run)
+    with pytest.raises(ValueError, match="a plain bug"):
+        anyio.run(main)
+
+
 def test_a_further_address_that_is_none_is_named(demo: Path) -> None:
     with pytest.raises(ConfigError, match="further bootnodes: 'nonsense' is not the address of a node"):
         swarmd.read_swarm(demo / "swarm.toml", bootstrap=["nonsense"])
 
 
-def test_a_node_runs_inside_a_program_and_its_swarm_is_read_from_another(tmp_path: Path) -> None:
-    config = tmp_path / "mine" / "config.toml"
-    listen = f"/ip4/127.0.0.1/tcp/{free_port()}"
-    assert run_command(["swarm", "new", "demo", "--dir", str(config.parent), "--listen", listen]) == 0
+def test_a_swarm_is_not_read_where_an_event_loop_runs(demo: Path) -> None:
+    async def main() -> None:
+        swarmd.read_swarm(demo / "swarm.toml")
+
+    with pytest.raises(SwarmdError, match=r"as Jupyter's do. Use open_swarm there, or a thread"):
+        asyncio.run(main())
+
+
+def test_a_node_runs_inside_a_program_and_its_swarm_is_read_from_another(tmp_path: Path, demo: Path) -> None:
+    config = demo / "config.toml"
     config.write_text(re.sub(r"(?m)^steps = .*", "steps = 2", config.read_text()))
     # It goes on until the other programs are done: they make the file.
     text = RUN.replace('open_node("mine/config.toml")', f'open_node("mine/config.toml", programs={SCRIPTED})')
