@@ -174,6 +174,7 @@ def new(
         node.existing(_asked(node, wishes, manifest))
         if manifest is not None:
             typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
+            _tell_other_places(node, wishes, manifest)
         else:
             manifest = _make(node, wishes)
     _say_next(node, manifest)
@@ -333,6 +334,17 @@ def _warn_local(wishes: NewSwarmOptions) -> None:
             "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
             "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
         )
+
+
+def _tell_other_places(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest) -> None:
+    """Name what brings addresses into a manifest that is there: many a swarm is first tried on one machine."""
+    for place in wishes.announce:
+        address = f"{place}/p2p/{manifest.creator}"
+        if manifest.chain is None and address not in manifest.bootnodes:
+            typer.echo(
+                f"note: for others to join under {place}, put it into dht.announce of {node.config}, and run\n"
+                f"    swarmd swarm add-bootnode {quoted(node.manifest)} {address}"
+            )
 
 
 def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:

@@ -152,6 +152,13 @@ DATA_AVERAGING = FindingKind(
     "Set training.average_weights_every as the manifest has it, and training.weights_from to whom you trust with the "
     "model; or leave it so",
 )
+DATA_BOOTNODES = FindingKind(
+    "directory.bootnodes",
+    "warning",
+    "The manifest does not have the address that this node announces",
+    "Who joins dials the addresses of the manifest, and hears of others only from whom it reaches there.",
+    "Run `swarmd swarm add-bootnode` with the address, and hand the manifest out anew",
+)
 DATA_NEW = FindingKind(
     "directory.new",
     "note",
@@ -288,8 +295,20 @@ def _examine_swarm(subject: Subject, state: State | None) -> Iterator[Finding]:
         return
     if others:
         yield DATA_RECIPE.found(f"{subject.path} and {path} differ in {', '.join(others)}")
+    if manifest is not None:
+        yield from _examine_bootnodes(config, manifest, path)
     if manifest is not None and manifest.average_weights_every:
         yield from _examine_averaging(config, manifest.average_weights_every)
+
+
+def _examine_bootnodes(config: Config, manifest: Manifest, path: Path) -> Iterator[Finding]:
+    """Where the first node is announced under an address that it did not have when the manifest was made."""
+    if config.role != "coordinator" or manifest.chain is not None:  # a contract has bootnodes of its own
+        return
+    announced = [f"{address.partition('/p2p/')[0]}/p2p/{manifest.creator}" for address in config.dht.announce]
+    if announced and not set(announced) & set(manifest.bootnodes):
+        fix = f"`swarmd swarm add-bootnode {quoted(path)} {announced[0]}`, and hand the manifest out anew"
+        yield DATA_BOOTNODES.found(f"dht.announce has {config.dht.announce[0]}, {path} other addresses", fix)
 
 
 def _examine_averaging(config: Config, every: int) -> Iterator[Finding]:

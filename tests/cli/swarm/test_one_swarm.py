@@ -181,6 +181,24 @@ def test_the_doctor_says_where_a_swarm_averages_weights_and_its_node_does_not(sh
         assert "directory.averaging" in shown and told in " ".join(shown.split())
 
 
+def test_an_address_that_comes_later_is_brought_into_the_manifest(shell: Shell) -> None:
+    """As the creator's who tries a swarm on one machine first."""
+    node, place = shell.root / "mine", "/ip4/8.8.8.8/tcp/38331"
+    shell.well("swarm", "new", "Digits", "--dir", node)
+    said = shell.well("swarm", "new", "Digits", "--dir", node, "--announce", place)
+    address = f"{place}/p2p/{shell.manifest('mine').creator}"
+    command = ("swarm", "add-bootnode", str(node / "swarm.toml"), address)
+    assert f"put it into dht.announce of {node / 'config.toml'}" in said and f"swarmd {' '.join(command)}" in said
+    config, doctor = node / "config.toml", ("doctor", node, "--offline", "--only", "directory")
+    config.write_text(config.read_text().replace("announce = []", f'announce = ["{place}"]'))
+    shown = shell(*doctor)
+    assert shown.code == ExitCode.FAILURE and "directory.bootnodes" in shown.out
+    assert f"add-bootnode {node / 'swarm.toml'} {address}".replace(" ", "") in "".join(shown.out.split())
+    shell.well(*command)
+    assert "directory.bootnodes" not in shell.well(*doctor)
+    assert "add-bootnode" not in shell.well("swarm", "new", "Digits", "--dir", node, "--announce", place)
+
+
 def test_an_identity_goes_along_into_another_swarm(shell: Shell, other: Path) -> None:
     key = shell.root / "old.key"
     peer = create_identity(key).peer_id
