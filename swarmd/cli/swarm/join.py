@@ -163,6 +163,8 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
     _warn_closed(manifest, wishes, identity.peer_id)
+    if manifest.membership == "invitation":
+        _check_invited(node, manifest, wishes, identity.peer_id, existing)
     choice = NodeChoice(
         peer=identity.peer_id,
         name=_name_of(identity.peer_id, wishes) if existing is None else wishes.name,
@@ -226,18 +228,23 @@ def _known_identity(node: NodeDirectory, existing: Config | None) -> Path | None
 def _warn_closed(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
     if manifest.chain is None and manifest.membership == "allow-list" and peer not in manifest.members:
         _say_closed(wishes, peer)
-    if manifest.membership == "invitation":
-        _check_invited(manifest, wishes, peer)
 
 
-def _check_invited(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
-    """Raises ConfigError where the invitation is not one of this peer; without one, say how to come by it."""
+def _check_invited(
+    node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None
+) -> None:
+    """Raises ConfigError where the invitation is not one of this peer. Without one, say how to come by it, and where a
+    configuration that is kept does not have it, where it goes."""
+    known = existing.dht.invitation if existing else wishes.invitation
     if wishes.invitation:
         must_be_invited(read_invitation(wishes.invitation), manifest.id, manifest.creator, peer)
-    elif peer != manifest.creator:
+    elif not known and peer != manifest.creator:
         typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
         typer.echo(f"    swarmd swarm invite {peer}")
-        typer.echo("and what that prints goes into the configuration, as dht.invitation")
+        typer.echo(f'and what that prints goes into {node.config}, below [dht]: invitation = "..."')
+    if wishes.invitation and wishes.invitation != known:
+        typer.echo(f"note: {node.config} does not have this invitation. It counts once there stands, below [dht],")
+        typer.echo(f'    invitation = "{wishes.invitation}"')
 
 
 def _say_closed(wishes: JoinOptions, peer: str) -> None:

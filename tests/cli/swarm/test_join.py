@@ -322,6 +322,21 @@ def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
     assert shell("swarm", "allow", a / "swarm.toml", guest).code == ExitCode.BAD_CONFIG
 
 
+def test_an_invitation_for_a_node_that_is_there_is_not_lost(shell: Shell) -> None:
+    """A guest's first `join` makes the key that it is invited by; nothing that exists is changed by the second."""
+    a, b = shell.root / "a", shell.root / "b"
+    shell.well("swarm", "new", "Friends", "--dir", a, "--invited")
+    join, config = ("join", a / "swarm.toml", "--dir", b), b / "config.toml"
+    first = shell.well(*join)
+    guest = load_identity(b / "identity.key").peer_id
+    assert f"swarmd swarm invite {guest}" in first and f'goes into {config}, below [dht]: invitation = "..."' in first
+    line = f'invitation = "{shell.well("swarm", "invite", guest, "--dir", a).strip()}"'
+    assert f"{config} does not have this invitation" in (said := shell.well(*join, "--invitation", line[14:-1]))
+    assert line in said and line not in config.read_text()
+    config.write_text(config.read_text().replace("[dht]\n", f"[dht]\n{line}\n"))
+    assert "note:" not in shell.well(*join, "--invitation", line[14:-1]) + shell.well(*join)
+
+
 @pytest.mark.parametrize("days", ["inf", "1e15"])
 def test_an_invitation_for_longer_than_anybody_lives_is_told_as_that(shell: Shell, days: str) -> None:
     shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--invited")
