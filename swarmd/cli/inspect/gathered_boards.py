@@ -95,6 +95,11 @@ class BoardGathering:
         reports = boards.reports + len(command.reports)
         self._boards = VerifiedBoards(swarm, command.round, command.standings, boards.rounds + 1, reports)
 
+    @property
+    def coordinates(self) -> bool:
+        """Is the node its swarm's coordinator?"""
+        return self._fold.state.coordination is not None
+
     def boards(self) -> VerifiedBoards:
         """What was found so far."""
         return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
@@ -116,6 +121,8 @@ def read_boards(directory: Path) -> VerifiedBoards:
     gather(log, BOARDS, gathering)
     boards = gathering.boards()
     if boards.rounds == 0:
+        if gathering.coordinates:
+            raise NotFoundError(f"no round has been closed yet in {log}", "Ask again when the first is over")
         raise NotFoundError(f"the log in {log} closes no round", "Name the data directory of the swarm's coordinator")
     return boards
 

@@ -15,6 +15,7 @@ from swarmd.cli.options import PrintJson
 from swarmd.cli.swarm.options import MAX_GWEI, Endpoints, ManifestFile, payer
 from swarmd.errors import ConfigError
 from swarmd.manifest import Manifest, read_manifest
+from swarmd.paths import quoted
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -54,7 +55,10 @@ def status(
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
     as_json: PrintJson = False,
 ) -> None:
-    """Say where a swarm is: round, stage, deadline, policy, peers, bootnodes, members."""
+    """Say where a swarm's contract is: round, stage, deadline, policy, peers, bootnodes, members.
+
+    Without a contract, what the manifest says.
+    """
     from swarmd.cli.chain_access import find_target
     from swarmd.cli.inspect.standings import check_address
 
@@ -76,7 +80,10 @@ def status(
     elif as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(target.manifest), indent=2))
     else:
-        typer.echo(f"rounds: by {target.manifest.creator}; `swarmd status` on its node tells where they are")
+        typer.echo(
+            f"rounds: by {target.manifest.creator}; where they are tells `swarmd status` of any node of the swarm,"
+        )
+        typer.echo(f"    without a node `swarmd dashboard --manifest {quoted(manifest)}`")
 
 
 def check(manifest: ManifestFile) -> None:

@@ -90,7 +90,13 @@ def test_standings_that_nobody_signed(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_a_log_without_a_closed_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_log(tmp_path, ())
     assert run_command(["leaderboard", str(data)]) == ExitCode.NO_INPUT
-    assert "closes no round" in capsys.readouterr().err
+    assert "Ask again when the first is over" in capsys.readouterr().err
+
+
+def test_a_followers_log_closes_no_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_groups(tmp_path / "events", [[NodeStarted(settings(), "run")]])
+    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.NO_INPUT
+    assert "Name the data directory of the swarm's coordinator" in capsys.readouterr().err
 
 
 def test_peer_ids_are_shown_whole_however_narrow_the_terminal(

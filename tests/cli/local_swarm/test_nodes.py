@@ -273,7 +273,7 @@ def test_verbs_of_a_chain_say_that_there_is_none(shell: Shell) -> None:
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
     for verb in ("advance", "set-policy"):
         assert "has no chain" in shell.fails(ExitCode.BAD_CONFIG, "swarm", verb, path)
-    assert "rounds: by" in shell.well("swarm", "status", path)
+    assert f"`swarmd dashboard --manifest {path}`" in shell.well("swarm", "status", path)
     assert json.loads(shell.well("swarm", "status", path, "--json"))["id"] == shell.manifest("a").id
 
 
