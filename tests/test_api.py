@@ -68,6 +68,11 @@ def test_the_names_are_those_of_the_page_and_no_others() -> None:
         _ = swarmd.open_sesame
 
 
+def test_type_checkers_are_told_that_there_are_types() -> None:
+    """Without the marker of PEP 561 they take everything of an installed package for Any."""
+    assert (Path(swarmd.__file__).parent / "py.typed").is_file()
+
+
 def test_a_log_is_read(tmp_path: Path) -> None:
     golden = LOGS[-1]
     log = swarmd.open_log(str(golden))

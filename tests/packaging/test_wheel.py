@@ -19,6 +19,7 @@ NEEDED = (
     "swarmd/contracts/SwarmCoordinator-3.json",
     "swarmd/models/embedded/model.safetensors",
     "swarmd/web/static/node.html",
+    "swarmd/py.typed",
     "swarmd/configs/monitoring/prometheus.yml",
     "swarmd/configs/systemd/swarmd.service",
     "swarmd/configs/systemd/swarmd@.service",
