@@ -173,8 +173,7 @@ def new(
         manifest = read_manifest(node.manifest) if node.manifest.exists() else None
         node.existing(_asked(node, wishes, manifest))
         if manifest is not None:
-            typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
-            _tell_other_places(node, wishes, manifest)
+            _tell_kept(node, wishes, manifest)
         else:
             manifest = _make(node, wishes)
     _say_next(node, manifest)
@@ -336,8 +335,9 @@ def _warn_local(wishes: NewSwarmOptions) -> None:
         )
 
 
-def _tell_other_places(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest) -> None:
-    """Name what brings addresses into a manifest that is there: many a swarm is first tried on one machine."""
+def _tell_kept(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest) -> None:
+    """Nothing is changed. Name what brings addresses into the manifest: many a swarm is first tried on one machine."""
+    typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
     for place in wishes.announce:
         address = f"{place}/p2p/{manifest.creator}"
         if manifest.chain is None and address not in manifest.bootnodes:
