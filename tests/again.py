@@ -16,9 +16,13 @@ from dataclasses import dataclass, field
 import pytest
 
 STARTING_PROCESSES = (
-    *(f"tests/{name}/" for name in ("care", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")),
+    *(
+        f"tests/{name}/"
+        for name in ("backup", "chain", "cli", "contracts", "daemon", "dht", "doctor", "e2e", "sandbox")
+    ),
     *(f"tests/{name}/" for name in ("monitoring", "packaging", "soak", "training/reference", "units", "web", "worker")),
-    *(f"tests/training/test_{name}.py" for name in ("ranks", "sharded", "vllm", "worker")),
+    *(f"tests/training/{name}.py" for name in ("distributed/test_ranks", "distributed/test_sharded", "test_worker")),
+    "tests/training/sampling/test_vllm.py",
     *(f"tests/test_{name}.py" for name in ("api", "bench", "from_trl", "installed")),
     "tests/hostile/",
     "tests/observe/telemetry/test_otlp.py",
@@ -78,7 +82,8 @@ def ungrouped(test: str) -> str:
 
 def run_alone(test: str, config: pytest.Config) -> str:
     """Run one test in a process of its own. The end of its output, or nothing when it passed."""
-    order = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", test]
+    long_forms = ["--soak"] if config.getoption("soak", False) else []  # else one of them would be left out
+    order = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *long_forms, test]
     try:
         done = subprocess.run(order, cwd=config.rootpath, capture_output=True, text=True, timeout=LONGEST_S)
     except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.again import MOST
+from tests.again import MOST, STARTING_PROCESSES
 
 ROOT = Path(__file__).parents[1]
 COUNTS = """
@@ -82,6 +82,22 @@ def test_more_accidents_than_that_fail_the_run(tmp_path: Path, count: int, code:
     assert output.count("RAN AGAIN and passed: tests/chain/test_many.py::test_it[") == (0 if code else MOST)
     assert (f"NOT RUN AGAIN: {count} tests failed, and a run may have {MOST} accidents:" in output) == bool(code)
     assert "service]@ran" not in output.partition("RUN AGAIN")[2]
+
+
+def test_a_long_form_is_run_again_as_one(tmp_path: Path) -> None:
+    """Without the option it would be left out, and a test that was not run has not passed."""
+    write(tmp_path, "tests/chain/test_one.py", COUNTS.format(runs=str(tmp_path / "runs"), passes_at=2))
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--soak', action='store_true')\n\n"
+        "def pytest_collection_modifyitems(config, items):\n    items[:] = items if config.option.soak else []\n"
+    )
+    code, output = run_pytest(tmp_path, "--soak")
+    assert code == 0 and "RAN AGAIN and passed" in output, output
+
+
+def test_every_path_that_is_named_is_there() -> None:
+    """A test whose folder has moved would fail the run at its first accident, and keep all others from a second try."""
+    assert [path for path in STARTING_PROCESSES if not (ROOT / path).exists()] == []
 
 
 def test_an_accident_among_failures_of_pure_code_is_not_run_again(tmp_path: Path) -> None:
