@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import shutil
+import signal
 import sys
 import time
 import traceback
@@ -16,6 +16,7 @@ import msgspec
 from rich.console import Console
 
 from bench.machine import describe
+from bench.options import RESUMED, chosen, parse
 from bench.place import PLACE, Unavailable, hold, read_lines
 from bench.table import Result, print_result, to_markdown
 
@@ -54,135 +55,77 @@ LONG = {  # only by name
     "scale": "what a round costs a node as the swarm grows: real network workers, or a model; a quarter of an hour",
     "hostile": "rounds, credit and memory of whole nodes under attack; what defence costs; half an hour",
 }
-CHOSEN = {  # options that a benchmark has
-    "dashboard": ("peers",),
-    "page": ("peers",),
-    "fuzz": ("frames", "seed"),
-    "newcomer": ("crowd", "times"),
-    "longlife": ("events", "logs", "verbs"),
-    "scale": ("sizes", "rounds", "simulated", "churn", "whole"),
-}
-RESUMED = (
-    "sharing",
-    "worked",
-    "poison",
-    "poison-weights",
-    "hostile",
-    "skills",
-    "staleness",
-    "gain",
-)  # their outcomes are kept, and they go on where they were cut off
-
+INTERRUPTED = 130  # exit code, as of a shell's
 GAIN_REPORT = Path(__file__).resolve().parent.parent / "docs" / "GAIN.md"
 GAIN_RESULTS = Path(__file__).with_name("gain.jsonl")  # in the repository: the report is made of it
 
 
 def main() -> int:
-    """Exit code 0 when all benchmarks ran, met or missed; 1 when one could not; 2 for outcomes that cannot be read."""
-    options = parse()
+    """Run what is asked for.
+
+    Returns:
+        Exit code: 0 when all benchmarks ran, met or missed; 1 when one could not; 2 for options or earlier outcomes
+        that make no sense; 130 when it was interrupted, with what was measured until then told and kept.
+    """
+    options = parse(BENCHMARKS | LONG)
     names = options.names or list(BENCHMARKS)
     PLACE.mkdir(parents=True, exist_ok=True)
     console = Console(width=None if sys.stdout.isatty() else 160)
     machine = describe(PLACE)
     console.print("\n".join(f"{key}: {value}" for key, value in machine.items()), markup=False, highlight=False)
-    results = []
-    for name in names:
-        try:
-            settings = settings_of(name, options, console)
-        except Unavailable as error:
-            console.print(str(error), markup=False, highlight=False)
-            return 2
-        results.append(run(name, settings))
-        print_result(results[-1], console)
+    try:
+        settings = [settings_of(name, options, console) for name in names]
+    except Unavailable as error:
+        console.print(str(error), markup=False, highlight=False)
+        return 2
+    results: list[Result] = []
+    interrupted = ""
+    try:
+        for name, given in zip(names, settings, strict=True):
+            interrupted = name
+            results.append(run(name, given))
+            print_result(results[-1], console)
+        interrupted = ""
+    except KeyboardInterrupt:
+        console.print(f"\n{interrupted} was interrupted", markup=False, highlight=False)
     console.print(closing_line(results), markup=False, highlight=False)
     if options.json:
         options.json.write_bytes(msgspec.json.format(msgspec.json.encode({"machine": machine, "results": results})))
     if options.markdown:
         options.markdown.write_text(to_markdown(results), encoding="utf-8")
-    return int(any(result.trouble for result in results))
-
-
-def parse() -> argparse.Namespace:
-    known = BENCHMARKS | LONG
-    listing = "\n".join(f"  {name:17s}{summary}" for name, summary in known.items())
-    parser = argparse.ArgumentParser(
-        "python -m bench", epilog=f"benchmarks:\n{listing}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="by default the first 14")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write machine and figures there")
-    parser.add_argument("--markdown", type=Path, metavar="OUT", help="write the tables there")
-    sharing = parser.add_argument_group("sharing, worked, poison, poison-weights, hostile, skills, staleness, gain")
-    sharing.add_argument("--arms", type=lambda text: text.split(","), metavar="A,B", help='such as "4/4,2/6"')
-    sharing.add_argument("--regimes", type=lambda text: text.split(","), metavar="A,B", help="of gain")
-    sharing.add_argument("--variant", metavar="NAME", help="of gain: one of the variants in bench/gain.toml")
-    sharing.add_argument("--study", action="store_true", help="of gain: only say what of its families a base learns")
-    sharing.add_argument("--payloads", type=lambda text: text.split(","), metavar="A,B", help="of both kinds of poison")
-    sharing.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], metavar="0,1")
-    sharing.add_argument("--rounds", type=int, metavar="N")
-    sharing.add_argument(
-        "--outcomes", type=Path, metavar="OUT", help="keep outcomes there; what is there is not run again"
-    )
-    hostile = parser.add_argument_group("hostile")
-    hostile.add_argument("--attacks", type=lambda text: text.split(","), metavar="1,4,all", help="also cut-off, cost")
-    hostile.add_argument("--seconds", type=float, metavar="N", help="of each attack")
-    hostile.add_argument("--nodes", type=int, metavar="N")
-    hostile.add_argument("--short", action="store_true", help="all attacks at once, in two minutes")
-    hostile.add_argument("--against", type=Path, metavar="DIR", help="a checkout to compare the cost of defence with")
-    fuzz = parser.add_argument_group("fuzz, newcomer")
-    fuzz.add_argument("--frames", type=int, metavar="N", help="records and frames, a million by default")
-    fuzz.add_argument("--seed", type=int, metavar="N", help="of all that is sent")
-    fuzz.add_argument("--crowd", type=int, metavar="N", help="free identities, 10,000 by default")
-    fuzz.add_argument("--times", type=int, metavar="N", help="newcomers, one after another")
-    pages = parser.add_argument_group("dashboard, page")
-    pages.add_argument("--peers", type=int, metavar="N", help="of the swarm that is shown, 1,000 by default")
-    longlife = parser.add_argument_group("longlife")
-    longlife.add_argument("--events", type=int, metavar="N", help="of the longest log, a million by default")
-    longlife.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs there, and take those that are there")
-    longlife.add_argument("--verbs", metavar="A,B", help="only verbs with one of these in their names")
-    scale = parser.add_argument_group("scale, which also has --rounds")
-    scale.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")], metavar="16,32")
-    scale.add_argument("--simulated", action="store_true", help="a model of 100, 1,000 and 10,000 nodes; no process")
-    scale.add_argument("--churn", type=float, default=0.0, metavar="SHARE", help="of the simulated nodes, an hour")
-    scale.add_argument("--whole", type=int, metavar="N", help="so many whole nodes beside the model, 2 to 9")
-    options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in known]:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(known)}")
-    return options
+    return INTERRUPTED if interrupted else int(any(result.trouble for result in results))
 
 
 def settings_of(name: str, options: argparse.Namespace, console: Console) -> dict[str, Any]:
     """What a benchmark is told beside its directory. Raises Unavailable: earlier outcomes cannot be read."""
-    if name == "gain" and options.outcomes is None:
-        options.outcomes = GAIN_RESULTS
-    if name in CHOSEN:
-        return {key: value for key in CHOSEN[name] if (value := getattr(options, key)) is not None}
+    settings = chosen(name, options)
     if name not in RESUMED:
-        return {}
+        return settings
+    outcomes: Path | None = options.outcomes or (GAIN_RESULTS if name == "gain" else None)
 
     def tell(outcome: msgspec.Struct) -> None:
         line = msgspec.json.encode(outcome)
         console.print(line.decode(), markup=False, highlight=False)
-        if options.outcomes:
-            with options.outcomes.open("ab") as file:
+        if outcomes:
+            with outcomes.open("ab") as file:
                 file.write(line + b"\n")
 
-    known = []
-    if options.outcomes and options.outcomes.exists():
-        kind = import_module(f"bench.{name.replace('-', '_')}").Outcome
-        try:
-            known = [msgspec.json.decode(line, type=kind) for line in read_lines(options.outcomes)]
-        except msgspec.DecodeError as error:
-            raise Unavailable(f"{options.outcomes} has a line that is no outcome of {name}: {error}") from error
-    if name == "hostile":
-        chosen = {key: getattr(options, key) for key in ("attacks", "seconds", "nodes", "short", "against")}
-    elif name == "gain":
-        chosen = {key: getattr(options, key) for key in ("arms", "regimes", "seeds", "study", "variant")}
-        chosen["report"] = GAIN_REPORT
-    else:
-        chosen = {"arms": options.arms, "seeds": options.seeds, "rounds": options.rounds}
-    if name in ("poison", "poison-weights"):
-        chosen |= {"payloads": options.payloads, "say": lambda line: print(line, file=sys.stderr, flush=True)}
-    return {"tell": tell, "known": known, **{key: value for key, value in chosen.items() if value is not None}}
+    if name == "gain":
+        settings["report"] = GAIN_REPORT
+    elif name in ("poison", "poison-weights"):
+        settings["say"] = lambda line: print(line, file=sys.stderr, flush=True)
+    return {"tell": tell, "known": known_outcomes(name, outcomes), **settings}
+
+
+def known_outcomes(name: str, path: Path | None) -> list[msgspec.Struct]:
+    """Those of an earlier run of a benchmark. Raises Unavailable: they cannot be read."""
+    if path is None or not path.exists():
+        return []
+    kind = import_module(f"bench.{name.replace('-', '_')}").Outcome
+    try:
+        return [msgspec.json.decode(line, type=kind) for line in read_lines(path)]
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"{path} has a line that is no outcome of {name}: {error}") from error
 
 
 def run(name: str, settings: Mapping[str, Any]) -> Result:
@@ -192,7 +135,6 @@ def run(name: str, settings: Mapping[str, Any]) -> Result:
     try:
         with hold(directory):
             rows = tuple(import_module(f"bench.{name.replace('-', '_')}").run(directory, **settings))
-            shutil.rmtree(directory, ignore_errors=True)  # after trouble the logs of its nodes are of use
         trouble = ""
     except Unavailable as error:
         rows, trouble = (), str(error)
@@ -211,4 +153,6 @@ def closing_line(results: list[Result]) -> str:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # else real nodes, each a session of its own, would stay behind
+        signal.signal(ending, signal.default_int_handler)
     sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,6 +28,8 @@ def need_disk(directory: Path) -> None:
 def hold(directory: Path) -> Iterator[None]:
     """While a benchmark runs: an empty directory of its own, which no other run takes away.
 
+    It is removed at the end, unless that is an error: then the logs of its nodes are of use.
+
     Raises:
         Unavailable: the same benchmark runs there already.
     """
@@ -39,7 +41,21 @@ def hold(directory: Path) -> Iterator[None]:
             raise Unavailable(f"{directory} is another run's: wait for its end, or use another checkout") from None
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
-        yield
+        failed = False
+        try:
+            yield
+        except Exception:
+            failed = True
+            raise
+        finally:
+            if not failed:
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
+    """Raises Unavailable: there is no such arm, payload or whatever it is a kind of."""
+    if unknown := [name for name in names if name not in known]:
+        raise Unavailable(f"there is no {kind} {unknown[0]!r}; there are {', '.join(known)}")
 
 
 def read_lines(path: Path) -> list[bytes]:

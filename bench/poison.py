@@ -21,8 +21,9 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from bench.hostile_peer import ANSWER_TOKENS, Hostile, probe
+from bench.hostile_peer import ANSWER_TOKENS, PAYLOADS, Hostile, probe
 from bench.measure import ratios, sample, take_turns
+from bench.place import check_names
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
@@ -172,6 +173,9 @@ def run(
         known: outcomes of an earlier run, which are not run again.
         say: is told how far it has come.
     """
+
+    check_names("arm", arms, ARMS)
+    check_names("payload", payloads, PAYLOADS)
 
     def attack_one(arm: str, payload: str, seed: int) -> Outcome:
         return attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)

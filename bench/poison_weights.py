@@ -22,6 +22,7 @@ import torch
 
 from bench.hostile_peer import PAYLOADS, probe
 from bench.measure import sample
+from bench.place import check_names
 from bench.poison import COMMON, run_missing
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
@@ -180,6 +181,9 @@ def run(
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterable[Row]:
     """Rows of every arm and payload, over seeds; arguments as those of `bench.poison.run`, a round is one mean."""
+
+    check_names("arm", arms, ARMS)
+    check_names("payload", payloads, PAYLOADS)
 
     def attack_one(arm: str, payload: str, seed: int) -> Outcome:
         return attack(directory / f"{arm}-{payload}-{seed}", arm, payload, seed, rounds, say)

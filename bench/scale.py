@@ -19,6 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from bench import scale_whole
+from bench.place import Unavailable
 from bench.scale_model import Settings, simulate
 from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
 from bench.scale_worker import read_counts
@@ -53,6 +54,7 @@ STARTS_AT_ONCE = 4
 READY_S = 600.0
 STAGE_S = 120.0
 GATHER_S = 30.0
+WHOLE_MAX = 9  # whole nodes
 WARM = 1  # rounds at the begin that do not count: the first has nothing to gather
 
 
@@ -200,6 +202,8 @@ def run(
     whole: int = 0,
 ) -> Iterable[Row]:
     """Measure network workers of these sizes, models where `simulated`, or so many whole nodes."""
+    if any(size < 2 for size in sizes) or (whole and not 2 <= whole <= WHOLE_MAX):
+        raise Unavailable(f"a swarm has at least 2 nodes here, and of whole ones (--whole) at most {WHOLE_MAX}")
     os.environ["OMP_NUM_THREADS"] = "1"
     if whole:
         rows = whole_rows(directory, whole, rounds)

@@ -23,6 +23,7 @@ import msgspec
 
 from bench.hostile_peer import Hostile, probe
 from bench.measure import ratios, sample
+from bench.place import check_names
 from bench.specialists import ANSWER_TOKENS, SECOND, SKILLS, build_specialists, examine, make_tasks
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
@@ -271,6 +272,7 @@ def run(
         build: makes the specialists of a seed, in a directory.
         answer_tokens: of a completion at most.
     """
+    check_names("arm", arms, make_arms())
     outcomes: dict[str, list[Outcome]] = {arm: [] for arm in dict.fromkeys((LONER, *arms))}
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     for seed in seeds:

@@ -20,6 +20,7 @@ import torch
 
 from bench.measure import sample
 from bench.paired import interval
+from bench.place import check_names
 from bench.sharing import COMMON, EXTINCT
 from bench.specialists import SECOND, Goal, draw_lessons, examine, make_plan, teach
 from bench.table import Row
@@ -90,6 +91,7 @@ def run(
         known: outcomes of an earlier run, which are not run again.
         taught: how well a base knows what it is asked.
     """
+    check_names("arm", arms, ARMS)
     quieten()
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     found: dict[str, list[Outcome]] = {arm: [] for arm in arms}

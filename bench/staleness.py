@@ -19,6 +19,7 @@ import msgspec
 
 from bench.measure import sample
 from bench.paired import interval
+from bench.place import check_names
 from bench.sharing import COMMON, deliver
 from bench.skills import build_base
 from bench.specialists import SECOND, SKILLS, Goal, examine, make_tasks
@@ -149,6 +150,7 @@ def run(
         delay: rounds that all arms have in common.
         taught: how well a base knows what it is asked.
     """
+    check_names("arm", arms, ARMS)
     quieten()
     there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
     found: dict[str, list[Outcome]] = {arm: [] for arm in arms}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import bench.__main__
 from bench.__main__ import BENCHMARKS, LONG, closing_line
 from bench.footprint import part_of
 from bench.long_log import write_long_log
 from bench.measure import Sample, cpu_of, memory_of, process_tree, ratios, take_turns
-from bench.place import Unavailable, hold, need_disk
+from bench.place import Unavailable, check_names, hold, need_disk
 from bench.recording import record, write_log
 from bench.replay import Scratch, drive_all, moves_of
 from bench.table import Result, Row, figure, to_markdown
@@ -135,9 +138,72 @@ def test_every_benchmark_is_documented() -> None:
     assert all(f"### {name}" in page for name in BENCHMARKS | LONG)
 
 
-def test_an_unknown_benchmark_is_refused() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "bench", "apend"], cwd=ROOT, capture_output=True, text=True, check=False
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("apend", "there is no benchmark 'apend'"),
+        ("append --peers 5", "--peers is an option of dashboard, page alone"),
+        ("sharing --study", "--study is an option of gain alone"),
+        ("sharing --seeds 1,a", "--seeds: 'a' is no whole number from 0 on"),
+        ("sharing --rounds 0", "--rounds: '0' is no whole number from 1 on"),
+        ("sharing --arms 4/4,", "--arms: '4/4,' is no list"),
+        ("hostile --seconds nan", "--seconds: 'nan' is no number from 0 on"),
+        ("append --json missing/out.json", "--json: missing is no directory"),
+        ("append --markdown tests", "tests is a directory; name a file"),
+        ("sharing --outcomes missing/out", "--outcomes: missing is no directory"),
+        ("sharing worked --outcomes out", "--outcomes keeps those of one benchmark"),
+        ("append --outcomes out", "--outcomes keeps those of one benchmark"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(
+    words: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["bench", *words.split()])
+    monkeypatch.setattr(bench.__main__, "run", lambda *_: pytest.fail("it has begun"))
+    with pytest.raises(SystemExit) as ended:
+        bench.__main__.main()
+    assert ended.value.code == 2 and told in capsys.readouterr().err
+
+
+def test_an_arm_that_there_is_not_is_named() -> None:
+    with pytest.raises(Unavailable, match="there is no arm 'nope'; there are one, two"):
+        check_names("arm", ["one", "nope"], ("one", "two"))
+
+
+def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(directory: Path) -> list[Row]:
+        (directory / "kept").touch()
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(bench.__main__, "PLACE", tmp_path / "bench")
+    monkeypatch.setattr("bench.gossip.run", lambda directory: [Row("measured", "ms", Sample((1.0,)))])
+    monkeypatch.setattr("bench.simulator.run", interrupt)
+    monkeypatch.setattr(sys, "argv", ["bench", "gossip", "simulator", "append", "--json", str(out)])
+    assert bench.__main__.main() == 130
+    assert "simulator was interrupted" in capsys.readouterr().out
+    assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["gossip"]
+    assert {path.name for path in (tmp_path / "bench").iterdir()} == {"gossip.lock", "simulator.lock"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_benchmarks_lets_them_clean_up(tmp_path: Path, number: signal.Signals) -> None:
+    script = (
+        "import bench.gossip, bench.place, pathlib, runpy, sys, threading\n"
+        "bench.place.PLACE = pathlib.Path(sys.argv.pop())\n"
+        "def run(directory):\n    print('begun', flush=True)\n    threading.Event().wait()\n"
+        "bench.gossip.run = run\n"
+        "runpy.run_module('bench', run_name='__main__', alter_sys=True)\n"
     )
-    assert done.returncode == 2
-    assert "there is no benchmark 'apend'" in done.stderr
+    words = [sys.executable, "-c", script, "gossip", str(tmp_path)]
+    child = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    while child.stdout.readline() not in ("begun\n", ""):
+        pass
+    child.send_signal(number)
+    told, _ = child.communicate(timeout=60)
+    assert child.returncode == 130 and "gossip was interrupted" in told
+    assert not (tmp_path / "gossip").exists()
