@@ -119,6 +119,7 @@ class Outcome(msgspec.Struct, frozen=True):
     tokens: int  # generated, of all nodes
     cpu_s: float
     shown: list[float] = []  # by node, the share of completions with a hostile peer's payload
+    answer_tokens: int = ANSWER_TOKENS  # of a completion at most: those of `bench.worked` have more
 
     @property
     def worst_node(self) -> float:
@@ -244,9 +245,18 @@ def run_arm(
     finally:
         gc.unfreeze()
         shutil.rmtree(directory, ignore_errors=True)
-    cpu_s = time.process_time() - began
     return Outcome(
-        arm, seed, sum(rewards) / rounds, rewards, after, before, swarm.peer_groups, swarm.tokens, cpu_s, shown
+        arm,
+        seed,
+        sum(rewards) / rounds,
+        rewards,
+        after,
+        before,
+        swarm.peer_groups,
+        swarm.tokens,
+        time.process_time() - began,
+        shown,
+        answer_tokens,
     )
 
 
@@ -274,7 +284,8 @@ def run(
     """
     check_names("arm", arms, make_arms())
     outcomes: dict[str, list[Outcome]] = {arm: [] for arm in dict.fromkeys((LONER, *arms))}
-    there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in known}
+    asked = [outcome for outcome in known if outcome.answer_tokens == answer_tokens]
+    there = {(outcome.arm, outcome.seed, len(outcome.rounds)): outcome for outcome in asked}
     for seed in seeds:
         for arm, found in outcomes.items():
             if (arm, seed, rounds) in there:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import torch
 
-from bench import learning
+from bench import learning, sharing, worked
 from bench.sharing import HOSTILE, LONER, MAIN, STALE, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
-from bench.specialists import FIRST, SECOND, SKILLS, Goal, draw_lessons, make_plan, teach
+from bench.specialists import FIRST, SECOND, SKILLS, WORKED_TOKENS, Goal, draw_lessons, make_plan, teach
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
@@ -80,6 +80,28 @@ def test_the_goal_is_of_every_seed_and_of_every_skill() -> None:
     assert rows["4/4: cumulative reward"].met is False
     assert rows["4/4: skills lost by nodes that had them"].met is False
     assert msgspec.json.decode(msgspec.json.encode(weak[1]), type=Outcome) == weak[1]
+
+
+def test_outcomes_of_longer_answers_are_not_taken_for_those_of_short_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`sharing` and `worked` have outcomes of one form, which may stand in one file."""
+    ran: list[int] = []
+
+    def run_arm(directory: Path, models: object, arm: str, seed: int, rounds: int, tokens: int) -> Outcome:
+        ran.append(tokens)
+        return msgspec.structs.replace(short, answer_tokens=tokens)
+
+    short = outcome(LONER, 0, [[0.5] * 4 for _ in range(4)])
+    monkeypatch.setattr(sharing, "run_arm", run_arm)
+    for module in (sharing, worked):
+        monkeypatch.setattr(module, "build_specialists", lambda *_, **__: [])
+        told: list[Outcome] = []
+        list(module.run(tmp_path, [LONER], [0], STEPS, told.append, [short]))
+        assert ran == [each.answer_tokens for each in told]
+    assert ran == [WORKED_TOKENS]
+    list(worked.run(tmp_path, [LONER], [0], STEPS, known=[short, *told]))
+    assert ran == [WORKED_TOKENS]
 
 
 def test_specialists_are_taught_right_answers_in_both_phrasings() -> None:
