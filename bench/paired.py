@@ -9,6 +9,7 @@ from statistics import fmean
 from bench.measure import Sample
 
 RESAMPLES = 10_000
+SEEDS_MIN = 3  # pairs, with fewer of which an interval says nothing
 COVERED = 0.95
 
 

@@ -84,3 +84,10 @@ def test_staleness_meets_its_goal_only_with_the_whole_interval() -> None:
     assert rows["stale token-ratio: held-out below own"].met is True
     assert rows["stale positive: held-out below own"].ours.median == pytest.approx(0.01)
     assert rows["stale positive: held-out below own"].met is False
+
+
+def test_one_seed_says_nothing_of_staleness() -> None:
+    """Its interval has no width, wherever it lies."""
+    own, stale = stale_outcome(staleness.ON_POLICY, 0, 0.7), stale_outcome("stale positive", 0, 0.7)
+    rows = staleness.make_rows({staleness.ON_POLICY: [own], "stale positive": [stale]})
+    assert [row.met for row in rows if row.goal] == [None]
