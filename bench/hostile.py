@@ -56,6 +56,8 @@ def run(
     if unknown := [name for name in attacks if name not in (*ATTACKS, CUT_OFF, COST)]:
         raise Unavailable(f"there is no attack {unknown[0]!r}; there are {', '.join((*ATTACKS, CUT_OFF, COST))}")
     outcomes = [each for each in known if each.what in attacks and (each.nodes, each.seconds) == (nodes, seconds)]
+    if against is not None:  # a cost without another checkout's beside it is none
+        outcomes = [each for each in outcomes if each.what != COST or "% against" in each.figures]
     for what in attacks:
         if what not in {each.what for each in outcomes}:
             outcomes.append(measure(directory / what, what, seconds, nodes, short, against))

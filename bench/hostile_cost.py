@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).with_name("quiet_swarm.py")
 ROOT = SCRIPT.parent.parent
 TURNS = 2
 LONGEST_S = 600.0
+STOP_S = 60.0
 
 
 def compare_cost(directory: Path, nodes: int, against: Path | None, seconds: float) -> Figures:
@@ -37,15 +38,29 @@ def run_in(checkout: Path, directory: Path, nodes: int, seconds: float) -> list[
     if not (checkout / "tests/daemon/run_fake.py").exists():
         raise Unavailable(f"{checkout} is no checkout whose nodes can be run without a model")
     shutil.rmtree(directory, ignore_errors=True)
-    done = subprocess.run(
+    process = subprocess.Popen(
         [sys.executable, str(SCRIPT), str(directory), str(nodes), str(seconds)],
         cwd=checkout,
         env=os.environ | {"PYTHONPATH": str(checkout)},
         stdout=subprocess.PIPE,
-        timeout=LONGEST_S,
-        check=False,
+        start_new_session=True,  # a Ctrl-C is this process's, which has it end its nodes
     )
+    try:
+        told, _ = process.communicate(timeout=LONGEST_S)
+    except BaseException:
+        end(process)
+        raise
     shutil.rmtree(directory, ignore_errors=True)
-    if done.returncode:
-        raise Unavailable(f"the quiet swarm of {checkout} ended with {done.returncode}; it said why above")
-    return msgspec.json.decode(done.stdout, type=list[Quiet])
+    if process.returncode:
+        raise Unavailable(f"the quiet swarm of {checkout} ended with {process.returncode}; it said why above")
+    return msgspec.json.decode(told, type=list[Quiet])
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Have it end its nodes, and kill it only where it does not: they would go on."""
+    process.terminate()
+    try:
+        process.communicate(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()

@@ -6,6 +6,7 @@ It runs whatever checkout comes first on the module path, also one of before, so
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -104,4 +105,5 @@ def is_on(swarm: LocalSwarm, number: int) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # its nodes are to end before it
     print(msgspec.json.encode(main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))).decode())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from bench import hostile
+from bench import hostile, hostile_cost
 from bench.hostile import run
 from bench.hostile_rows import ATTACKS, COST, CUT_OFF, ELSEWHERE, NAMES, Figures, Outcome, make_rows
 from bench.place import Unavailable
@@ -88,6 +90,33 @@ def test_outcomes_that_are_known_are_not_measured_again(tmp_path: Path, monkeypa
     assert measured == ["4"] == [each.what for each in told], "the other one was of another length"
     assert [row.what[0] for row in rows if row.theirs] == ["1", "4"]
     assert all(command in to_markdown([Result("hostile", "", tuple(rows))]) for command in ELSEWHERE.values())
+
+
+def test_a_cost_that_was_compared_with_nothing_is_measured_again_beside_another_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone: Figures = {"%": [1.0], "KiB": [1.0], "/min": [1.0]}
+    both = alone | {f"{name} against": values for name, values in alone.items()}
+    monkeypatch.setattr(hostile, "measure", lambda directory, what, seconds, nodes, *_: Outcome(what, 3, 40.0, both))
+    told: list[Outcome] = []
+    for known in ([Outcome(COST, 3, 40.0, alone)], [Outcome(COST, 3, 40.0, both)]):
+        list(run(tmp_path, (COST,), 40.0, 3, against=tmp_path, tell=told.append, known=known))
+    assert [each.figures for each in told] == [both]
+
+
+def test_a_swarm_of_another_checkout_is_told_to_end_its_nodes(tmp_path: Path) -> None:
+    """To be killed, it would leave them behind."""
+    script = (
+        "import signal, sys, threading\nfrom pathlib import Path\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "try:\n    print('on', flush=True)\n    threading.Event().wait()\n"
+        "finally:\n    Path(sys.argv[1]).touch()\n"
+    )
+    words = [sys.executable, "-c", script, str(tmp_path / "ended")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    assert process.stdout is not None and process.stdout.readline() == b"on\n"
+    hostile_cost.end(process)
+    assert (tmp_path / "ended").exists()
 
 
 def test_an_unknown_attack_is_refused(tmp_path: Path) -> None:
