@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Sample, cpu_of, memory_of, sample
+from bench.place import Unavailable
 from bench.table import Row
 from swarmd.core.events import (
     Event,
@@ -43,6 +44,7 @@ WATCHED_S = 60.0
 LATE_SAMPLES = 50
 BYTES_MAX = 2**40
 READY_S = 900.0
+STOP_S = 10.0
 MOMENTS = 20
 UPDATE_GOAL_MS = 200.0
 MEMORY_GOAL_MIB = 60.0
@@ -134,7 +136,7 @@ class Swarm:
 
 @contextmanager
 def server(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """`swarmd dashboard` of a directory, and its port."""
+    """`swarmd dashboard` of a directory, and its port. Raises Unavailable: it does not start."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "swarmd", "dashboard", str(directory), "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
@@ -142,11 +144,17 @@ def server(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     )
     try:
         assert process.stdout
-        url = process.stdout.readline().split()[0].rstrip("/")
-        yield process, int(url.rpartition(":")[2])
+        told = process.stdout.readline().split()
+        if not told:
+            raise Unavailable(f"`swarmd dashboard {directory}` has ended; it said why above")
+        yield process, int(told[0].rstrip("/").rpartition(":")[2])
     finally:
         process.terminate()
-        process.wait(10)
+        try:
+            process.communicate(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
 
 
 class Page:

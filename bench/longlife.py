@@ -18,6 +18,7 @@ from typing import NamedTuple
 from bench.long_log import write_long_log
 from bench.long_page import page_rows
 from bench.measure import sample
+from bench.place import Unavailable
 from bench.table import Row
 from swarmd.eventlog.reader import end_of
 from swarmd.eventlog.retention import log_bytes
@@ -64,20 +65,38 @@ def run(directory: Path, events: int = SIZES[-1], logs: Path | None = None, verb
         events: the largest log; five million take an hour and 2 GB.
         logs: where to keep them for the next time, or where they are from the last.
         verbs: only those with one of these words in their names.
+
+    Raises:
+        Unavailable: there is no verb or log like that.
     """
+    if events < SIZES[0]:
+        raise Unavailable(f"--events: the smallest log has {SIZES[0]:,}, not {events:,}")
     smallest: dict[str, Cost] = {}
     for size in (size for size in (*SIZES, LONGEST) if size <= events):
         place = (logs or directory) / f"{size}"
-        if not (place / "events").exists():
-            write_long_log(place / "events", size)
+        make_log(place, size)
         yield from rows_of(place, size, smallest, verbs.split(","))
         if logs is None:
             shutil.rmtree(place)
 
 
+def make_log(place: Path, size: int) -> None:
+    """A log of so many events, if it is not there: one that was cut off while it was written is made anew."""
+    if not (place / "events").exists():
+        begun = place / "begun"
+        shutil.rmtree(begun, ignore_errors=True)
+        write_long_log(begun, size)
+        begun.rename(place / "events")
+
+
 def rows_of(place: Path, size: int, smallest: dict[str, Cost], words: Sequence[str]) -> Iterable[Row]:
     """All verbs on one log. `smallest` has each one's cost on the smallest log; what is missing there is added."""
     log = place / "events"
+    names = (*verbs_of(place), PAGE)
+    if not any(word in name for word in words for name in names):
+        raise Unavailable(
+            f"--verbs: none has {' or '.join(map(repr, words))} in its name; there are {', '.join(names)}"
+        )
     yield Row(f"{size:,} events on disk", "MiB", sample(log_bytes(log) / 2**20))
     yield Row(f"{size:,} events on disk", "bytes an event", sample(log_bytes(log) / end_of(log)))
     for name, verb in verbs_of(place).items():

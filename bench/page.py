@@ -6,14 +6,13 @@ an event's way is measured from the end of its durable append to its being shown
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from bench.dashboard import server
 from bench.measure import Sample
 from bench.place import Unavailable
 from bench.table import Row
@@ -127,17 +126,14 @@ def shown(browser: Browser, directory: Path) -> Row:
     """From an event's append to its being the chosen one on a page that follows."""
     node = PlayedNode(directory / "node-1", time.time() - 120)
     node.play(2)
-    command = [sys.executable, "-m", "swarmd", "dashboard", str(node.paths.root), "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
+    with server(node.paths.root) as (_, port):
         page = browser.new_page()
-        page.goto(server.stdout.readline().split()[0] + "node")
+        page.goto(f"http://127.0.0.1:{port}/node")
         page.wait_for_selector("#pulse[data-state=live]")
         page.wait_for_selector(".event-text")
         page.evaluate(WATCH_STRIP)
         waits = Sample(tuple(wait_ms(page, node, number) for number in range(EVENTS)))
         page.close()
-        server.terminate()
     node.close()
     goal = f"<= {SHOWN_GOAL_MS:g} ms"
     return Row("from append to shown", "ms", waits, goal=goal, met=waits.median <= SHOWN_GOAL_MS)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import bench.__main__
+from bench import coordinator, dashboard, longlife
 from bench.__main__ import BENCHMARKS, LONG, closing_line
 from bench.footprint import part_of
 from bench.long_log import write_long_log
@@ -25,6 +27,7 @@ from swarmd.core.chart import build_machine, default_charts
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
 from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.reader import end_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -67,6 +70,46 @@ def test_a_long_log_has_snapshots_and_verifies_and_its_signed_reports_add_up(tmp
     assert f"signed reports of {last} rounds add up" in told.stdout
 
 
+def test_a_long_log_that_was_cut_off_is_made_anew_and_one_that_is_whole_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(directory: Path, events: int) -> int:
+        write_long_log(directory, 10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(longlife, "write_long_log", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        longlife.make_log(tmp_path / "1500", 1500)
+    monkeypatch.setattr(longlife, "write_long_log", write_long_log)
+    longlife.make_log(tmp_path / "1500", 1500)
+    assert end_of(tmp_path / "1500" / "events") >= 1500
+    monkeypatch.setattr(longlife, "write_long_log", cut_off)
+    longlife.make_log(tmp_path / "1500", 1500)
+
+
+def test_logs_and_verbs_that_there_are_not_are_named(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="the smallest log has 10,000, not 9,999"):
+        next(iter(longlife.run(tmp_path, 9999)))
+    write_long_log(tmp_path / "events", 10)
+    with pytest.raises(Unavailable, match="none has 'explode' in its name; there are restart, status"):
+        next(iter(longlife.rows_of(tmp_path, 10, {}, ["explode"])))
+
+
+def test_swarms_of_all_sizes_take_turns_and_the_smallest_has_no_goal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "SIZES", (4, 8, 12))
+    monkeypatch.setattr(coordinator.coordinator_round, "rows_of", lambda *_: [])
+    order: list[int] = []
+    life = coordinator.life
+    monkeypatch.setattr(coordinator, "life", lambda how, size: order.append(size) or life(how, size))
+    rows = list(coordinator.run(tmp_path))
+    turns = [tuple(order[first : first + 3]) for first in range(0, len(order), 3)]
+    assert all(sorted(turn) == [4, 8, 12] for turn in turns) and len(set(turns)) > 1
+    goals = {row.what for row in rows if row.goal}
+    assert "a member, in place, N = 12" in goals and not any("N = 4" in what for what in goals)
+
+
 def test_transitions_is_driven_through_the_states_that_step_takes() -> None:
     life = record("follower", 300)
     moves = moves_of([envelope for commit in life.commits for envelope in commit.envelopes()])
@@ -93,6 +136,36 @@ def test_a_process_is_measured_by_proc() -> None:
         child.communicate(b"\n")
     with pytest.raises(OSError, match=str(child.pid)):
         cpu_of(child.pid)
+
+
+def test_a_page_whose_browser_fails_is_no_longer_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing waits for the end of a server that nobody has told to end."""
+    from bench import page
+
+    started: list[subprocess.Popen[str]] = []
+
+    class NoBrowser:
+        def new_page(self) -> None:
+            raise RuntimeError("the browser is gone")
+
+    class Noted(subprocess.Popen[str]):
+        def __init__(self, *words: Any, **options: Any) -> None:
+            super().__init__(*words, **options)
+            started.append(self)
+
+        def __exit__(self, *error: Any) -> None:
+            self.kill()  # else it would be waited for without an end
+            super().__exit__(*error)
+
+    monkeypatch.setattr(subprocess, "Popen", Noted)
+    with pytest.raises(RuntimeError, match="the browser is gone"):
+        page.shown(NoBrowser(), tmp_path)  # type: ignore[arg-type]
+    assert [process.returncode for process in started] == [0]
+
+
+def test_a_page_that_cannot_be_served_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="has ended; it said why above"), dashboard.server(tmp_path / "missing"):
+        pass
 
 
 def test_a_disk_that_is_none_is_refused() -> None:
