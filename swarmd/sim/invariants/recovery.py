@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.state import Coordination, State
+from swarmd.sim.profile import NONE
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
 SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
 CALM_S_MIN = 600.0  # a shorter calm proves nothing
+ALL_AGAIN_STAGES = 80  # longest stages until all are waited for again: 64 of stages that closed, and what lies between
 PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many stages
 
 Place = tuple[int, int]
@@ -96,14 +98,24 @@ class Recovery:
             self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
     def _is_waited_for(self, node: SimNode) -> bool:
-        """By its own rules a swarm leaves nodes behind that take too long, or that are slower than its quorum, or that
-        failed and are slower than others while too much was waited in vain."""
+        """By its own rules a swarm leaves nodes behind that take too long or are slower than its quorum; for a while
+        also those that failed and are slower than others, when too much was waited in vain."""
         chair = self.world.checks.ledgers[0].chair
-        if chair is not None and chair.rounds.get(node.peer) and not chair.patience.may_wait(node.peer):
+        left_behind = chair is not None and chair.rounds.get(node.peer) and not chair.patience.may_wait(node.peer)
+        if left_behind and not self._is_patient_again():
             return False
-        settings = node.settings
-        quick = node.pace_s * PACE_MARGIN < min(settings.train_s, self.world.profile.stage_s)
-        return quick and self.world.profile.quorum == 1.0
+        return self._is_quick(node) and self.world.profile.quorum == 1.0
+
+    def _is_patient_again(self) -> bool:
+        """Whether the calm has lasted until a coordinator waits for all members again, and nobody gives it a reason to
+        wait in vain any more."""
+        profile = self.world.profile
+        long = profile.calm_s >= SETTLE_S + ALL_AGAIN_STAGES * profile.stage_s
+        return long and profile.hostile == NONE and all(map(self._is_quick, self.world.nodes))
+
+    def _is_quick(self, node: SimNode) -> bool:
+        """Whether it trains a stage well within the time that there is."""
+        return node.pace_s * PACE_MARGIN < min(node.settings.train_s, self.world.profile.stage_s)
 
     def _is_sitting_out(self, state: State) -> bool:
         """Whether a node that was brought back from a backup may not sign anything of the settled round yet."""
