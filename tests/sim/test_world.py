@@ -122,8 +122,9 @@ def traces() -> list[str]:
     return [run(7, chain=chain, **BRIEF).trace for chain in (False, True)]
 
 
-@pytest.mark.parametrize("hashseed", ["0", "1", "random"])
+@pytest.mark.parametrize("hashseed", ["0", "1"])
 def test_the_trace_depends_on_nothing_of_the_process(traces: list[str], hashseed: str) -> None:
+    """Hashes of this process are a third kind: at random, if nothing else was asked for."""
     environment = os.environ | {"PYTHONHASHSEED": hashseed}
     run = [sys.executable, "-c", TRACES]
     there = subprocess.run(run, env=environment, capture_output=True, text=True, check=True, timeout=240)
