@@ -100,14 +100,18 @@ def test_import_reads_the_key_from_standard_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "no key\n", KEY[:-2], KEY + "00", "0" * 64])
-def test_import_refuses_what_is_no_key(tmp_path: Path, given: str) -> None:
-    done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given=given)
+def test_import_refuses_what_is_no_key_before_it_makes_a_passphrase(tmp_path: Path, given: str) -> None:
+    done = run("import", tmp_path / "a.json", "--passphrase-file", tmp_path / "new", given=given)
     assert done.returncode == ExitCode.BAD_DATA
     assert "key" in done.stderr
     assert not given or given not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import_refuses_what_is_no_key_with_a_passphrase_that_is_there(tmp_path: Path) -> None:
+    done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given="no key\n")
+    assert done.returncode == ExitCode.BAD_DATA and "key" in done.stderr
     assert not (tmp_path / "a.json").exists()
-    again = run("import", tmp_path / "a.json", "--passphrase-file", tmp_path / "new", given=given)
-    assert again.returncode == ExitCode.BAD_DATA and not (tmp_path / "new").exists()
 
 
 def test_import_takes_no_key_from_the_command_line(tmp_path: Path) -> None:
