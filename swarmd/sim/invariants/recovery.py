@@ -102,20 +102,9 @@ class Recovery:
         also those that failed and are slower than others, when too much was waited in vain."""
         chair = self.world.checks.ledgers[0].chair
         left_behind = chair is not None and chair.rounds.get(node.peer) and not chair.patience.may_wait(node.peer)
-        if left_behind and not self._is_patient_again():
+        if left_behind and not is_patient_again(self.world):
             return False
-        return self._is_quick(node) and self.world.profile.quorum == 1.0
-
-    def _is_patient_again(self) -> bool:
-        """Whether the calm has lasted until a coordinator waits for all members again, and nobody gives it a reason to
-        wait in vain any more."""
-        profile = self.world.profile
-        long = profile.calm_s >= SETTLE_S + ALL_AGAIN_STAGES * profile.stage_s
-        return long and profile.hostile == NONE and all(map(self._is_quick, self.world.nodes))
-
-    def _is_quick(self, node: SimNode) -> bool:
-        """Whether it trains a stage well within the time that there is."""
-        return node.pace_s * PACE_MARGIN < min(node.settings.train_s, self.world.profile.stage_s)
+        return is_quick(self.world, node) and self.world.profile.quorum == 1.0
 
     def _is_sitting_out(self, state: State) -> bool:
         """Whether a node that was brought back from a backup may not sign anything of the settled round yet."""
@@ -129,3 +118,16 @@ class Recovery:
             self.world.fail(
                 node, f"its reports count no more since round {credited}, the swarm is at {coordination.round}"
             )
+
+
+def is_patient_again(world: World) -> bool:
+    """Whether the calm has lasted until a coordinator waits for all members again, and nobody gives it a reason to wait
+    in vain any more."""
+    profile = world.profile
+    long = profile.calm_s >= SETTLE_S + ALL_AGAIN_STAGES * profile.stage_s
+    return long and profile.hostile == NONE and all(is_quick(world, node) for node in world.nodes)
+
+
+def is_quick(world: World, node: SimNode) -> bool:
+    """Whether it trains a stage well within the time that there is."""
+    return node.pace_s * PACE_MARGIN < min(node.settings.train_s, world.profile.stage_s)
