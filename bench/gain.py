@@ -25,7 +25,7 @@ from bench.gain_curves import FASTER, FILTERED, LONER, POISONED, POOLED, REPLAY,
 from bench.gain_pairs import QUESTIONS, MeasuringPlan, Pairs
 from bench.gain_report import make_rows, write_report
 from bench.hostile_peer import Hostile, probe
-from bench.place import Unavailable
+from bench.place import check_names
 from bench.sharing import COMMON, deliver
 from bench.specialists import examine
 from bench.table import Row
@@ -245,8 +245,8 @@ def run(
     Raises:
         Unavailable: there is no such arm, regime or variant.
     """
-    _check_names("arm", arms, ARMS)
-    _check_names("regime", regimes, REGIMES)
+    check_names("arm", arms, ARMS)
+    check_names("regime", regimes, REGIMES)
     quieten()
     recipe = recipe or read_recipe(variant=variant)
     if not set(seeds) <= set(recipe.seeds):
@@ -270,11 +270,6 @@ def run(
                 _write(report, found)
     _write(report, found)
     yield from make_rows([outcome for outcome in found if outcome.recipe == recipe.digest])
-
-
-def _check_names(kind: str, names: Sequence[str], known: Sequence[str]) -> None:
-    if unknown := [name for name in names if name not in known]:
-        raise Unavailable(f"there is no {kind} {unknown[0]!r} in `gain`; there are {', '.join(known)}")
 
 
 def _write(report: Path | None, found: Sequence[Outcome]) -> None:

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 from bench.measure import Sample
-from bench.paired import interval, ratio_interval
+from bench.paired import SEEDS_MIN, interval, ratio_interval
 
 LONER, FILTERED, POISONED, POOLED = "loner", "filtered loner", "poisoned", "pooled"
 FASTER, REPLAY = "faster loner", "replay"
 NOT_SHARING = (LONER, FILTERED, FASTER, REPLAY, POISONED, POOLED)  # alone, under attack, or an upper bound
-SEEDS_FOR_INTERVAL = 3  # fewer pairs have no interval worth the name
 HAD, LOST = 0.3, 0.05  # accuracy of a skill that a node has, and of one that it has no more
 
 
@@ -121,7 +120,7 @@ def _alike(start: Start, runs: Runs) -> Outcome | None:
 
 def difference(pairs: Sequence[tuple[float, float]]) -> Sample | None:
     """The interval of what the first has more; None of too few seeds."""
-    if len(pairs) < SEEDS_FOR_INTERVAL:
+    if len(pairs) < SEEDS_MIN:
         return None
     return interval([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
 
@@ -142,7 +141,7 @@ def times(pairs: Sequence[tuple[float, float]]) -> Times | None:
         return None
     low, mean, high = ratio_interval(pairs).values
     each = [ours / theirs for ours, theirs in pairs]
-    return Times(mean, *((low, high) if len(pairs) >= SEEDS_FOR_INTERVAL else (mean, mean)), min(each), max(each))
+    return Times(mean, *((low, high) if len(pairs) >= SEEDS_MIN else (mean, mean)), min(each), max(each))
 
 
 def by_regime(outcomes: Iterable[Outcome]) -> dict[str, Arms]:
