@@ -182,7 +182,7 @@ def test_what_began_with_other_bases_is_run_again_beside_what_is_new(
 
 
 def test_a_name_that_is_no_arm_or_regime_is_told_and_nothing_runs(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="no arm 'loner, faster' in `gain`; there are loner, filtered loner"):
+    with pytest.raises(Unavailable, match="no arm 'loner, faster'; there are loner, filtered loner"):
         list(gain.run(tmp_path, arms=["loner, faster"]))
     with pytest.raises(Unavailable, match="no regime 'special'"):
         list(gain.run(tmp_path, regimes=["special"]))

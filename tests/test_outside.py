@@ -140,6 +140,7 @@ OWN = {
         "KeptChain",
         "KeptWithdrawals",
         "BackupNote",
+        "Reference",
         "list[OwnRecord]",
         "list[LogEntry]",
         "list[SignedEntry]",
