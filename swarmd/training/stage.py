@@ -16,7 +16,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.promises import ENDLESS, check_drawn, name_of
+from swarmd.swarms.plan_checks import ENDLESS, check_drawn, name_of
 from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally

@@ -16,7 +16,7 @@ from swarmd.core.values import Backing, Judgement, RolloutsRef
 from swarmd.errors import RecordRejected, SwarmdError
 from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
-from swarmd.swarms.promises import score_completions
+from swarmd.swarms.plan_checks import score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation

@@ -10,7 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
-from swarmd.swarms.promises import score_completions
+from swarmd.swarms.plan_checks import score_completions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.generation import Sampler

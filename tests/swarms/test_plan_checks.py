@@ -1,4 +1,4 @@
-"""What a plan promises of its questions and scores, and somebody's plan does not keep."""
+"""Questions and scores of a plan that breaks the rules: errors that name it, before they do harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from swarmd.config import SwarmConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
-from swarmd.swarms.promises import check_drawn, score_completions
+from swarmd.swarms.plan_checks import check_drawn, score_completions
 from swarmd.swarms.rollouts import INDEX_MAX, SEED_MAX, Reference
 
 
@@ -46,7 +46,7 @@ def scores_of(given: Any) -> tuple[Score, ...]:
 def test_what_is_no_score_for_each_completion_is_told_with_the_plans_name(given: Any, complaint: str) -> None:
     with pytest.raises(SwarmError, match=complaint) as caught:
         scores_of(given)
-    assert "tests.swarms.test_promises.Odd" in caught.value.message and "writing.md" in caught.value.fix
+    assert "tests.swarms.test_plan_checks.Odd" in caught.value.message and "writing.md" in caught.value.fix
 
 
 def test_numbers_of_numpy_become_pythons() -> None:
@@ -83,6 +83,8 @@ def test_what_is_no_number_or_beyond_measure_counts_as_failed(field: str) -> Non
 )
 def test_a_question_that_no_peer_would_know_is_told_before_it_is_answered(reference: Reference) -> None:
     plan = Odd(SwarmConfig(id="test"))
-    with pytest.raises(SwarmError, match=r"tests\.swarms\.test_promises\.Odd\.draw gave a question by whose reference"):
+    with pytest.raises(
+        SwarmError, match=r"tests\.swarms\.test_plan_checks\.Odd\.draw gave a question by whose reference"
+    ):
         check_drawn(plan, Question(reference, (), {}))
     check_drawn(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), (), {}))

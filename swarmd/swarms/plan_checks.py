@@ -1,4 +1,4 @@
-"""What a plan promises of its questions and scores, held: what breaks it is an error that names the plan."""
+"""Checks of what a plan gives, questions and scores: what breaks the rules is an error that names the plan."""
 
 from __future__ import annotations
 
