@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.measure import Sample, cpu_of, memory_of, sample
-from bench.place import Unavailable
+from bench.place import Unavailable, end
 from bench.table import Row
 from swarmd.core.events import (
     Event,
@@ -44,7 +44,6 @@ WATCHED_S = 60.0
 LATE_SAMPLES = 50
 BYTES_MAX = 2**40
 READY_S = 900.0
-STOP_S = 10.0
 MOMENTS = 20
 UPDATE_GOAL_MS = 200.0
 MEMORY_GOAL_MIB = 60.0
@@ -149,12 +148,7 @@ def server(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
             raise Unavailable(f"`swarmd dashboard {directory}` has ended; it said why above")
         yield process, int(told[0].rstrip("/").rpartition(":")[2])
     finally:
-        process.terminate()
-        try:
-            process.communicate(timeout=STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+        end(process)
 
 
 class Page:

@@ -11,14 +11,13 @@ from pathlib import Path
 import msgspec
 
 from bench.hostile_rows import Figures
-from bench.place import Unavailable
+from bench.place import Unavailable, end
 from bench.quiet_swarm import Quiet
 
 SCRIPT = Path(__file__).with_name("quiet_swarm.py")
 ROOT = SCRIPT.parent.parent
 TURNS = 2
 LONGEST_S = 600.0
-STOP_S = 60.0
 
 
 def compare_cost(directory: Path, nodes: int, against: Path | None, seconds: float) -> Figures:
@@ -54,13 +53,3 @@ def run_in(checkout: Path, directory: Path, nodes: int, seconds: float) -> list[
     if process.returncode:
         raise Unavailable(f"the quiet swarm of {checkout} ended with {process.returncode}; it said why above")
     return msgspec.json.decode(told, type=list[Quiet])
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Have it end its nodes, and kill it only where it does not: they would go on."""
-    process.terminate()
-    try:
-        process.communicate(timeout=STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()

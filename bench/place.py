@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import subprocess
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bench.machine import file_system
 
 PLACE = Path(__file__).resolve().parent.parent / ".swarmd" / "bench"  # in the checkout, so on a real disk
+END_S = 60.0  # a process of nodes ends them one after another
 
 
 class Unavailable(Exception):
@@ -50,6 +53,16 @@ def hold(directory: Path) -> Iterator[None]:
         finally:
             if not failed:
                 shutil.rmtree(directory, ignore_errors=True)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Ask a process to end, which ends what it started, too; it is killed only where it does not within `END_S`."""
+    process.terminate()
+    try:
+        process.communicate(timeout=END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def check_names(kind: str, names: Sequence[str], known: Collection[str]) -> None:
