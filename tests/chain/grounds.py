@@ -63,6 +63,13 @@ class Ground:
         for _ in range(count):
             self.swarm.register(self.swarm.alice, f"peer {next(self._names)}")
 
+    def admit_only(self, *peers: str) -> None:
+        """Close the swarm's membership to all but these peers."""
+        swarm = self.swarm
+        swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
+        swarm.send(swarm.owner, "allowPeers", list(peers))
+        swarm.send(swarm.owner, "setMembershipOpen", False)
+
     def mine(self, blocks: int = 1) -> None:
         self.say("anvil_mine", hex(blocks))
 

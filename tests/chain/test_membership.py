@@ -23,10 +23,7 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
         return result(call, "0x") if asked == "0x" + encode_call("membershipOpen()").hex() else None
 
     monkeypatch.setattr(membership, "RETRY_S", 0.05)
-    swarm = ground.swarm
-    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
-    swarm.send(swarm.owner, "allowPeers", ["me"])
-    swarm.send(swarm.owner, "setMembershipOpen", False)
+    ground.admit_only("me")
     async with middleman(ground.url) as between:
         between.act = forget
         async with watching(ground.config(between.url, depth=0)) as watch:
@@ -39,10 +36,7 @@ async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
 
 @pytest.mark.anyio
 async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(ground: Ground) -> None:
-    swarm = ground.swarm
-    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
-    swarm.send(swarm.owner, "allowPeers", ["me"])
-    swarm.send(swarm.owner, "setMembershipOpen", False)
+    ground.admit_only("me")
 
     async def add(call: dict[str, Any]) -> Answer:
         if call["method"] != "eth_getLogs":
@@ -60,9 +54,7 @@ async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(grou
 async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "CHANGES_MAX", CHANGES_KEPT)
     swarm, peers = ground.swarm, tuple("abcdefgh")
-    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
-    swarm.send(swarm.owner, "allowPeers", [peers[0]])
-    swarm.send(swarm.owner, "setMembershipOpen", False)
+    ground.admit_only(peers[0])
     async with watching(ground.config(ground.ws, depth=20)) as watch:
         for peer in peers[1:]:
             swarm.send(swarm.owner, "allowPeers", [peer])

@@ -40,10 +40,7 @@ async def test_extensions_that_an_endpoint_knew_nothing_of_are_told_when_one_doe
 
 async def test_the_allow_list_of_a_contract_that_seemed_to_have_none_is_read_after_all(ground: Ground) -> None:
     """Its changes were due while an endpoint knew nothing of them; nobody would be kept out of a closed swarm."""
-    swarm = ground.swarm
-    swarm.send(swarm.owner, "grantRole", swarm.role("MEMBERSHIP_MANAGER_ROLE"), swarm.owner)
-    swarm.send(swarm.owner, "allowPeers", ["me"])
-    swarm.send(swarm.owner, "setMembershipOpen", False)
+    ground.admit_only("me")
     async with middleman(ground.url) as between:
         between.act = forget
         async with watching(ground.config(between.url, depth=0)) as watch:
