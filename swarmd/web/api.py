@@ -211,11 +211,12 @@ def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
 
 def productive_of(node: LogNode, status: Status | None) -> Health:
     """Whether a node's work came to something of late; that is in its log, and not known before all of it was read."""
-    here = node.here()
-    if live(status).ok and here.trouble:
-        return Health(False, (f"its log cannot be read to its end: {here.trouble}",))
-    if live(status).ok and here.read < 1:
-        return Health(False, (f"its log is being read: {here.read:.0%} so far",))
+    if live(status).ok:
+        here = node.here()
+        if here.trouble:
+            return Health(False, (f"its log cannot be read to its end: {here.trouble}",))
+        if here.read < 1:
+            return Health(False, (f"its log is being read: {here.read:.0%} so far",))
     return productive(status, node.metrics.progress)
 
 

@@ -55,9 +55,9 @@ def status(
     from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
     as_json: PrintJson = False,
 ) -> None:
-    """Say where a swarm's contract is: round, stage, deadline, policy, peers, bootnodes, members.
+    """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
 
-    Without a contract, what the manifest says.
+    Of a swarm without a chain, what its manifest says.
     """
     from swarmd.cli.chain_access import find_target
     from swarmd.cli.inspect.standings import check_address
