@@ -77,6 +77,7 @@ class Train(CommandBase, frozen=True, tag="train"):
         context: what those were made of, this node's own rollouts too: all earlier stages of the round, and of the
             round before where a round begins.
         weights: of a peer, to be measured before the first step, and begun from where they are better than one's own.
+        barred: evidence for which earlier groups of peers are not trained on again, either.
     """
 
     round: int
@@ -84,6 +85,7 @@ class Train(CommandBase, frozen=True, tag="train"):
     rollouts: tuple[RolloutsRef, ...] = ()
     context: tuple[RolloutsRef, ...] = ()  # in swarms of several stages only
     weights: PeerWeights | None = None
+    barred: tuple[KnownEvidence, ...] = ()
 
 
 class FetchWeights(CommandBase, frozen=True, tag="fetch_weights"):

@@ -18,6 +18,7 @@ from swarmd.core.values import (
     AveragedOffer,
     BlockRef,
     EvidenceKind,
+    KnownEvidence,
     PeerWeights,
     Prepared,
     RolloutsRef,
@@ -127,6 +128,7 @@ class Work(Value, frozen=True):
     context: tuple[RolloutsRef, ...] = ()  # see `swarmd.core.commands.Train`
     begun: bool = False  # whether it was decided, after an absence, what it is trained from
     weights: PeerWeights | None = None  # that the trainer is to measure before it
+    barred: tuple[KnownEvidence, ...] = ()  # see `swarmd.core.commands.Train`
 
 
 class Skip(Value, frozen=True):

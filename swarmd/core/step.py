@@ -69,7 +69,7 @@ from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
-RULES = 14  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
+RULES = 15  # version of this behaviour; a change that alters the outcome for any log raises it and adds a golden log
 # Rules whose logs still come to the same states and commands. 2 added chain and submissions; 3 added what swarms of
 # several stages hand on from stage to stage, and there were no such swarms before; 4 added the pause for want of space,
 # restored nodes, and a cause of its own for rounds missed while a node was stopped, where the commits' rules tell; 5
@@ -82,8 +82,9 @@ RULES = 14  # version of this behaviour; a change that alters the outcome for an
 # few places among the members, and little credit none for long; 9 remembers what became of a peer's weights last; 10
 # keeps count of 16,384 members and not of 4,096; 11 waits in vain for newcomers and silent members now and then only;
 # 12 measures that by time; 13 averages weights with what a peer offers once, and with nothing many rounds old; 14 waits
-# for all members again now and then, whatever was waited in vain.
-REPRODUCES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+# for all members again now and then, whatever was waited in vain; 15 tells the trainer whose earlier groups no longer
+# count.
+REPRODUCES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
 
 Rule = Callable[[Turn, Any], None]
 

@@ -15,6 +15,7 @@ import structlog
 from swarmd.config import Config
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, OutputsMade, StageTrained
+from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -360,6 +361,7 @@ class TrainingEngine:
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
+        self._replay.forget(lambda group: any(is_barred_by(each, group.peer, group.round) for each in order.barred))
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
         authors = len({ref.peer for ref in order.rollouts} - {self._peer})
         drawn = self._plan.draw(place, collected.material)

@@ -226,7 +226,7 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):
-        turn.state.work = replace(work, gathered=True, rollouts=rollouts)  # after a start, before the clock was read
+        turn.state.work = evidence.with_rollouts(turn, work, rollouts)  # after a start, before the clock was read
 
 
 def on_gather_overdue(turn: Turn) -> None:
@@ -241,10 +241,10 @@ def _begin_training(turn: Turn, rollouts: tuple[RolloutsRef, ...]) -> None:
     turn.disarm("gather")
     work = turn.state.work
     if work is not None and weights.are_awaited(turn.state, work.round):
-        turn.state.work = replace(work, gathered=True, rollouts=rollouts)
+        turn.state.work = evidence.with_rollouts(turn, work, rollouts)
     elif turn.move_round("gathered"):
         assert work is not None, "rollouts are gathered for a stage"
-        turn.state.work = replace(work, gathered=True, rollouts=rollouts)
+        turn.state.work = evidence.with_rollouts(turn, work, rollouts)
         _train(turn, turn.state.work)
 
 
@@ -263,7 +263,7 @@ def _train(turn: Turn, work: Work) -> None:
     if turn.state.catch_up is not None and not work.begun:
         work = turn.state.work = replace(work, begun=True, weights=weights.give(turn))
     name = train_id(work.round, work.stage)
-    turn.issue(Train(name, work.round, work.stage, work.rollouts, work.context, work.weights))
+    turn.issue(Train(name, work.round, work.stage, work.rollouts, work.context, work.weights, work.barred))
     turn.arm("train", turn.at + turn.settings.train_s)
 
 

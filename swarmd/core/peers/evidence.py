@@ -7,16 +7,19 @@ signed twice is told, and the node goes on by what its clock makes of both (the 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
 from swarmd.core.ids import command_id
-from swarmd.core.state import AnyCoordination, AnyState, Equivocation, State
+from swarmd.core.state import AnyCoordination, AnyState, Equivocation, State, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import KnownEvidence, RolloutsRef
 
 BARRED_ROUNDS = 64  # from the round of the two records on: as far back as records are taken
 APART_ROUNDS = 16  # further evidence of the same kind against a peer is kept when it is so many rounds later
 EQUIVOCATIONS_KEPT = 256  # in all; the earliest round is forgotten first
+BARRED_SINCE = 15  # rules under which a trainer is told whose earlier groups do not count
 REASON = "equivocated"  # reports that are refused for it are counted under
 
 
@@ -72,6 +75,11 @@ def bars(known: Equivocation | KnownEvidence, round: int) -> bool:
     return known.kind == "report" and known.round <= round < known.round + BARRED_ROUNDS
 
 
+def is_barred_by(known: Equivocation | KnownEvidence, peer: str, round: int) -> bool:
+    """Whether this peer's part in a round does not count."""
+    return known.peer == peer and bars(known, round)
+
+
 def in_force(state: AnyState) -> tuple[Equivocation, ...]:
     """What is still told, the latest last: of rounds that are not `BARRED_ROUNDS` behind the swarm's."""
     round = -1 if state.clock is None else state.clock.round
@@ -85,8 +93,23 @@ def without_barred(state: AnyState, rollouts: tuple[RolloutsRef, ...]) -> tuple[
     return tuple([ref for ref in rollouts if ref.peer not in barred_in(state, ref.round)])
 
 
+def with_rollouts(turn: Turn, work: Work, rollouts: tuple[RolloutsRef, ...]) -> Work:
+    """The stage with what it is trained on, which is settled now: its command may go out again, and is the same then.
+
+    With it go all that are known to have signed two reports of one stage, for what the trainer has kept of theirs.
+    """
+    barred = work.barred
+    if turn.rules >= BARRED_SINCE and not work.gathered:
+        barred = tuple([_without_records(each) for each in turn.state.equivocations if each.kind == "report"])
+    return replace(work, gathered=True, rollouts=rollouts, barred=barred)
+
+
+def _without_records(known: Equivocation) -> KnownEvidence:
+    return KnownEvidence(known.kind, known.peer, known.round)
+
+
 def note_to_network(turn: Turn) -> None:
     """Tell a fresh network worker what is known: it neither tells it again nor fetches what does not count."""
-    known = tuple([KnownEvidence(each.kind, each.peer, each.round) for each in turn.state.equivocations])
+    known = tuple([_without_records(each) for each in turn.state.equivocations])
     if known:
         turn.emit(NoteEvidence(command_id("evidence", turn.seq), known))

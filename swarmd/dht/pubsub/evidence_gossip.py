@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, bars, is_news
+from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
@@ -162,7 +162,7 @@ class EvidenceGossip:
 
     def bars(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
-        return bool(self._noted) and any(each.peer == peer and bars(each, round) for each in self._noted)
+        return bool(self._noted) and any(is_barred_by(each, peer, round) for each in self._noted)
 
     # --- what this node finds ---
 

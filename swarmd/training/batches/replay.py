@@ -44,6 +44,15 @@ class Replay:
         """Keep what was kept then, and nothing else."""
         self._by_task = {task: deque(groups, maxlen=KEPT_PER_TASK) for task, groups in mark}
 
+    def forget(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
+        """Keep these groups no longer."""
+        for task, groups in list(self._by_task.items()):
+            kept = [group for group in groups if not unwanted(group)]
+            if kept:
+                self._by_task[task] = deque(kept, maxlen=KEPT_PER_TASK)
+            else:
+                del self._by_task[task]
+
     def draw(
         self,
         count: int,

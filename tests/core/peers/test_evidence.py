@@ -97,6 +97,23 @@ def test_rollouts_of_a_barred_peer_are_not_trained_on(barred: bool) -> None:
     assert train.rollouts == (rollouts[1:] if barred else rollouts)
 
 
+def test_a_trainer_is_told_whose_earlier_groups_count_no_more() -> None:
+    node = Story(settings())
+    node.join()
+    node.tell(announced(3), lied("anna", 2), lied("boss", 2, "clock"))
+    (train,) = [each for each in node.tell(gathered(3)) if isinstance(each, Train)]
+    assert train.barred == (KnownEvidence("report", "anna", 2),)
+
+
+def test_a_stage_that_is_trained_again_is_trained_on_the_same() -> None:
+    node = Story(settings())
+    node.join()
+    (first,) = [each for each in node.tell(announced(3), gathered(3)) if isinstance(each, Train)]
+    node.tell(lied("anna", 2))
+    node.join()
+    assert [each for each in node.tell(announced(3)) if isinstance(each, Train)] == [first]
+
+
 def test_its_reports_decide_no_vote() -> None:
     node = Story(chain_settings(votes="reported"))
     node.join_chain()

@@ -255,6 +255,15 @@ def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
     assert 60 < often["add"] < 140  # tasks alike, however many groups they have
 
 
+def test_replay_forgets_what_is_unwanted_and_draws_the_rest() -> None:
+    replay = Replay()
+    for place, peer in enumerate(["anna", "otto", "anna"]):
+        replay.add(group("sort", place, peer=peer))
+    replay.add(group("add", 0, peer="anna"))
+    replay.forget(lambda each: each.peer == "anna")
+    assert [(each.question.task, each.peer) for each in replay.draw(9, Random(0))] == [("sort", "otto")]
+
+
 def test_replay_of_very_many_tasks_is_bounded() -> None:
     replay = Replay()
     for place in range(TASKS_MAX + 10):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, decode_rollouts
 from swarmd.training import outcome
 from swarmd.training import stage as subject
@@ -90,6 +93,18 @@ def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:
         assert replayed <= 2
         assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
         assert replayed == 2 or not any(is_flat(batch, place) for place in range(4))
+
+
+def test_groups_of_a_peer_that_signed_two_reports_are_not_replayed_from_that_round_on(make_engine: Maker) -> None:
+    ref, body = publish(make_engine, questions=8)
+    engine = make_engine("a", questions=6, peer_questions=2, replay_questions=3)
+    engine._blobs.put(body)
+    engine.train(order(1, (ref,)), Cancellation())
+    authors = Counter(group.peer for group in engine._replay.draw(99, Random(0)))
+    assert authors["b"] >= 2 and authors[""] > 0
+    for since, left in ((1, authors["b"]), (0, 0)):  # it is of round 0
+        engine.train(replace(order(2 - since), barred=(KnownEvidence("report", "b", since),)), Cancellation())
+        assert Counter(group.peer for group in engine._replay.draw(99, Random(0)))["b"] == left
 
 
 def kept(engine: TrainingEngine) -> list[tuple[str, list[str]]]:
