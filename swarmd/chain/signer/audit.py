@@ -7,8 +7,10 @@ passphrase or a token.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +23,7 @@ from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import LogDamaged, LogInUse
 from swarmd.eventlog.files import sync_directory, write_all, write_failure
+from swarmd.regular_files import irregular, read_regular
 
 FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines since the file was begun; then another one is
 FILES_KEPT = 8  # the one in use among them; older ones are removed
@@ -65,6 +68,13 @@ class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str = ""  # the contract's error by name, or a short word
     reason: str = ""
     cost_wei: str = ""  # most that the transaction may cost in all; of "spent" lines, those of the day
+
+    def __post_init__(self) -> None:
+        """Raise ValueError, of which a decoder makes an error of its own, for what could not be understood later."""
+        datetime.fromisoformat(self.at)
+        int(self.cost_wei or 0)
+        int(self.fee_wei or 0)
+        self.prepared()
 
     @property
     def posix(self) -> float:
@@ -116,7 +126,10 @@ class AuditLog:
 
     def _recover(self) -> Iterator[AuditLine]:
         """The lines there are; a last one that a crash cut short, and that was never acted on, is cut off."""
-        content = self._path.read_bytes()
+        try:
+            content = read_regular(self._path)
+        except OSError as error:
+            raise write_failure(error, self._path, "reading") from error
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
             yield self._parse(line, number)
@@ -152,9 +165,9 @@ class AuditLog:
     def _rotate(self) -> None:
         """Begin a new file with what is not over. At every moment one file is whole and in place."""
         fresh = self._path.with_name(self._path.name + ".new")
-        fresh.unlink(missing_ok=True)
         content = b"".join(msgspec.json.encode(line) + b"\n" for line in self._carried())
         try:
+            fresh.unlink(missing_ok=True)
             descriptor = _open(fresh)
             write_all(descriptor, content, 0)
             os.fsync(descriptor)
@@ -186,6 +199,10 @@ class AuditLog:
 def _open(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, irregular(mode))
         os.fchmod(descriptor, 0o600)
     except OSError as error:
         raise write_failure(error, path, "opening") from error
@@ -203,4 +220,7 @@ def _take_lock(path: Path) -> int:
             f"another signer writes {path.with_suffix('')}",
             "Stop it: one place numbers an account's transactions. Or give this one an account and a log of its own",
         ) from None
+    except OSError as error:
+        os.close(descriptor)
+        raise write_failure(error, path, "locking") from error
     return descriptor

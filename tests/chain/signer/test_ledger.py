@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,24 @@ def test_a_line_that_a_crash_cut_short_is_cut_off(tmp_path_factory, cut: int) ->
     assert reopened(path) == [signed(nonce=1), signed(nonce=3)]
 
 
-@pytest.mark.parametrize("line", ["", "{", "[]", '{"at": "x", "what": "dreamt"}', "[" * 50_000, "\udcff"])
-def test_a_damaged_line_before_the_end_is_refused(path: Path, line: str) -> None:
-    path.write_bytes(line.encode("utf-8", "surrogateescape") + b"\n" + b'{"at": "x", "what": "started"}\n')
+OPENED = f'{{"at": "{AT}", "what": '
+DAMAGED = {
+    "empty": "",
+    "open": "{",
+    "list": "[]",
+    "unknown": OPENED + '"dreamt"}',
+    "deep": "[" * 50_000,
+    "no text": "\udcff",
+    "no time": '{"at": "x", "what": "signed"}',
+    "no transaction": OPENED + '"signed", "raw": "0xg0"}',
+    "no cost": OPENED + '"spent", "cost_wei": "1e9"}',
+    "no fee": OPENED + '"signed", "fee_wei": "-"}',
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_line_before_the_end_is_refused(path: Path, what: str) -> None:
+    path.write_bytes(f'{DAMAGED[what]}\n{OPENED}"started"}}\n'.encode("utf-8", "surrogateescape"))
     with pytest.raises(LogDamaged, match="line 1 of the audit log"):
         AuditLog(path)
     with pytest.raises(LogDamaged):  # and the lock was let go of
@@ -93,6 +109,33 @@ def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None
     with pytest.raises(LogWriteFailed):
         AuditLog(path)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_directory_in_place_of_the_next_file_is_named(path: Path) -> None:
+    """So that the signer ends and says it, and does not answer every request from there on with an unexpected error."""
+    log = AuditLog(path)
+    log._limit = 1
+    path.with_name("audit.jsonl.new").mkdir()
+    with pytest.raises(LogWriteFailed, match=r"rotation of .*audit\.jsonl failed"):
+        log.append(signed())
+    log.close()
+
+
+def test_what_is_no_regular_file_is_refused_as_it_is(path: Path) -> None:
+    os.mkfifo(path, 0o644)
+    with pytest.raises(LogWriteFailed, match="named pipe"):
+        AuditLog(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+@pytest.mark.parametrize("call", ["audit.read_regular", "audit.fcntl.flock"])
+def test_a_failing_disk_is_told_with_the_file(path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(f"swarmd.chain.signer.{call}", fail)
+    with pytest.raises(LogWriteFailed, match=r"audit\.jsonl.* failed: Input/output error"):
+        AuditLog(path)
 
 
 def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
