@@ -306,6 +306,10 @@ class SwarmError(SwarmdError):
     exit_code = ExitCode.BAD_CONFIG
 
 
+class PlanFailed(SwarmdError):
+    """A method of a plan, which may be a plug-in's, raised what it should not: names the method and what it raised."""
+
+
 class DatasetRefused(SwarmError):
     """A data set is larger than this node downloads, or nothing says how large it is; none of it was downloaded."""
 

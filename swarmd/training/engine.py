@@ -40,6 +40,7 @@ from swarmd.training.models.checks import check_context, check_stages
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.plan_failures import naming_failures
 from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
@@ -127,7 +128,8 @@ class TrainingEngine:
         )
         self.trackers = Trackers()  # none, unless somebody puts some here
         self.abandoned_steps = 0  # step count when the last stage was given up
-        self._progress.restore(touched=False)
+        with naming_failures(plan):
+            self._progress.restore(touched=False)
         self.loaded_digest = self.policy.digest_now()  # of the weights that the first stage begins with
 
     @property
@@ -208,10 +210,11 @@ class TrainingEngine:
         self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
-        self._plan.begin(lambda: cancellation.is_asked)
         replay = self._replay.mark()
         try:
-            trained = self._train_anew(order, cancellation, report, observe)
+            with naming_failures(self._plan):
+                self._plan.begin(lambda: cancellation.is_asked)
+                trained = self._train_anew(order, cancellation, report, observe)
             self._peers.end(order)
             return trained
         except BaseException as error:
@@ -335,7 +338,7 @@ class TrainingEngine:
             backed=back_peers(self._plan, collected, self._recipe_completions),
             skills=self._skills.tell() if measured else (),
         )
-        self._report_scorers()
+        self._scorer.report()
         saved = self._progress.save(event, body)
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
@@ -434,9 +437,3 @@ class TrainingEngine:
                 f"no space for a checkpoint in {self._checkpoints.directory}: {free} bytes free, {needed} needed",
                 "Free space there or lower storage.free_bytes_min; the stage will be trained then",
             )
-
-    def _report_scorers(self) -> None:
-        failed = {task: count for task, count in self._scorer.failures.items() if count}
-        if failed:
-            _log.warning("scorers failed, the completions count as wrong", failures=failed)
-        self._scorer.failures.clear()

@@ -21,6 +21,7 @@ from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollout
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.plan_failures import RAISED, find_failure, score_own, warn_of
 from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
@@ -57,6 +58,7 @@ class Scorer:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self.failures: Counter[str] = Counter()  # tasks whose scorer raised
+        self._raised: BaseException | None = None  # over own completions, since this was told last
 
     def score(self, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
         """Scores of completions to one question; a reward that is no number counts as 0 and as a failure.
@@ -64,16 +66,31 @@ class Scorer:
         Raises:
             SwarmError: the plan gave something else than a score for each completion.
         """
-        scores = score_completions(self._plan, question, texts)
+        return self._count(question, score_completions(self._plan, question, texts))
+
+    def _count(self, question: Question, scores: tuple[Score, ...]) -> tuple[Score, ...]:
         self.failures[question.task] += sum(score.failed for score in scores)
         return scores
+
+    def report(self) -> None:
+        """Tell of what failed since the last report, once for all of it."""
+        failed = {task: count for task, count in self.failures.items() if count}
+        words = "scorers failed, the completions count as wrong"
+        if self._raised is not None:
+            warn_of(self._plan, self._raised, words, failures=failed)
+        elif failed:
+            _log.warning(words, failures=failed)
+        self.failures.clear()
+        self._raised = None
 
     def make_group(
         self, question: Question, prompt: list[int], drawn: Sequence[TurnCompletion], round: int = 0
     ) -> TrainingGroup:
-        """This node's own completions of a round, scored."""
+        """This node's own completions of a round, scored; those over which the plan raises count as failed."""
         texts = [each.text for each in drawn]
-        scores = self.score(question, texts)
+        scores, raised = score_own(self._plan, question, texts)
+        self._count(question, scores)
+        self._raised = self._raised or raised
         return TrainingGroup(
             question,
             prompt,
@@ -234,8 +251,9 @@ class PeerGroups:
             return question, drawn, self._scorer.score(question, [each.text for each in drawn]), sure
         except (RecordRejected, MemoryError):
             raise
-        except Exception as error:
-            raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {type(error).__name__}") from error
+        except RAISED as error:
+            told = find_failure(self._plan, error) or type(error).__name__
+            raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
     def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
         """One completion in this node's tokens; what does not fit is scored as it is trained on."""

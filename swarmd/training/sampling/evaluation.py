@@ -10,9 +10,9 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
-from swarmd.swarms.plan_checks import score_completions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.plan_failures import score_own, warn_of
 from swarmd.training.sampling.generation import Sampler
 from swarmd.training.sampling.turns import SamplingLimits, Turns
 
@@ -82,6 +82,7 @@ def evaluate(
     generator = torch.Generator(policy.device).manual_seed(hash_number("evaluation", seed))
     turns = Turns(plan, policy, sampler, SamplingLimits(tokens_max, temperature))
     result = {}
+    raised: BaseException | None = None
     for task, wanted in questions.items():
         marks: list[Score] = []
         asked = encode_short(policy, wanted, prompt_tokens)
@@ -90,10 +91,14 @@ def evaluate(
             prompts = [prompt for _, prompt in asked[start : start + batch_questions]]
             drawn = turns.complete(batch, prompts, 1, generator, cancellation or Cancellation())
             for question, completion in zip(batch, drawn, strict=True):
-                marks += score_completions(plan, question, [completion.text])
+                scores, failed = score_own(plan, question, [completion.text])
+                marks += scores
+                raised = raised or failed
         if marks:
             correct = sum(mark.accuracy >= CORRECT_SCORE for mark in marks) / len(marks)
             result[task] = Accuracy(correct, sum(mark.format for mark in marks) / len(marks), len(marks))
+    if raised is not None:
+        warn_of(plan, raised, "scorers failed, answers to held-out questions count as wrong")
     return result
 
 

@@ -7,7 +7,7 @@ them is part of the completion, but no token of it is trained on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 import torch
@@ -15,6 +15,7 @@ import torch
 from swarmd.swarms.plan import Plan, Question
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
+from swarmd.training.plan_failures import is_plans_own, warn_of
 from swarmd.training.sampling.generation import Sampler
 
 TURNS_MAX = 16  # answers in one completion, whatever the plan would give
@@ -118,9 +119,22 @@ class Turns:
             while left:
                 cancellation.check()
                 left = wait(left, LOOK_S).not_done
-            return [answer.result() for answer in answers]
+            return self._results(answers)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _results(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
+        """What the plan answered; a completion over which it raised ends there."""
+        results, raised = [], None
+        for answer in answers:
+            error = answer.exception()
+            if error is not None and not is_plans_own(error):
+                raise error
+            results.append(answer.result() if error is None else None)
+            raised = raised or error
+        if raised is not None:
+            warn_of(self._plan, raised, "completions are not continued")
+        return results
 
     def _is_paused(self, drawn: TurnCompletion) -> bool:
         full = len(drawn.tokens) >= self._limits.tokens_max

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
@@ -74,6 +75,17 @@ def test_log_probabilities_keep_step_with_the_tokens_over_turns(policy: Policy) 
     drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())
     assert [each.logprobs for each in drawn] == [[-1.0 * own for own in each.own] for each in drawn]
     assert 0 in drawn[0].own
+
+
+def test_a_completion_over_which_the_plan_raises_ends_there(policy: Policy) -> None:
+    def react(question: Question, text: str) -> str:
+        return {"1?": "+"}[text]
+
+    with capture_logs() as told:
+        drawn = ask(Asking(react), policy, Texts(policy, [["1?", "2?"], ["5"]]), 2, 12, Cancellation())
+    assert [each.text for each in drawn] == ["1?+5", "2?"]
+    assert [line["event"] for line in told] == ["completions are not continued"]
+    assert told[0]["plan"] == "KeyError('2?')"
 
 
 def test_a_cancellation_waits_for_no_reaction(policy: Policy) -> None:
