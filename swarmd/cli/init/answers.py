@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+from swarmd.cli.node.passphrase import ask_hidden
 from swarmd.cli.swarm.new import CREATOR
 from swarmd.config_checks import check_name
 from swarmd.dht.addresses import is_address
@@ -63,7 +63,7 @@ class Asker:
     def ask_secret(self, question: str, flag: str) -> str:
         """Ask at the terminal without echo."""
         self._need_terminal(flag)
-        return getpass.getpass(f"{question}: ").strip()
+        return ask_hidden(question).strip()
 
     def _need_terminal(self, flag: str) -> None:
         if not self._terminal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -117,9 +116,11 @@ def _new_passphrase(file: Path | None) -> str:
 
 
 def _take_key() -> str:
+    from swarmd.cli.node.passphrase import ask_hidden
+
     if sys.stdin.isatty():
-        return getpass.getpass("Private key: ").strip()
-    key = sys.stdin.read(KEY_CHARS_MAX).strip()
+        return ask_hidden("Private key").strip()
+    key = sys.stdin.buffer.read(KEY_CHARS_MAX).decode("ascii", "replace").strip()
     if not key:
         raise KeystoreDamaged(
             "there is no key on standard input", "Give it there, or at a terminal; never as an argument"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import locale
 import os
 import stat
 import sys
@@ -19,17 +20,29 @@ def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
 
     Raises:
         NotFoundError: there is no such file.
-        IdentityError: others may read the file, it is no single line of text, there is no terminal to ask at, or the
-            two answers differ.
+        IdentityError: others may read the file, it or the answer is no single line of text, there is no terminal to
+            ask at, or the two answers differ.
     """
     if file is not None:
         return _read_file(file)
     if not sys.stdin.isatty():
         raise IdentityError("there is no terminal to ask for the passphrase at", "Give --passphrase-file FILE")
-    passphrase = getpass.getpass(f"{prompt}: ")
-    if twice and getpass.getpass("Once more: ") != passphrase:
+    passphrase = ask_hidden(prompt)
+    if twice and ask_hidden("Once more") != passphrase:
         raise IdentityError("the two passphrases differ", "Try again")
     return passphrase
+
+
+def ask_hidden(prompt: str) -> str:
+    """Ask at the terminal without echo. Raises IdentityDamaged where what is typed is no text in its encoding."""
+    try:
+        answer = getpass.getpass(f"{prompt}: ")
+        answer.encode("utf-8")  # Python may have let bytes through that are none
+    except UnicodeError:
+        encoding = locale.getencoding()
+        fix = f"Set the terminal to {encoding}, as LC_ALL or LANG says, or give it in a file"
+        raise IdentityDamaged(f"what was typed is no text in {encoding}", fix) from None
+    return answer
 
 
 def _read_file(path: Path) -> str:

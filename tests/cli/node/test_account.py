@@ -40,7 +40,7 @@ def at_terminal(*args: object, answers: dict[str, str]) -> tuple[int, str]:
         while piece := os.read(terminal, 4096):
             shown += piece
             for prompt in [each for each in waiting if each.encode() in shown]:
-                os.write(terminal, (waiting.pop(prompt) + "\n").encode())
+                os.write(terminal, (waiting.pop(prompt) + "\n").encode("utf-8", "surrogateescape"))
     except OSError:  # the other end is closed: the process has ended
         os.close(terminal)
     return process.wait(60), shown.decode()
@@ -169,3 +169,19 @@ def test_a_key_given_as_an_argument_is_not_repeated(tmp_path: Path) -> None:
     done = run("import", tmp_path / "a.json", KEY.strip())
     assert done.returncode == ExitCode.USAGE
     assert KEY.strip().removeprefix("0x") not in done.stderr and "[redacted]" in done.stderr
+
+
+@pytest.mark.parametrize("prompt", ["Private key: ", "new keystore: "])
+def test_what_is_typed_and_no_text_is_refused_and_not_shown(tmp_path: Path, prompt: str) -> None:
+    answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
+    answers[prompt] = "gr\udcfcn correct horse"  # in Latin-1
+    code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
+    assert code == ExitCode.BAD_DATA
+    assert "what was typed is no text in" in shown and "Traceback" not in shown and "horse" not in shown
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_a_piped_key_that_is_no_text_is_none(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "swarmd", "account", "import", tmp_path / "a.json"]
+    done = subprocess.run(command, input=b"\xff" * 64, capture_output=True, timeout=60)
+    assert done.returncode == ExitCode.BAD_DATA and b"no private key" in done.stderr
