@@ -49,7 +49,7 @@ class JoinOptions(NamedTuple):
     path: Path
     name: str
     identity: Path | None
-    listen: tuple[str, ...]
+    listen: tuple[str, ...]  # empty: LISTEN
     announce: tuple[str, ...]
     data: str
     paid_by: Payer
@@ -103,7 +103,7 @@ def join(
         path=manifest,
         name=name,
         identity=identity,
-        listen=tuple(listen or (LISTEN,)),
+        listen=tuple(listen or ()),
         announce=tuple(announce or ()),
         data=data,
         paid_by=payer(rpc, account, passphrase_file, max_gwei),
@@ -170,7 +170,7 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
         name=_name_of(identity.peer_id, wishes) if existing is None else wishes.name,
         data=wishes.data,
         identity=node.name_of(wishes.identity) if wishes.identity else "",
-        listen=wishes.listen,
+        listen=wishes.listen or (LISTEN,),
         announce=wishes.announce,
         invitation=wishes.invitation,
     )
@@ -184,8 +184,51 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
     if manifest.average_weights_every:
         _warn_averaged(node, config)
     written = node.write(node.config, node_text(manifest, choice))
+    if existing is not None:
+        _tell_ignored(node, existing, wishes)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
+
+
+def _tell_ignored(node: NodeDirectory, existing: Config, wishes: JoinOptions) -> None:
+    """Name the options that were given and have no effect, as the configuration that is kept says otherwise."""
+    data = "" if wishes.data == "." else wishes.data
+    asked: list[tuple[str, object, str, object]] = [  # option, what was given, the key, what stands there
+        ("--name", wishes.name, "name", existing.name),
+        ("--identity", wishes.identity, "dht.identity", Path(existing.dht.identity)),
+        ("--listen", wishes.listen, "dht.listen", existing.dht.listen),
+        ("--announce", wishes.announce, "dht.announce", existing.dht.announce),
+        ("--data", Path(data) if data else None, "data", Path(existing.data)),
+    ]
+    if existing.chain is not None:
+        asked += _asked_of_chain(node, existing.chain, wishes)
+    ignored = [f"{option} ({key})" for option, given, key, kept in asked if given and not _same(node, given, kept)]
+    if ignored:
+        typer.echo(f"note: without effect, as {node.config} says otherwise: {', '.join(ignored)}. Change it there")
+
+
+def _asked_of_chain(
+    node: NodeDirectory, chain: ChainConfig, wishes: JoinOptions
+) -> list[tuple[str, object, str, object]]:
+    from swarmd.chain.endpoints.urls import read_urls
+
+    payer, proxy = wishes.paid_by, chain.proxy
+    return [
+        ("--rpc", payer.rpc, "chain.rpc", tuple(read_urls(chain.rpc, node.data))),
+        ("--account", payer.account, "chain.keystore", Path(chain.keystore)),
+        ("--passphrase-file", payer.passphrase, "chain.passphrase", Path(chain.passphrase)),
+        ("--signer", wishes.signer, "chain.proxy.url", proxy.url if chain.sender == "proxy" else ""),
+        ("--org", wishes.org, "chain.proxy.org", proxy.org),
+        ("--signer-account", wishes.signer_account.lower(), "chain.proxy.account", proxy.account.lower()),
+        ("--token-file", Path(wishes.token) if wishes.token else None, "chain.proxy.token", Path(proxy.token)),
+    ]
+
+
+def _same(node: NodeDirectory, given: object, kept: object) -> bool:
+    """Whether two values are one: what is given lies where one is, what a configuration names in the data directory."""
+    if isinstance(given, Path) and isinstance(kept, Path):
+        return given == kept or given.resolve() == (node.data / kept).resolve()
+    return given == kept
 
 
 def _warn_averaged(node: NodeDirectory, config: Config) -> None:

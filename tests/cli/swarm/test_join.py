@@ -90,8 +90,22 @@ def test_the_commands_that_are_named_can_be_run_where_a_path_has_blanks(shell: S
 def test_joining_twice_changes_nothing(shell: Shell, manifest: Path) -> None:
     shell.well("join", manifest, "--dir", shell.root / "b")
     before = files(shell.root / "b")
-    assert "kept as it is" in shell.well("join", manifest, "--dir", shell.root / "b", "--name", "else")
+    assert "without effect" not in shell.well("join", manifest, "--dir", shell.root / "b")
+    shown = shell.well("join", manifest, "--dir", shell.root / "b", "--name", "else", "--listen", LISTEN)
+    assert "kept as it is" in shown
+    assert f"without effect, as {shell.root / 'b' / 'config.toml'} says otherwise: --name (name), --listen" in shown
     assert files(shell.root / "b") == before
+
+
+def test_an_option_that_the_configuration_has_already_is_none_without_effect(shell: Shell, manifest: Path) -> None:
+    key = shell.root / "own.key"
+    create_identity(key)
+    own = ("--identity", key, "--data", "state", "--listen", LISTEN, "--name", "bob")
+    for options in (own, own, own[2:]):
+        assert "without effect" not in shell.well("join", manifest, "--dir", shell.root / "b", *options)
+    create_identity(shell.root / "other.key")
+    shown = shell.well("join", manifest, "--dir", shell.root / "b", "--identity", shell.root / "other.key")
+    assert "otherwise: --identity (dht.identity). Change it there" in shown
 
 
 def test_what_a_run_that_died_left_is_used(shell: Shell, manifest: Path) -> None:
@@ -274,6 +288,9 @@ def test_through_a_signer(shell: Shell, chain: OwnChain) -> None:
     assert not (b / "account.json").exists()
     before = files(b)
     shell.well("join", path, "--dir", b)
+    assert "without effect" not in shell.well("join", path, "--dir", b, "--signer", url, "--org", "org-1")
+    shown = shell.well("join", path, "--dir", b, "--signer", url + "/2", "--org", "org-1", "--token-file", "t")
+    assert "otherwise: --signer (chain.proxy.url), --token-file (chain.proxy.token). Change it there" in shown
     assert files(b) == before
 
 
