@@ -29,6 +29,7 @@ from swarmd.manifest import (
     read_manifest,
     recipe_digest,
     recipe_of,
+    write_manifest,
 )
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
@@ -89,7 +90,8 @@ def join(
         int, typer.Option(min=1, help="Of a data set that the manifest names on the Hub, at most.")
     ] = DOWNLOAD_BYTES_MAX,
 ) -> None:
-    """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration.
+    """Check a manifest, and make a node of that swarm: identity, account where there is a chain, configuration, and a
+    copy of the manifest beside it.
 
     On a chain, register the node at once if its account can pay. Nothing that exists is changed.
     """
@@ -183,11 +185,28 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
         _warn_averaged(node, config)
+    _keep_manifest(node, manifest)
     written = node.write(node.config, node_text(manifest, choice))
     if existing is not None:
         _tell_ignored(node, existing, wishes)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
         typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
+
+
+def _keep_manifest(node: NodeDirectory, manifest: Manifest) -> None:
+    """Lay the manifest beside the configuration, where `swarmd doctor` compares the two; one that is there stays."""
+    if not node.manifest.exists():
+        write_manifest(node.manifest, manifest)
+        typer.echo(f"{node.manifest}: written")
+    elif not _holds(node.manifest, manifest):
+        typer.echo(f"note: {node.manifest} is another one than was given, and is kept. Put the newer one in its place")
+
+
+def _holds(path: Path, manifest: Manifest) -> bool:
+    try:
+        return read_manifest(path) == manifest
+    except ManifestError:
+        return False
 
 
 def _tell_ignored(node: NodeDirectory, existing: Config, wishes: JoinOptions) -> None:

@@ -236,8 +236,7 @@ def _rehearse(node: NodeDirectory, wishes: NewSwarmOptions) -> None:
 
 def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
     """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
-    key = node.data / IDENTITY
-    peer = manifest.creator if manifest else load_identity(key).peer_id if key.exists() else ""
+    peer = _owner(node) or (manifest.creator if manifest else "")
     asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
     if manifest is not None and swarm_of_manifest(manifest).differs(asked):
         raise OtherSwarm(
@@ -245,6 +244,13 @@ def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | No
             "Name another directory with --dir: a directory belongs to one swarm",
         )
     return asked
+
+
+def _owner(node: NodeDirectory) -> str:
+    """Whose node is in the directory; the manifest there may be of a swarm that it joined."""
+    peer = load_config(node.config).dht.peer if node.config.exists() else ""
+    key = node.data / IDENTITY
+    return peer or (load_identity(key).peer_id if key.exists() else "")
 
 
 def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:

@@ -27,7 +27,7 @@ from swarmd.settings import settings_of
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 
-MANIFEST = "swarm.toml"  # that `swarmd swarm new` leaves beside the configuration
+MANIFEST = "swarm.toml"  # that `swarmd swarm new` and `swarmd join` leave beside the configuration
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 
 CONFIG_ABSENT = FindingKind(
@@ -141,8 +141,9 @@ DATA_RECIPE = FindingKind(
     "directory.recipe",
     "warning",
     "The configuration is not the manifest's",
-    "Those who join by the manifest train something else, or refuse this node's rollouts.",
-    "Set the keys to what the manifest says, or make a swarm of its own for another recipe",
+    "Nodes that go by the manifest train something else, or refuse this node's rollouts.",
+    "Set the keys to what the manifest says, or make a swarm of its own for another recipe; where the creator has "
+    "handed out a newer manifest, put it in the place of the old one",
 )
 DATA_AVERAGING = FindingKind(
     "directory.averaging",

@@ -108,6 +108,40 @@ def test_an_option_that_the_configuration_has_already_is_none_without_effect(she
     assert "otherwise: --identity (dht.identity). Change it there" in shown
 
 
+def test_the_doctor_compares_who_joined_with_the_manifest(shell: Shell, manifest: Path) -> None:
+    b, examine = shell.root / "b", ("doctor", shell.root / "b", "--offline", "--only", "directory")
+    shell.well("join", manifest, "--dir", b)
+    assert shell.manifest("b") == shell.manifest("a")
+    assert "directory.recipe" not in shell(*examine).out
+    config = b / "config.toml"
+    config.write_text(config.read_text().replace("\nsteps = 40", "\nsteps = 4"))
+    assert "differ in training.steps" in shell(*examine).out
+
+
+def test_a_newer_manifest_is_told_and_the_old_one_kept(shell: Shell, manifest: Path) -> None:
+    shell.well("join", manifest, "--dir", shell.root / "b")
+    before = files(shell.root / "b")
+    shell.well("swarm", "add-bootnode", manifest, f"/ip4/192.0.2.1/tcp/1/p2p/{STRANGER}")
+    kept = shell.root / "b" / "swarm.toml"
+    assert f"note: {kept} is another one than was given" in shell.well("join", manifest, "--dir", shell.root / "b")
+    assert files(shell.root / "b") == before
+    kept.write_bytes(manifest.read_bytes())
+    assert "another one" not in shell.well("join", manifest, "--dir", shell.root / "b")
+    kept.unlink()
+    assert f"{kept}: written" in shell.well("join", manifest, "--dir", shell.root / "b")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_swarm_that_was_joined_is_not_taken_for_ones_own(shell: Shell, manifest: Path, own: bool) -> None:
+    """Even where the key lies elsewhere, and so nothing but the configuration says whose node it is."""
+    b, key = shell.root / "b", shell.root / "own.key"
+    create_identity(key)
+    shell.well("join", manifest, "--dir", b, *(("--identity", key) if own else ()))
+    before = files(b)
+    assert "is of the swarm" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "new", "Digits", "--dir", b)
+    assert files(b) == before
+
+
 def test_what_a_run_that_died_left_is_used(shell: Shell, manifest: Path) -> None:
     b = shell.root / "b"
     b.mkdir()
