@@ -27,12 +27,11 @@ from swarmd.errors import (
     ExitCode,
     NetworkDown,
     NodeEnded,
-    NotFoundError,
     StopOverran,
     SwarmdError,
     single_error,
 )
-from swarmd.eventlog.fold import base_upto, fold_log, load, node_of
+from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import DataPaths
@@ -97,10 +96,8 @@ class Log:
         """
         if last is None:
             return load(self.directory)[0]
+        refuse_removed(self.directory, last)
         base = base_upto(self.directory, last + 1)
-        if base.seq > last + 1:
-            gone = f"events before seq {base.seq} were removed from the log in {self.directory}"
-            raise NotFoundError(gone, f"Ask for the state after seq {base.seq - 1}, or after a later one")
         state = base.state
         for applied in takewhile(lambda one: one.seq <= last, fold_log(self.directory, base)):
             state = applied.after

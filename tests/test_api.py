@@ -91,7 +91,7 @@ def test_the_state_before_what_was_removed_is_not_that_of_a_later_event(tmp_path
     log, first = swarmd.open_log(tmp_path), oldest_base(tmp_path).seq
     assert first > 1
     assert log.state(first - 1) == next(iter(log)).before and log.state(first) == next(iter(log)).after
-    with pytest.raises(NotFoundError, match=f"events before seq {first} were removed.*after seq {first - 1}, or"):
+    with pytest.raises(NotFoundError, match=f"begins at event {first}.*after event {first - 1}, or"):
         log.state(first - 2)
 
 

@@ -13,7 +13,7 @@ from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.state import State
 from swarmd.core.step import REPRODUCES, RULES, StateFold
-from swarmd.errors import LogDamaged
+from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
@@ -118,6 +118,14 @@ def base_upto(directory: Path, seq: int) -> Base:
     oldest = oldest_base(directory)
     found = (base for base in _snapshot_bases(directory, seq) if base.seq > oldest.seq)
     return next(found, oldest)
+
+
+def refuse_removed(directory: Path, last: int) -> None:
+    """Raise NotFoundError where event `last` was removed with the log's beginning, and the state after it is gone."""
+    first = oldest_base(directory).seq
+    if last < first - 1:
+        gone = f"event {last} was removed from the log in {directory}, which begins at event {first}"
+        raise NotFoundError(gone, f"Ask for the state after event {first - 1}, or for a later one")
 
 
 def bases_of(directory: Path) -> list[int]:

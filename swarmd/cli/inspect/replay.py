@@ -81,13 +81,11 @@ def replay(
     Others are charts and settings (--against). Needs only the log: no model, network or key; a running daemon's
     directory is fine.
     """
-    from swarmd.cli.locate import log_of
-
     if state + step + verify + web + bool(against) > 1:
         raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
-    log = log_of(directory)
+    log = find_log_upto(directory, last)
     if web:
         show_page(log)
     elif verify:
@@ -99,6 +97,17 @@ def replay(
     else:
         wanted = Filter(types or [], round_, stage, first)
         show_events(log, wanted, last, Display(steps=step, json=json))
+
+
+def find_log_upto(directory: Path | None, last: int | None) -> Path:
+    """The log that is asked for. Raises NotFoundError where event `last` was removed with its beginning."""
+    from swarmd.cli.locate import log_of
+    from swarmd.eventlog.fold import refuse_removed
+
+    log = log_of(directory)
+    if last is not None:
+        refuse_removed(log, last)
+    return log
 
 
 def show_page(log: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.long_log import write_long_log
 from swarmd.cli import run_command
 from swarmd.cli.inspect.replay import Display
 from swarmd.core.chart import GAPS, shipped_directory
@@ -20,6 +21,7 @@ from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.fold import oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups, write_story
@@ -294,3 +296,13 @@ def test_a_state_is_the_same_wherever_snapshots_lie(tmp_path: Path, capsys, seed
     for upto in ([], ["--to", "0"], ["--to", "40"], ["--to", "41"], ["--to", "90"]):
         expected = output_of(capsys, str(LOG), "--state", "--json", *upto)
         assert output_of(capsys, str(tmp_path), "--state", "--json", *upto) == expected
+
+
+@pytest.mark.parametrize("mode", [(), ("--state",), ("--verify",)])
+def test_what_was_removed_is_not_replayed_as_something_later(tmp_path: Path, capsys, mode: tuple[str, ...]) -> None:
+    write_long_log(tmp_path, 2_000, segment_bytes=20_000, bytes_max=80_000)
+    first = oldest_base(tmp_path).seq
+    assert run_command(["replay", str(tmp_path), *mode, "--to", str(first - 2)]) == ExitCode.NO_INPUT
+    told = capsys.readouterr()
+    assert not told.out and f"begins at event {first}" in told.err and f"after event {first - 1}, or" in told.err
+    assert run_command(["replay", str(tmp_path), *mode, "--to", str(first)]) == ExitCode.OK
