@@ -118,6 +118,47 @@ def test_a_node_that_ends_by_itself_ends_the_block(demo: Path) -> None:
     assert ended.value.exit_code == 66 and codes == [66]
 
 
+QUIET = """
+import sys, anyio, structlog, swarmd
+from swarmd.errors import NodeEnded
+
+told = []
+
+def note(logger, method, fields):
+    told.append(method)
+    raise structlog.DropEvent
+
+if "own" in OPTIONS:
+    structlog.configure(processors=[note])
+
+async def main():
+    fake = {worker: (sys.executable, FAKE, *words) for worker, *words in (("network", "network"), FAULTY)}
+    async with swarmd.open_node("mine/config.toml", programs=fake) as node:
+        await node.wait()
+
+try:
+    anyio.run(main)
+except NodeEnded:
+    print(sorted(set(told)), structlog.is_configured())
+"""
+
+
+@pytest.mark.parametrize("options", ["", "own"])
+def test_a_node_in_a_program_says_what_structlog_is_set_up_to_say_and_else_warnings(
+    tmp_path: Path, demo: Path, options: str
+) -> None:
+    values = {"OPTIONS": options, "FAKE": str(FAKE), "FAULTY": ("trainer", "trainer", "fault")}
+    text = "".join(f"{name} = {value!r}\n" for name, value in values.items()) + QUIET
+    process = start(text, tmp_path, PYTHONPATH=str(ROOT))
+    out, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, err
+    if options:
+        assert "'debug'" in out and "'info'" in out and out.endswith("] True\n") and not err
+    else:
+        assert out == "[] False\n"
+        assert "[error" in err and "[debug" not in err and "[info" not in err
+
+
 def test_errors_of_a_block_come_out_of_it_as_they_were_raised(demo: Path) -> None:
     raised = ExceptionGroup("two", [ValueError("one"), TypeError("another")])
 

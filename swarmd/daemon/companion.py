@@ -11,12 +11,12 @@ from pathlib import Path
 
 import anyio
 import msgspec
-import structlog
 
 from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.observe.logging.dedupe import LineFolder
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.telemetry import otlp
 
@@ -27,7 +27,7 @@ STEADY_S = 60.0  # after so long the next end counts as the first
 STOP_S = 3.0  # longest orderly end
 DRAIN_S = 1.0  # longest reading of what a dead one left in its pipes
 
-log = structlog.get_logger("swarmd.companion")
+log = get_logger("swarmd.companion")
 
 
 def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:

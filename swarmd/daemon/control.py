@@ -13,7 +13,6 @@ from typing import Protocol
 
 import anyio
 import msgspec
-import structlog
 from anyio.abc import SocketListener, SocketStream, TaskGroup
 
 from swarmd.bounds import DECODE_ERRORS
@@ -21,6 +20,7 @@ from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.files import remove_left
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.shell.ports import FactSink
 
 __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]
@@ -29,7 +29,7 @@ REQUEST_BYTES_MAX = 4096
 CONNECTIONS_MAX = 16  # at once; further ones are closed unanswered
 ACCEPT_AGAIN_S = 1.0  # after a connection that could not be taken
 
-log = structlog.get_logger("swarmd.control")
+log = get_logger("swarmd.control")
 
 
 class ControlRefusal(msgspec.Struct, frozen=True):

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
-import structlog
 from anyio import to_thread
 
 from swarmd.core.chart import GAPS
 from swarmd.core.events import Event, NodeStarted, NodeStopped
 from swarmd.core.state import State
 from swarmd.daemon.clock import WallClock
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.shell.loop import Loop
 
-log = structlog.get_logger("swarmd.engine")
+log = get_logger("swarmd.engine")
 
 
 class Watchdog(Protocol):

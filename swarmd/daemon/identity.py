@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import structlog
-
 from swarmd.config import Config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
 from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.paths import DataPaths, quoted
 
-log = structlog.get_logger("swarmd.daemon")
+log = get_logger("swarmd.daemon")
 
 
 def identity_path(config: Config, data: DataPaths) -> Path:

@@ -7,9 +7,9 @@ import socket
 import time
 from collections.abc import Mapping
 
-import structlog
+from swarmd.observe.logging.library_logger import get_logger
 
-log = structlog.get_logger("swarmd.notify")
+log = get_logger("swarmd.notify")
 
 
 class ServiceNotifier:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import anyio
 import msgspec
-import structlog
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
@@ -46,6 +45,7 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.logs import EventLines
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
@@ -66,7 +66,7 @@ WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
 }
 STOP_SLACK_S = 5.0  # beyond two orderly worker stops; then the daemon ends at once
 
-log = structlog.get_logger("swarmd.daemon")
+log = get_logger("swarmd.daemon")
 
 
 class Host(NamedTuple):

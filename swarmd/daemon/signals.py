@@ -5,15 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Callable
 
-import structlog
 from anyio.abc import TaskGroup
 
 from swarmd.core.events import StopRequested
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.shell.ports import FactSink
 
 HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-log = structlog.get_logger("swarmd.signals")
+log = get_logger("swarmd.signals")
 
 
 async def heed_signals(

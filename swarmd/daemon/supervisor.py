@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, assert_never
 
 import anyio
-import structlog
 from anyio.abc import TaskGroup
 
 from swarmd.config import WorkersConfig
@@ -23,6 +22,7 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child
 from swarmd.daemon.worker_process import WorkerProcess
 from swarmd.observe.live import WorkerLive
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.ports import FactSink
 from swarmd.shell.supervision import Action, Execute, Kill, Send, Supervision, Tell, Terminate
@@ -35,7 +35,7 @@ OOM_SCORES: Mapping[Worker, int] = {
 }  # whom the kernel takes first; the daemon has 0
 WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine has no room for one more process
 
-log = structlog.get_logger("swarmd.supervisor")
+log = get_logger("swarmd.supervisor")
 
 
 class Program(NamedTuple):

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
@@ -30,6 +29,7 @@ from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import open_regular
 
@@ -41,7 +41,7 @@ LOG = "events"
 UNFINISHED = ".unfinished"
 UNDOING = ".undoing"  # in the copy while it is put back: the paths that it held at first, as JSON
 
-log = structlog.get_logger("swarmd.daemon")
+log = get_logger("swarmd.daemon")
 
 
 class DataLayout(msgspec.Struct, frozen=True):

@@ -6,7 +6,6 @@ import contextlib
 from typing import Protocol
 
 import anyio
-import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.config import WorkersConfig
@@ -17,6 +16,7 @@ from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
 from swarmd.observe.live import WorkerLive
 from swarmd.observe.logging.dedupe import LineFolder
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
 from swarmd.worker.frames import FrameReader, encode_frame
@@ -24,7 +24,7 @@ from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Star
 
 UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not go
 
-log = structlog.get_logger("swarmd.supervisor")
+log = get_logger("swarmd.supervisor")
 
 
 class Listener(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 
-import structlog
+from swarmd.observe.logging.library_logger import get_logger
 
 WINDOW_S = 60.0
 LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; the oldest is let go at the bound
@@ -16,7 +16,7 @@ _STAMP = re.compile(
     r"^\s*(?:[A-Z][a-z]{2} \d{1,2} |\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\s*"
 )
 
-log = structlog.get_logger("swarmd.worker")
+log = get_logger("swarmd.worker")
 
 
 class LineFolder:

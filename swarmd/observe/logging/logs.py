@@ -17,6 +17,7 @@ import structlog
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.dedupe import LEVELS
+from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.redaction import redacting
 from swarmd.observe.logging.terminal import TerminalLines
 from swarmd.observe.narrative.lines import line_of
@@ -24,7 +25,7 @@ from swarmd.observe.narrative.lines import line_of
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
 
-events_log = structlog.get_logger("swarmd.events")
+events_log = get_logger("swarmd.events")
 
 
 def configure(
