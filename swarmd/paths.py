@@ -65,6 +65,11 @@ class DataPaths(msgspec.Struct, frozen=True):
         return self.network / "standings.bin"
 
     @property
+    def work(self) -> Path:
+        """The number that this identity has worked for, where the swarm asks for more than every node does."""
+        return self.network / "work"
+
+    @property
     def invitations(self) -> Path:
         """The invitations that were made here, and which of them were withdrawn: `swarmd swarm invite` writes it."""
         return self.network / "invitations.json"

@@ -20,6 +20,7 @@ WITHIN_ONE_ROOM = {
     "daemon/service.py::Host.begun",
     "daemon/service.py::Host.end",
     "daemon/upgrade.py::Migration.apply",
+    "dht/identity/kept_work.py::SearchNews.look",
     "doctor/examination.py::Check.run",
     "doctor/waiting.py::Once.make",
     "results/trackers.py::Trackers.makers",

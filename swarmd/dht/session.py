@@ -18,7 +18,8 @@ from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
+from swarmd.dht.identity.kept_work import take_work
+from swarmd.dht.identity.proof_of_work import WORK_BITS
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.members.admission import Admission, read_invitation
@@ -266,11 +267,11 @@ class Session(NetworkSession):
         return await to_thread.run_sync(open_reports, board, self.swarm)
 
     async def work(self) -> int:
-        """The number that says what this identity has cost, for its records; found once. Cancelled, it ends at once."""
+        """The number that says what this identity has cost: kept, or found now. Cancelled, it ends at once."""
         async with self._working:
             if self._work is None:
-                sought = (self.swarm, self.peer_id, self._bits())
-                self._work = await to_thread.run_sync(find_work, *sought, from_thread.check_cancelled)
+                sought = (self.paths.work, self.swarm, self.peer_id, self._bits())
+                self._work = await to_thread.run_sync(take_work, *sought, from_thread.check_cancelled)
         return self._work
 
     def _bits(self) -> int:
