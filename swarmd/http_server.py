@@ -146,6 +146,8 @@ class _Places:
     def __init__(self, app: web.Application) -> None:
         self.http: web.Server | None = None
         self._answering: set[asyncio.BaseProtocol] = set()
+        # Kept here, for a protocol forgets its own when that begins to close. Until it is asked something it keeps it.
+        self._transports: dict[asyncio.BaseProtocol, asyncio.Transport | None] = {}
         app.middlewares.insert(0, self._note())
 
     def __call__(self) -> asyncio.Protocol:
@@ -155,8 +157,8 @@ class _Places:
     def _make_room(self) -> bool:
         """Close a connection where there are too many. False where all of them are being answered."""
         assert self.http is not None
-        there = self.http._connections.items()  # a protocol forgets its transport when that begins to close
-        alive = [(each, transport) for each, transport in there if _is_held(transport)]
+        self._transports = {each: each.transport or self._transports.get(each) for each in self.http.connections}
+        alive = [(each, transport) for each, transport in self._transports.items() if transport and _is_held(transport)]
         if len(alive) < CONNECTIONS_MAX:
             return True
         origins = Counter(_peer_of(transport) for _, transport in alive)
@@ -173,6 +175,7 @@ class _Places:
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
             self._answering.add(request.protocol)
+            self._transports[request.protocol] = request.transport
             try:
                 return await handler(request)
             finally:

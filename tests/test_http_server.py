@@ -57,8 +57,9 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Held:
     """A server of a few places, which answers when it is told to."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, much: list[asyncio.Transport]) -> None:
         self._port = port
+        self.much = much  # on which an answer of many bytes was sent
         self.connections: list[Connection] = []
 
     async def hold(self, host: str, sent: bytes, count: int = PLACES) -> None:
@@ -80,13 +81,17 @@ class Held:
             writer.close()
 
 
+MUCH: web.AppKey[list[asyncio.Transport]] = web.AppKey("much")
+
+
 async def _answer_with_much(request: web.Request) -> web.StreamResponse:
-    """More than the kernel takes from a server whose client takes nothing."""
+    """More than the kernel takes from a server whose client takes nothing; notes on what it is sent."""
     response = web.StreamResponse()
     await response.prepare(request)
     assert isinstance(request.transport, asyncio.Transport)
     while request.transport.get_write_buffer_size() == 0:
         await response.write(b"x" * 16384)
+    request.app[MUCH].append(request.transport)
     return response
 
 
@@ -100,8 +105,9 @@ async def serving(monkeypatch: pytest.MonkeyPatch, answering: asyncio.Event) -> 
     app = web.Application()
     app.router.add_get("/", answer)
     app.router.add_get("/much", _answer_with_much)
+    app[MUCH] = []
     async with listening(app, Address("127.0.0.1", 0), 0.1) as url:
-        held = Held(int(url.rpartition(":")[2]))
+        held = Held(int(url.rpartition(":")[2]), app[MUCH])
         try:
             yield held
         finally:
@@ -143,15 +149,22 @@ async def test_what_is_being_answered_gives_way_to_nobody(monkeypatch: pytest.Mo
         assert told == [b"HTTP/1.1 200 OK\r\n"] * PLACES
 
 
+@pytest.mark.parametrize("ending", [b"Connection: close\r\n", b""], ids=["asked to end", "silent"])
 @pytest.mark.anyio
-async def test_who_takes_nothing_of_its_last_answer_has_a_place_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_takes_nothing_of_its_last_answer_has_a_place_and_gives_way(
+    monkeypatch: pytest.MonkeyPatch, ending: bytes
+) -> None:
     """The server has closed such a connection for its part, and no time is set for its client to take the rest."""
+    if not ending:
+        monkeypatch.setattr(http_server, "SILENT_S", 0.01)
     answering = asyncio.Event()
     answering.set()
     async with serving(monkeypatch, answering) as held:
-        last = GET.replace(b"/ ", b"/much ", 1) + b"Connection: close\r\n\r\n"
-        for _ in range(2 * PLACES):
+        last = GET.replace(b"/ ", b"/much ", 1) + ending + b"\r\n"
+        for number in range(2 * PLACES):
             await held.hold("127.0.0.2", last, 1)
+            while len(held.much) <= number or not held.much[number].is_closing():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert await held.ask() == b"HTTP/1.1 200 OK\r\n"
         taken = await asyncio.gather(*(reader.read() for reader, _ in held.connections))
         assert sum(each.endswith(b"\r\n0\r\n\r\n") for each in taken) < PLACES, "the others were cut off"
