@@ -6,10 +6,14 @@ import os
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.eventlog.files import remove_left
 
 PARTS = "parts.json"
+
+_log = structlog.get_logger(__name__)
 
 
 class MicroBatchSize(msgspec.Struct, frozen=True):
@@ -31,10 +35,16 @@ def load_rows(directory: Path, first: int, batch: int) -> int:
 
 
 def keep_rows(directory: Path, rows: int, first: int, batch: int) -> None:
-    """Remember for the next process, whole or not at all: several ranks may do so at once."""
+    """Remember for the next process, whole or not at all: several ranks may do so at once. What cannot be kept costs
+    that process a try, and this one nothing.
+    """
     fresh = directory / f".{PARTS}.{os.getpid()}"
-    fresh.write_bytes(msgspec.json.encode(MicroBatchSize(rows, first, batch)))
-    fresh.replace(directory / PARTS)
+    try:
+        fresh.write_bytes(msgspec.json.encode(MicroBatchSize(rows, first, batch)))
+        fresh.replace(directory / PARTS)
+    except OSError as error:
+        remove_left(fresh)
+        _log.warning("into how small parts batches are cut is not kept", directory=str(directory), reason=str(error))
 
 
 def halve_rows(rows: int) -> int:

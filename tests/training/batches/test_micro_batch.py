@@ -35,3 +35,11 @@ def test_other_settings_begin_anew(tmp_path: Path, first: int, batch: int) -> No
 def test_a_damaged_note_only_costs_the_lesson(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / PARTS).write_bytes(damage)
     assert load_rows(tmp_path, 16, 32) == 16
+
+
+def test_a_note_that_cannot_be_written_only_costs_the_lesson(tmp_path: Path) -> None:
+    """Else an error of the disk would take the place of the want of memory, which smaller parts would have helped."""
+    (tmp_path / PARTS).mkdir()
+    keep_rows(tmp_path, 4, 16, 32)
+    assert [each.name for each in tmp_path.iterdir()] == [PARTS] and load_rows(tmp_path, 16, 32) == 16
+    keep_rows(tmp_path / "gone", 4, 16, 32)
