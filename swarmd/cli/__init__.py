@@ -295,8 +295,11 @@ def tell_unexpected(error: Exception) -> int:
         drop(sys.stdout)
         tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
         return ExitCode.CANNOT_CREATE
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        tell_error(f"{os.fsdecode(error.filename)}: {error.strerror}")
+    from swarmd.eventlog.files import refusal
+
+    refused = refusal(error)
+    if refused is not None:
+        tell_error(refused.message, refused.fix)
         return ExitCode.CANNOT_CREATE
     from swarmd.observe.logging.redaction import redact_text
 

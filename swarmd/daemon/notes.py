@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import IdentityInUse, LogDamaged
-from swarmd.eventlog.files import sync_directory, write_durably
+from swarmd.eventlog.files import sync_directory, write_durably, write_failure
 from swarmd.paths import DataPaths
 
 NOTE_BYTES_MAX = 64 * 1024
@@ -44,10 +44,13 @@ def read_restored(data: DataPaths) -> Restored | None:
 
 
 def forget_restored(data: DataPaths) -> None:
-    """The event log knows of the restore."""
-    if data.restored.exists():
-        data.restored.unlink(missing_ok=True)
-        sync_directory(data.root)
+    """The event log knows of the restore. Raises NoSpaceLeft or LogWriteFailed."""
+    try:
+        if data.restored.exists():
+            data.restored.unlink(missing_ok=True)
+            sync_directory(data.root)
+    except OSError as error:
+        raise write_failure(error, data.restored, "removal") from error
 
 
 def refuse_moved(data: DataPaths) -> None:

@@ -16,6 +16,7 @@ from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, Skipped, s
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
+from swarmd.eventlog.files import refusal
 from swarmd.observe.logging.redaction import REDACTED
 from swarmd.observe.logging.secret_locations import (
     SecretLocation,
@@ -142,6 +143,9 @@ async def findings_of(check: Check, subject: Subject) -> list[Finding]:
     except SwarmdError as error:
         return [_about(check, CRASHED.found(f"the check {check.name} failed: {error.message}", error.fix))]
     except Exception as error:
+        refused = refusal(error)
+        if refused is not None:
+            return [_about(check, CRASHED.found(f"the check {check.name} failed: {refused.message}", refused.fix))]
         where = traceback.extract_tb(error.__traceback__)[-1]
         told = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
         return [_about(check, CRASHED.found(f"the check {check.name} failed: {told}"))]

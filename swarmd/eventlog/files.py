@@ -9,18 +9,40 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarmd.errors import LogWriteFailed, NoSpaceLeft
+from swarmd.errors import LogWriteFailed, NoSpaceLeft, SwarmdError
 
 TEMPORARY = ".tmp"  # suffix of files being written
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM)
+_BLOCKED = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
 def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
     """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
     if error.errno in _FULL:
         return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
-    return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", "Check the disk, then start again")
+    fix = f"{remedy(error, path) or 'Check the disk'}, then start again"
+    return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", fix)
+
+
+def refusal(error: Exception) -> SwarmdError | None:
+    """The error that says which file or directory the system refuses, and what to do; None for any other."""
+    if not isinstance(error, OSError) or error.filename is None or not error.strerror:
+        return None
+    path = os.fsdecode(error.filename)
+    return SwarmdError(f"{path}: {error.strerror}", remedy(error, Path(path)))
+
+
+def remedy(error: OSError, path: Path) -> str:
+    """What to do about a path that the system refuses, without a full stop; empty where that is not known."""
+    if error.errno in _DENIED:
+        return f"Run as the user whose it is, or see that {path} and its directory belong to user {os.geteuid()}"
+    if error.errno in _BLOCKED:
+        return f"Move away what is at {path}, or above it"
+    if error.errno == errno.EROFS:
+        return "Have that file system mounted for writing"
+    return "Check the disk" if error.errno == errno.EIO else ""
 
 
 def sync_directory(path: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line as a whole: quick, lazy, with one way to tell an error."""
 
+import errno
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import typer
 
 import swarmd.cli as cli
 from swarmd import __version__
-from swarmd.errors import ConfigError, ExitCode
+from swarmd.errors import ConfigError, ExitCode, SwarmdError
 
 
 def swarmd(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -146,7 +147,36 @@ def test_a_path_that_cannot_be_made_is_one_line(
     given = [argument.replace("{}", str(blocked)) for argument in arguments]
     assert cli.run_command(given) == ExitCode.CANNOT_CREATE
     told = capsys.readouterr().err
-    assert told.startswith(f"error: {blocked}") and told.count("\n") == 1
+    assert told.startswith(f"error: {blocked}") and told.count("\n") == 2
+    assert f"\nfix: Move away what is at {blocked}" in told
+
+
+def test_a_directory_of_another_user_is_told_with_what_helps(
+    verb: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "node/events")
+
+    verb(refuse)
+    assert cli.run_command(["probe"]) == ExitCode.CANNOT_CREATE
+    told = capsys.readouterr().err
+    assert told.startswith("error: node/events: Permission denied\nfix: Run as the user whose it is, or see that ")
+
+
+def test_a_daemon_that_ends_by_a_refused_file_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: list[SwarmdError] = []
+
+    def run_node(*_: object, **__: object) -> int:
+        raise OSError(errno.EIO, "Input/output error", "node/moved.json")
+
+    monkeypatch.setattr("swarmd.daemon.service.run_node", run_node)
+    monkeypatch.setattr("swarmd.observe.logging.logs.configure", lambda *_, **__: False)
+    monkeypatch.setattr("swarmd.observe.logging.logs.tell_fatal", told.append)
+    assert cli.run_command(["swarm", "new", "demo", "--dir", str(tmp_path / "node")]) == ExitCode.OK
+    assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE
+    assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]
 
 
 def test_a_node_without_a_data_directory_says_so(tmp_path: Path) -> None:

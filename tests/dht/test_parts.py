@@ -75,6 +75,13 @@ def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
     assert path.with_suffix(".damaged").read_bytes() == content
 
 
+def test_a_damaged_shelf_that_cannot_be_put_aside_is_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "records.bin"
+    path.write_bytes(b"noise")
+    path.with_suffix(".damaged").mkdir()
+    assert OwnRecordStore(OwnRecordFile(path), SWARM).contents() == []
+
+
 def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
     shelf = OwnRecordStore(OwnRecordFile(tmp_path / "absent" / "records.bin"), SWARM)
     shelf.keep(CLOCK, 7.0)

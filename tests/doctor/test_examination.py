@@ -39,6 +39,10 @@ async def _refuse(subject: Subject) -> list[Finding]:
     raise IdentityError("the key is wrong", "Take another")
 
 
+async def _forbid(subject: Subject) -> list[Finding]:
+    raise PermissionError(13, "Permission denied", "node/events")
+
+
 async def _hang(subject: Subject) -> list[Finding]:
     await in_thread(threading.Event().wait, 30.0)
     return []
@@ -57,6 +61,7 @@ def test_a_check_that_crashes_or_hangs_is_a_finding_and_the_others_go_on(made: M
         made,
         Check("crash", "Crash", _crash),
         Check("refuse", "Refuse", _refuse),
+        Check("forbid", "Forbid", _forbid),
         Check("hang", "Hang", _hang, deadline_s=0.1),
         Check("well", "Well", _find),
     )
@@ -64,11 +69,14 @@ def test_a_check_that_crashes_or_hangs_is_a_finding_and_the_others_go_on(made: M
     assert {name: finding.id for name, finding in found.items()} == {
         "crash": "doctor.crashed",
         "refuse": "doctor.crashed",
+        "forbid": "doctor.crashed",
         "hang": "doctor.late",
         "well": "well",
     }
     assert "ZeroDivisionError: seven" in found["crash"].evidence and "test_examination.py:" in found["crash"].evidence
     assert found["refuse"].fix == "Take another"
+    assert found["forbid"].evidence == "the check forbid failed: node/events: Permission denied"
+    assert found["forbid"].fix.startswith("Run as the user whose it is")
     assert report.verdict == "warning" and report.exit_code == 1
 
 

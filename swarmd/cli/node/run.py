@@ -32,6 +32,7 @@ def run(
     import structlog
 
     from swarmd.daemon.service import run_node
+    from swarmd.eventlog.files import refusal
     from swarmd.observe.logging.logs import configure, tell_fatal
     from swarmd.observe.logging.secret_locations import known_secrets
     from swarmd.swarms.registry import check_kind
@@ -47,6 +48,10 @@ def run(
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code
-    except Exception:  # told as a line of the log, which covers what its words and those of libraries may hold
-        structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
+    except Exception as error:  # told as a line of the log, which covers what its words and those of libraries may hold
+        refused = refusal(error)
+        if refused is not None:
+            tell_fatal(refused)
+        else:
+            structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
         return ExitCode.FAILURE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -119,7 +120,8 @@ class OwnRecordFile:
             return []
         except (OSError, *DECODE_ERRORS, RecordRejected) as error:
             log.warning("own records in %s cannot be read and are put aside: %s", self._path, error)
-            self._path.replace(self._path.with_suffix(".damaged"))
+            with contextlib.suppress(OSError):  # what is in the way says so when records are written
+                self._path.replace(self._path.with_suffix(".damaged"))
             return []
 
     async def save(self, kept: list[Kept]) -> None:
