@@ -60,7 +60,7 @@ def list_pool(
         if entry in KINDS:
             rows += [row for row in TABLE if row.kind == entry]
             continue
-        if is_embedded(entry) or Path(entry).expanduser().is_dir() or entry.startswith((".", "~", "/")):
+        if is_embedded(entry) or entry.startswith((".", "~", "/")) or Path(entry).is_dir():
             rows.append(PooledModel(entry, KINDS[0], _inspect_directory(entry, inspect, named_by)))
             continue
         row = find_model(entry)

@@ -41,16 +41,30 @@ def locate_model(name: str) -> str:
                 f"swarmd ships no model {name!r}", f"Set training.model to one of: {', '.join(list_embedded())}"
             )
         return str(MODELS_DIR / name)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
-        _refuse_irregular(path)
-        return str(path)
-    if path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists():
+    try:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            _check_directory(path)
+            return str(path)
+        meant = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists()
+    except RuntimeError as error:  # ~somebody whom this machine does not know
+        raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
+    except OSError as error:
+        raise ModelError(
+            f"the model directory {name!r} cannot be looked into: {error.strerror}",
+            "Correct training.model, or let this node's user read it",
+        ) from error
+    if meant:
         raise ModelError(f"there is no model directory {path}", "Correct training.model")
     _check_form(name)
     return name
+
+
+def _check_directory(path: Path) -> None:
+    """Raise ModelError for a directory that no model can be read from. Raises OSError."""
+    if not (path / "config.json").is_file():
+        raise ModelError(f"the model directory {path} has no config.json", "Point training.model at a saved model")
+    _refuse_irregular(path)
 
 
 def _refuse_irregular(directory: Path) -> None:
