@@ -118,7 +118,7 @@ class TrainerService:
         offering = self._take_weights(event)
         self._outbox.observe(event)
         if offering is not None:
-            tasks.start_soon(anyio.to_thread.run_sync, offering)
+            tasks.start_soon(offer_to_the_end, offering)
         reason = self._reason_to_retire(command)
         if reason:
             self._outbox.retire(reason)
@@ -183,6 +183,12 @@ class TrainerService:
         if done == total or now - self._told_at >= PROGRESS_S:
             self._told_at = now
             self._outbox.progress("training", done, total, figures=figures)
+
+
+async def offer_to_the_end(offering: Callable[[], None]) -> None:
+    """Offer weights in a thread, beside the next stage or before this process retires: no other would do it."""
+    with anyio.CancelScope(shield=True):
+        await anyio.to_thread.run_sync(offering)
 
 
 def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherRanks | None = None) -> TrainingEngine:

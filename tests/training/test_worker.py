@@ -240,6 +240,23 @@ def test_weights_are_kept_before_the_daemon_hears_of_a_stage_and_offered_afterwa
     assert took_at == [0, 1] and len(outbox.events) == 2
 
 
+def test_weights_are_offered_by_a_process_that_retires_after_the_same_round() -> None:
+    """Where both come every so manieth round, they come together each time, and no peer would ever see any."""
+    outbox = Heard()
+    offered: list[object] = []
+    offering = SimpleNamespace(
+        is_due=lambda event: True,
+        take=lambda checkpoint: True,
+        offer=lambda event, policy: offered.append(event),
+    )
+
+    async def train(told: Any) -> None:
+        await told.send(Perform(order(0)))
+
+    live(make_config(recycle_rounds=1), Idle(), outbox, train, offering)
+    assert outbox.retired and offered == [trained_in(0)]
+
+
 def test_a_process_retires_after_its_rounds() -> None:
     assert "training.recycle_rounds" in reason_to_retire(2, recycle_rounds=2)
 
