@@ -114,8 +114,8 @@ class TrainerService:
             self._spent = self._spent or "the other ranks are in the middle of a stage that has ended here"
         if isinstance(event, StageTrained):
             await self._push(event)
+        offering = await self._take_weights(event)
         self._running = None  # before the daemon hears of it: its next command may come at once
-        offering = self._take_weights(event)
         self._outbox.observe(event)
         if offering is not None:
             tasks.start_soon(offer_to_the_end, offering)
@@ -124,8 +124,10 @@ class TrainerService:
             self._outbox.retire(reason)
             tasks.cancel_scope.cancel()
 
-    def _take_weights(self, event: Event) -> Callable[[], None] | None:
+    async def _take_weights(self, event: Event) -> Callable[[], None] | None:
         """Keep the weights of a stage where they are to be offered, before the next checkpoint may take their place.
+
+        In a thread, since they are copied where there are no hard links.
 
         Returns:
             What offers them; None where nothing is to be offered.
@@ -133,7 +135,7 @@ class TrainerService:
         offering = self._offering
         if offering is None or not isinstance(event, StageTrained) or not offering.is_due(event):
             return None
-        taken = offering.take(self._engine.place_of(event))
+        taken = await anyio.to_thread.run_sync(offering.take, self._engine.place_of(event))
         return partial(offering.offer, event, self._engine.policy) if taken else None
 
     async def _push(self, event: StageTrained) -> None:

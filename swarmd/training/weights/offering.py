@@ -65,16 +65,26 @@ class WeightsOffering:
         return event.stage + 1 == self._stages and (event.round + 1) % self._every == 0
 
     def take(self, checkpoint: Path) -> bool:
-        """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time. Returns whether it could."""
+        """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time, or a copy where these lie on
+        another disk or one without links. Returns whether it could."""
         try:
             taken = self._offered.announced.with_name(TAKEN)  # the directory is made
             taken.unlink(missing_ok=True)
-            os.link(checkpoint / WEIGHTS, taken)
-        except OSError as error:
+            self._link_or_copy(checkpoint / WEIGHTS, taken)
+        except (OSError, NoSpaceLeft) as error:
             _log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
+            remove_left(self._place / TAKEN)
             return False
         self._busy = True
         return True
+
+    def _link_or_copy(self, source: Path, target: Path) -> None:
+        """Raises NoSpaceLeft, OSError."""
+        try:
+            os.link(source, target)
+        except OSError:
+            self._see_room(source.stat().st_size)
+            shutil.copyfile(source, target)
 
     def offer(self, event: StageTrained, policy: Policy) -> None:
         """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +27,7 @@ from swarmd.training.models.model import Policy
 from swarmd.training.weights import announced
 from swarmd.training.weights import offering as offering_module
 from swarmd.training.weights.announced import read_announced
-from swarmd.training.weights.offering import WeightsOffering
+from swarmd.training.weights.offering import TAKEN, WeightsOffering
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
@@ -98,6 +100,28 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
     assert offering.take(checkpoint)
     offering.offer(trained(), cast(Policy, None))
     assert not list((tmp_path / "w").iterdir()) and offering.is_due(trained())
+
+
+def without_links(source: Path, target: Path) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+def test_weights_are_taken_from_checkpoints_on_another_disk(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", without_links)
+    assert WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
+    assert (tmp_path / "w" / TAKEN).read_bytes() == (checkpoint / WEIGHTS).read_bytes()
+
+
+def test_they_are_not_copied_onto_a_disk_that_is_nearly_full(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", without_links)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
+    offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
+    assert not offering.take(checkpoint) and offering.is_due(trained())
+    assert not list((tmp_path / "w").iterdir())
 
 
 def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
