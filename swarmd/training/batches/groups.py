@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -228,7 +229,8 @@ class PeerGroups:
         wanted = preceding and self._limits.questions > 0
         if not wanted or len(group.completions) != self._limits.generations:
             return None
-        question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
+        with self._at_the_cost_of_the_group(ref):
+            question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
         if len(prompt) > self._limits.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
@@ -239,16 +241,21 @@ class PeerGroups:
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
     ) -> tuple[Question, list[TurnCompletion], tuple[Score, ...], list[list[int]]]:
-        """Question, completions and scores as this node has them, and which tokens the truth vouches for.
-
-        What a plan raises over them costs this group only: else one peer's text could end the stage on every node.
-        """
-        try:
+        """Question, completions and scores as this node has them, and which tokens the truth vouches for."""
+        with self._at_the_cost_of_the_group(ref):
             question = self._plan.regenerate(group.reference, StageId(ref.peer, ref.round, ref.stage), material)
             drawn = [self._encode(ref, group, index) for index in range(len(group.completions))]
             spans = [self._plan.true_spans(question, each.text) for each in drawn]
             sure = [vouch(self._policy, each.text, each.tokens, at) for each, at in zip(drawn, spans, strict=True)]
             return question, drawn, self._scorer.score(question, [each.text for each in drawn]), sure
+
+    @contextlib.contextmanager
+    def _at_the_cost_of_the_group(self, ref: RolloutsRef) -> Iterator[None]:
+        """What a plan raises over a peer's group costs that group only: else one peer's text could end the stage on
+        every node. Raises RecordRejected("plan").
+        """
+        try:
+            yield
         except (RecordRejected, MemoryError):
             raise
         except RAISED as error:

@@ -173,6 +173,18 @@ def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Poli
     assert [group.question for group in groups] == [second]
 
 
+class FrailShortening(DigitsPlan):
+    """Raises where it is to show less of what peers wrote."""
+
+    def shorten(self, question: Question) -> Question | None:
+        raise KeyError("cut")
+
+
+def test_so_it_does_where_the_text_is_too_long_to_be_shown(policy: Policy) -> None:
+    body = publish("p", [answered(drawn("p", 1)[0], "right", "1")])
+    assert collect(policy, body, plan=FrailShortening(SwarmConfig(id="test")), prompt_tokens=5) == ([], {"plan": 1})
+
+
 class Stopped(DigitsPlan):
     """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
 
