@@ -141,7 +141,8 @@ class Policy(msgspec.Struct, eq=False):
         else:
             self.model.config.save_pretrained(directory)
             self.model.generation_config.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
+        plain = isinstance(self.tokenizer.chat_template, str)  # several in files of their own lie in a directory
+        self.tokenizer.save_pretrained(directory, save_jinja_files=plain)
         (directory / CHOICE).write_bytes(describe_choice(self.name))
 
     def digest_now(self) -> str:
@@ -281,6 +282,11 @@ def load_tokenizer(source: str, name: str, revision: str = "") -> Any:
     if not tokenizer.chat_template:
         raise ModelUnfit(
             f"the tokenizer of {name} has no chat template", "Use an instruction-tuned model or add chat_template.jinja"
+        )
+    if isinstance(tokenizer.chat_template, dict) and "default" not in tokenizer.chat_template:
+        raise ModelUnfit(
+            f"the tokenizer of {name} has several chat templates, and none is the default",
+            f"Name one of them default: {', '.join(sorted(tokenizer.chat_template))}",
         )
     if tokenizer.eos_token_id is None:
         raise ModelUnfit(f"the tokenizer of {name} has no end token", "Set eos_token in its tokenizer_config.json")

@@ -14,7 +14,7 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
 from swarmd.training.models.checks import check_context
-from swarmd.training.models.model import Policy, load_policy, read_base
+from swarmd.training.models.model import Policy, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.reference.scoring import load_frozen
 
@@ -67,6 +67,22 @@ def test_a_model_without_a_chat_template(llama: Path, tmp_path: Path) -> None:
     model = copied(llama, tmp_path / "m")
     (model / "chat_template.jinja").unlink()
     assert "chat template" in refusal(model=str(model)).message
+
+
+def test_a_model_with_several_chat_templates(llama: Path, tmp_path: Path) -> None:
+    """A checkpoint has no directories, whose content no digest would cover; and what is written is what was read."""
+    model = copied(llama, tmp_path / "m")
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    policy = load_policy(TrainingConfig(device="cpu", model=str(model)))
+    written = tmp_path / "written"
+    written.mkdir()
+    policy.describe(written)
+    assert all(path.is_file() for path in written.iterdir())
+    read = load_tokenizer(str(written), "written").chat_template
+    assert read == policy.tokenizer.chat_template and read.keys() == {"default", "tool_use"}
+    (model / "chat_template.jinja").rename(model / "additional_chat_templates" / "plain.jinja")
+    assert "Name one of them default: plain, tool_use" in refusal(model=str(model)).fix
 
 
 def test_a_model_without_weights(llama: Path, tmp_path: Path) -> None:
