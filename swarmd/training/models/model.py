@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import structlog
 import torch
+from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
@@ -69,12 +70,23 @@ class Policy(msgspec.Struct, eq=False):
         return torch.autocast(self.device, torch.bfloat16) if self.mixed else contextlib.nullcontext()
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first."""
+        """Token ids of a chat up to where the completion begins; text that is not trusted is escaped first.
+
+        Raises ModelUnfit where the chat template refuses it: some know no system's messages.
+        """
         chat = [
             {"role": m.role, "content": m.content if m.trusted else escape_markers(m.content, self.markers)}
             for m in messages
         ]
-        ids = self.tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        apply = self.tokenizer.apply_chat_template
+        try:
+            ids = apply(chat, add_generation_prompt=True, tokenize=True, return_dict=False)
+        except TemplateError as error:
+            roles = ", ".join(each["role"] for each in chat)
+            raise ModelUnfit(
+                f"the chat template of {self.name} refuses a chat of {roles}: {error}",
+                "Train another model, or copy it to a directory and mend its chat_template.jinja",
+            ) from error
         return [int(token) for token in ids]
 
     def encode_completion(self, text: str, cut: bool, tokens_max: int) -> list[int]:

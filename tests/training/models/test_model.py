@@ -144,6 +144,16 @@ def test_lengths_beyond_the_context(embedded: Policy) -> None:
         check_context(embedded, 1020, 10)
 
 
+def test_a_chat_template_that_knows_no_system(embedded: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    monkeypatch.setattr(embedded.tokenizer, "chat_template", refusing + embedded.tokenizer.chat_template)
+    asked = Message("user", "1")
+    assert embedded.encode_prompt([asked])
+    with pytest.raises(ModelError, match="refuses a chat of system, user: no system") as caught:
+        embedded.encode_prompt([Message("system", "be brief"), asked])
+    assert "chat_template.jinja" in caught.value.fix
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_dtype_is_obeyed(dtype: str) -> None:
     policy = load_policy(TrainingConfig(device="cpu", dtype=dtype))  # type: ignore[arg-type]
