@@ -36,7 +36,7 @@ from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_pa
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages
+from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
@@ -99,6 +99,7 @@ class TrainingEngine:
         self.policy = load_policy(config.training)
         self._tokenizer = digest_tokenizer(self.policy.tokenizer) if needs_logprobs(config.training) else ""
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
+        check_tokens(self.policy)
         self._scorer = Scorer(plan)
         self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
         self._pace = StepCallback(config.training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ExitCode, ModelError
 from swarmd.swarms.plan import Message
-from swarmd.training.models.checks import check_context
+from swarmd.training.models.checks import check_context, check_tokens
 from swarmd.training.models.model import Policy, load_policy, load_tokenizer, read_base
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.reference.scoring import load_frozen
@@ -142,6 +143,28 @@ def test_lengths_beyond_the_context(embedded: Policy) -> None:
     check_context(embedded, 512, 10)
     with pytest.raises(ModelError, match="1024 tokens"):
         check_context(embedded, 1020, 10)
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [({"pad_token": "[PAD]"}, "[PAD]"), ({"extra_special_tokens": ["[IMAGE]"]}, "")],
+    ids=["used", "unused"],
+)
+def test_tokens_without_an_embedding(llama: Path, tmp_path: Path, added: Any, named: str) -> None:
+    """Fine-tuned models are published with a token to pad with that nobody made room for; the first padding would end
+    each stage. What no text becomes does no harm."""
+    model = copied(llama, tmp_path / "m")
+    tokenizer = load_tokenizer(str(model), "m")
+    tokenizer.add_special_tokens(added)
+    tokenizer.save_pretrained(model)
+    policy = load_policy(TrainingConfig(device="cpu", model=str(model)))
+    assert max(policy.tokenizer.get_vocab().values()) == policy.model.get_input_embeddings().num_embeddings
+    if named:
+        with pytest.raises(ModelError, match=re.escape(named)) as caught:
+            check_tokens(policy)
+        assert "pad_token" in caught.value.fix
+    else:
+        check_tokens(policy)
 
 
 def test_a_chat_template_that_knows_no_system(embedded: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
