@@ -191,12 +191,19 @@ def _parse_url(url: str) -> tuple[Connect, str]:
     """How to connect there, and the path in front of all others. Raises ConfigError."""
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment or parts.username:
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:  # also of a host whose name is none in DNS
+        host, port = "", None
+    odd = not host or parts.query or parts.fragment or parts.username or not _is_plain(host, parts.path)
+    if odd or parts.scheme not in ("http", "https"):
         raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
     return connect_to(parts.scheme, host, port), parts.path.rstrip("/")
+
+
+def _is_plain(host: str, path: str) -> bool:
+    """Whether a request can be written to there."""
+    return path.isascii() and (host + path).isprintable() and " " not in host + path
 
 
 def _pauses() -> Iterator[float]:

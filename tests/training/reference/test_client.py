@@ -129,6 +129,20 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
 
 
+@pytest.mark.parametrize(
+    "url", ["http://a..b", f"http://{'a' * 64}.example", "http://a b", "http://a/b c", "http://a/ä"]
+)
+def test_what_no_request_could_be_sent_to_is_refused_before_anything_is_trained(url: str) -> None:
+    """Asked, such a one is an error of Python's in each stage, or one like that of a server that is away."""
+    with pytest.raises(ConfigError, match="no HTTP address"):
+        ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
+
+
+@pytest.mark.parametrize("url", ["http://ä.example/under", "https://[::1]:443/under", "http://127.0.0.1:59807/under/"])
+def test_what_may_be_an_address_is_none_to_refuse(url: str) -> None:
+    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._path == "/under"
+
+
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 
