@@ -90,7 +90,7 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "dht/network_session.py::NetworkSession": 30,
         "dht/p2p/node.py::DhtNode": 20,
         "dht/session.py::Session": 23,
-        "training/engine.py::TrainingEngine": 24,
+        "training/engine.py::TrainingEngine": 25,
         "web/http/protocol.py::BoundedProtocol": 16,
         "web/observing/observer.py::DhtSwarm": 20,
     },

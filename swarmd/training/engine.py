@@ -108,6 +108,7 @@ class TrainingEngine:
         self._measured: dict[str, Accuracy] = {}  # accuracy of the weights after `_measured_at` steps, if it is known
         self._measured_at = 0
         self._stage: Stage | None = None
+        self._spoilt = False  # whether a stage has failed, and so has what puts the last checkpoint back
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
         self._peers = PeerWeightsUse(self.policy, paths.peer_weights)
         self._reference = make_reference(
@@ -166,6 +167,8 @@ class TrainingEngine:
             CheckpointFailed: no space; nothing was lost but the stage.
             SwarmError: the tasks do not fit the configuration.
         """
+        if self._spoilt:
+            self._put_back(touched=True)
         done = self._progress.find(order)
         if done is not None:
             return self._answer_again(done, order)
@@ -177,7 +180,7 @@ class TrainingEngine:
                 raise
         self._trainer.accelerator.free_memory()  # of the old optimiser: what links vLLM to the trainer outlives it
         self._trainer = self._make_trainer()
-        self._progress.restore(touched=True)
+        self._put_back(touched=True)
         try:
             return self._train_whole(order, cancellation, report, observe)
         except Exception as error:
@@ -223,13 +226,19 @@ class TrainingEngine:
                 self._peers.end(order)
             self.abandoned_steps = self.steps
             if self._crew is None:  # several ranks all end, and begin anew
-                self._progress.restore(touched=self._stage is not None or self._touched)
                 self._replay.rewind(replay)
+                self._put_back(touched=self._stage is not None or self._touched)
                 self.trackers.rewind(self.steps)
             raise
         finally:
             self._stage, self._touched = None, False
             release_memory()
+
+    def _put_back(self, touched: bool) -> None:
+        """Be what the last checkpoint holds. Raises what hinders that; then the next stage does so before it begins."""
+        self._spoilt = True
+        self._progress.restore(touched)
+        self._spoilt = False
 
     def _make_trainer(self) -> SwarmTrainer:
         return make_trainer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import shutil
 import subprocess
@@ -75,6 +76,31 @@ def test_two_stages_and_a_restart(make_engine: Maker) -> None:
         on_and_on, seconds=0, checkpoint=""
     )
     assert same(weights(again), weights(engine)), "a restarted node goes on as if nothing had happened"
+
+
+def test_a_stage_after_one_that_could_not_be_put_back_begins_at_the_checkpoint_all_the_same(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(replay_questions=0)
+    train(engine, 0)
+    restore = engine._progress.restore
+
+    def fail(touched: bool) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def break_off(*_: object) -> None:
+        raise RuntimeError("in the middle of the stage")
+
+    monkeypatch.setattr(engine._progress, "restore", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        engine.train(order(1), Cancellation(), break_off)
+    with pytest.raises(OSError, match="Input/output"):
+        train(engine, 1)
+    monkeypatch.setattr(engine._progress, "restore", restore)
+    other = make_engine(replay_questions=0)
+    shutil.rmtree(other.place_of(train(other, 1)))
+    train(engine, 1)
+    assert engine.steps == other.steps == 4 and same(weights(engine), weights(other))
 
 
 def test_rollouts_are_in_the_store_when_a_stage_is_reported(make_engine: Maker) -> None:
