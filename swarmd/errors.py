@@ -326,6 +326,10 @@ class CheckpointDamaged(SwarmdError):
     exit_code = ExitCode.BAD_DATA
 
 
+class CheckpointUnreadable(SwarmdError):
+    """A checkpoint may be whole, and cannot be read now: to begin without it would lose what was trained."""
+
+
 class CheckpointFailed(SwarmdError):
     """A checkpoint could not be written; earlier ones are untouched."""
 

@@ -175,7 +175,10 @@ class Checkpoints:
             shutil.rmtree(directory, ignore_errors=True)
 
     def whole(self) -> Iterator[Checkpoint]:
-        """Verified checkpoints, newest first; a damaged one is passed over with a warning."""
+        """Verified checkpoints, newest first; a damaged one is passed over with a warning.
+
+        Raises CheckpointUnreadable for one of which that cannot be told.
+        """
         yield from self._read(list_checkpoints(self.directory))
 
     def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
@@ -186,7 +189,7 @@ class Checkpoints:
                 _log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
-        """The checkpoint of a stage, if it is there and whole."""
+        """The checkpoint of a stage, if it is there and whole. Raises CheckpointUnreadable."""
         directory = self.place(round, stage)
         return next(self._read([directory]), None) if directory.exists() else None
 
@@ -197,7 +200,7 @@ class Checkpoints:
 
 
 def read_checkpoint(directory: Path) -> Checkpoint:
-    """Verify a checkpoint. Raises CheckpointDamaged naming the file."""
+    """Verify a checkpoint. Raises CheckpointDamaged naming the file, CheckpointUnreadable."""
     encoded = check_whole(directory)
     try:
         meta = msgspec.json.decode(encoded, type=Meta)

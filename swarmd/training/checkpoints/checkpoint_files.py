@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import re
 import shutil
@@ -14,11 +15,12 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import CheckpointDamaged
+from swarmd.errors import CheckpointDamaged, CheckpointUnreadable
 
 FORMAT = 1
 META = "meta.json"
 META_BYTES_MAX = 16 * 1024 * 1024
+DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # a file is missing, something else, or on a bad block
 NAME = re.compile(r"r(\d{9})-s(\d{4})")
 
 
@@ -39,7 +41,11 @@ def list_checkpoints(directory: Path) -> list[Path]:
 def check_whole(checkpoint: Path) -> bytes:
     """The content of `meta.json`, once every file that it names is there and has the digest that it says.
 
-    Reads all of them. Raises CheckpointDamaged naming the file.
+    Reads all of them.
+
+    Raises:
+        CheckpointDamaged: it is not; names the file.
+        CheckpointUnreadable: a file cannot be read now, so nobody can tell.
     """
     path = checkpoint / META
     try:
@@ -47,6 +53,7 @@ def check_whole(checkpoint: Path) -> bytes:
             encoded = file.read(META_BYTES_MAX)
         listed = msgspec.json.decode(encoded, type=CheckpointListing)
     except (OSError, *DECODE_ERRORS) as error:
+        check_damage(path, error)
         raise CheckpointDamaged(f"{path} cannot be read: {error}") from error
     if listed.format != FORMAT:
         raise CheckpointDamaged(f"{path} has format {listed.format}, this version reads {FORMAT}")
@@ -60,7 +67,7 @@ def is_whole(checkpoint: Path) -> bool:
     """Whether `check_whole` raises nothing."""
     try:
         check_whole(checkpoint)
-    except CheckpointDamaged:
+    except (CheckpointDamaged, CheckpointUnreadable):
         return False
     return True
 
@@ -68,8 +75,19 @@ def is_whole(checkpoint: Path) -> bool:
 def _has_digest(path: Path, expected: str) -> bool:
     try:
         return hash_file(path) == expected
-    except OSError:
+    except OSError as error:
+        check_damage(path, error)
         return False
+
+
+def check_damage(path: Path, error: Exception) -> None:
+    """Raise CheckpointUnreadable for an error of the system's that says nothing of the file: it may not be read by this
+    user, or not now. Another than that is taken for damage, and the checkpoint before it counts."""
+    if isinstance(error, OSError) and error.errno not in DAMAGE:
+        raise CheckpointUnreadable(
+            f"the checkpoint's file {path} cannot be read: {error.strerror}",
+            "Let this node's user read it, or see to the disk; moved away, the checkpoint before it counts",
+        ) from error
 
 
 def hash_file(path: Path) -> str:

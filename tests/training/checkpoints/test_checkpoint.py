@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode
 from swarmd.training.checkpoints import checkpoint as subject
 from swarmd.training.checkpoints import checkpoint_files
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints, read_checkpoint
@@ -90,6 +93,32 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, name: str, harm: str) -> N
     save(checkpoints, 2, value=9.0)
     found = newest(checkpoints)
     assert found is not None and float(found.read_weights()["w"][0, 0]) == 9.0
+
+
+@pytest.mark.parametrize("code", ["EACCES", "EMFILE", "ESTALE"])
+@pytest.mark.parametrize("name", [subject.META, subject.WEIGHTS])
+def test_one_that_cannot_be_read_now_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str
+) -> None:
+    """Else the stages since the one before would be lost, or all, and its place taken by what is trained from there."""
+    checkpoints = Checkpoints(tmp_path, 2)
+    save(checkpoints, 1)
+    unread = save(checkpoints, 2).directory / name
+    opened = Path.open
+
+    def refuse(path: Path, *args: Any, **named: Any) -> Any:
+        if path == unread:
+            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+        return opened(path, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(CheckpointUnreadable, match=f"{name} cannot be read") as caught:
+            newest(checkpoints)
+        assert caught.value.exit_code == ExitCode.FAILURE, "another try may do better"
+        assert checkpoint_files.drop_older(tmp_path) == 0
+    found = newest(checkpoints)
+    assert found is not None and found.meta.event.round == 2
 
 
 def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
