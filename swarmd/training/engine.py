@@ -21,6 +21,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
+from swarmd.swarms.plan_checks import check_plan, draw_questions
 from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
 from swarmd.training.batches.metrics import name_stage
@@ -76,7 +77,8 @@ class TrainingEngine:
 
     Raises:
         ModelError: the model cannot be loaded or is too small for the configured lengths.
-        SwarmError: the swarm's rounds have another number of stages than the plan.
+        SwarmError: the swarm's rounds have another number of stages than the plan, or the plan says of itself what
+            cannot be.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class TrainingEngine:
         crew: OtherRanks | None = None,
     ) -> None:
         check_stages(plan, config.swarm)
+        check_plan(plan)
         self._config = config
         self._ranks = ranks
         self._crew = crew
@@ -377,7 +380,7 @@ class TrainingEngine:
         self._replay.forget(lambda group: any(is_barred_by(each, group.peer, group.round) for each in order.barred))
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
         authors = len({ref.peer for ref in order.rollouts} - {self._peer})
-        drawn = self._plan.draw(place, collected.material)
+        drawn = draw_questions(self._plan, place, collected.material)
         favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
             StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
@@ -410,7 +413,7 @@ class TrainingEngine:
 
         Only asked for does the plan begin to draw them.
         """
-        yield from islice(self._plan.draw(place, NO_MATERIAL), self._ranks.rank, None, self._ranks.size)
+        yield from islice(draw_questions(self._plan, place, NO_MATERIAL), self._ranks.rank, None, self._ranks.size)
 
     def _next_batch(self) -> dict[str, Any]:
         assert self._stage is not None

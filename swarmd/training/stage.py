@@ -16,7 +16,7 @@ from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.plan_checks import ENDLESS, check_drawn, name_of
+from swarmd.swarms.plan_checks import ENDLESS, name_of
 from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
@@ -293,7 +293,6 @@ class Stage:
         where there are no more."""
         looked = 0
         for question in islice(self._questions, LONG_QUESTIONS_MAX):
-            check_drawn(self._plan, question)
             fitted = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
             if len(fitted[1]) <= self._training.prompt_tokens:
                 return fitted

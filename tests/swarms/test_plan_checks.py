@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from swarmd.config import SwarmConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
-from swarmd.swarms.plan_checks import check_drawn, score_completions
+from swarmd.swarms.plan import NO_MATERIAL, Message, Question, Score, StageId
+from swarmd.swarms.plan_checks import check_drawn, check_plan, draw_questions, hold_out_questions, score_completions
 from swarmd.swarms.rollouts import INDEX_MAX, SEED_MAX, Reference
 
 
@@ -82,9 +84,75 @@ def test_what_is_no_number_or_beyond_measure_counts_as_failed(field: str) -> Non
     ids=["seed", "large", "index", "negative", "no name", "long name", "numpy", "fraction", "no text"],
 )
 def test_a_question_that_no_peer_would_know_is_told_before_it_is_answered(reference: Reference) -> None:
-    plan = Odd(SwarmConfig(id="test"))
+    plan, asked = Odd(SwarmConfig(id="test")), (Message("user", "1?"),)
     with pytest.raises(
         SwarmError, match=r"tests\.swarms\.test_plan_checks\.Odd\.draw gave a question by whose reference"
     ):
-        check_drawn(plan, Question(reference, (), {}))
-    check_drawn(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), (), {}))
+        check_drawn(plan, Question(reference, asked, {}))
+    check_drawn(plan, Question(Reference("t", "d", SEED_MAX, INDEX_MAX), asked, {}))
+
+
+QUESTION = Question(Reference("t", "d", 0, 0), [Message("user", "1?")], {})  # type: ignore[arg-type]
+NO_QUESTIONS: list[tuple[Any, str]] = [
+    (None, "gave NoneType for "),
+    (["1?"], "gave no Question but str"),
+    ([QUESTION, None], "gave no Question but NoneType"),
+    *(
+        ([msgspec.structs.replace(QUESTION, messages=messages)], told)
+        for messages, told in (
+            ((), r"gave a question whose messages are \(\)"),
+            ("1?", "gave a question whose messages are '1\\?'"),
+            (Message("user", "1?"), r"gave a question whose messages are Message\("),
+            (("1?",), "gave a question with the message '1\\?'"),
+            ((Message("user", None),), r"gave a question with the message Message\("),  # type: ignore[arg-type]
+            ((Message("user", "\ud800"),), r"gave a question with the message Message\("),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "told"), NO_QUESTIONS, ids=map(str, range(len(NO_QUESTIONS))))
+@pytest.mark.parametrize("method", ["draw", "hold_out"])
+def test_what_is_no_question_is_told_with_the_plans_name(
+    method: str, given: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Odd(SwarmConfig(id="test"))
+    monkeypatch.setattr(plan, method, lambda *_: given)
+    with pytest.raises(SwarmError, match=rf"tests\.swarms\.test_plan_checks\.Odd\.{method} {told}") as caught:
+        if method == "draw":
+            list(draw_questions(plan, StageId("a", 0, 0), NO_MATERIAL))
+        else:
+            hold_out_questions(plan, "t", 5)
+    assert "writing.md" in caught.value.fix
+
+
+def test_of_held_out_questions_without_end_as_many_are_taken_as_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Odd(SwarmConfig(id="test"))
+    monkeypatch.setattr(plan, "hold_out", lambda task, count: itertools.repeat(QUESTION))
+    assert hold_out_questions(plan, "t", 3) == [QUESTION] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tasks", None),
+        ("tasks", "sums"),
+        ("tasks", (1,)),
+        ("tasks", ("",)),
+        ("stops", ["</python>"]),
+        ("stops", "</python>"),
+        ("stops", ("",)),
+        ("reward_most", "3"),
+        ("reward_most", float("nan")),
+        ("reward_most", np.float32(3)),
+    ],
+)
+def test_what_a_plan_cannot_say_of_itself_is_told_before_anything_is_trained(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Odd(SwarmConfig(id="test"))
+    check_plan(plan)
+    monkeypatch.setattr(plan if name == "reward_most" else Odd, name, value)
+    with pytest.raises(SwarmError, match=rf"tests\.swarms\.test_plan_checks\.Odd\.{name} is ") as caught:
+        check_plan(plan)
+    assert "writing.md" in caught.value.fix

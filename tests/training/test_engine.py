@@ -295,6 +295,19 @@ def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monke
         train(engine, 0)
 
 
+def test_a_plan_that_gives_no_questions_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make_engine()
+    with monkeypatch.context() as patched, pytest.raises(SwarmError, match=r"DigitsPlan\.hold_out gave NoneType for"):
+        patched.setattr(engine._plan, "hold_out", lambda *_: None)
+        train(engine, 0)
+    with monkeypatch.context() as patched, pytest.raises(SwarmError, match=r"DigitsPlan\.draw gave NoneType for"):
+        patched.setattr(engine._plan, "draw", lambda *_: None)
+        train(engine, 0)
+    monkeypatch.setattr(type(engine._plan), "stops", ["</python>"])
+    with pytest.raises(SwarmError, match=r"DigitsPlan\.stops is \['</python>'\]"):
+        make_engine("b")
+
+
 def test_kl_keeps_a_reference(make_engine: Maker) -> None:
     engine = make_engine(beta=0.1, held_out_questions=0)
     assert engine._trainer.ref_model is not None

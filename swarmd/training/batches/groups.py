@@ -332,7 +332,7 @@ def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, 
         return ()
     return tuple(
         [
-            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), most, recipe)
+            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), float(most), recipe)
             for peer, rewards in sorted(collected.whole.items())
         ]
     )

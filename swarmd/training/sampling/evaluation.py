@@ -10,6 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
+from swarmd.swarms.plan_checks import hold_out_questions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own, warn_of
@@ -42,8 +43,9 @@ def measure_held_out(
 
     Raises:
         Cancelled: it was cancelled meanwhile.
+        SwarmError: the plan gave something else than questions.
     """
-    questions = {task: plan.hold_out(task, training.held_out_questions) for task in plan.tasks}
+    questions = {task: hold_out_questions(plan, task, training.held_out_questions) for task in plan.tasks}
     result = evaluate(
         policy,
         sampler,
