@@ -99,7 +99,7 @@ def _is_text(value: object) -> bool:
 
 def score_completions(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[Score, ...]:
     """Scores of completions to one question. One whose reward, accuracy or form is NaN or beyond `REWARD_MAX` is 0, and
-    failed.
+    failed; a part that is so, which is measured alone, is left out.
 
     Raises:
         SwarmError: the plan gave something else, more or fewer; names the plan, the task and what it gave.
@@ -122,7 +122,8 @@ def _plain(score: object, gave: str) -> Score:
     try:
         reward, accuracy, form = map(float, (score.reward, score.accuracy, score.format))
         parts, values = (
-            {str(name): float(part) for name, part in table.items()} for table in (score.parts, score.values)
+            {str(name): number for name, part in table.items() if abs(number := float(part)) <= REWARD_MAX}
+            for table in (score.parts, score.values)
         )
     except (TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SwarmError(f"{gave} what is no number: {error}", FIX) from error

@@ -156,3 +156,11 @@ def test_what_a_plan_cannot_say_of_itself_is_told_before_anything_is_trained(
     with pytest.raises(SwarmError, match=rf"tests\.swarms\.test_plan_checks\.Odd\.{name} is ") as caught:
         check_plan(plan)
     assert "writing.md" in caught.value.fix
+
+
+@pytest.mark.parametrize("field", ["parts", "values"])
+def test_parts_that_are_no_number_or_beyond_measure_are_left_out(field: str) -> None:
+    """They are measured alone; the reward is trained on."""
+    odd = {"a": float("nan"), "b": float("inf"), "c": -1e9, "d": 0.5}
+    scores = scores_of([Score(1.0, **{field: odd})] * 2)  # type: ignore[arg-type]
+    assert scores == (Score(1.0, **{field: {"d": 0.5}}),) * 2  # type: ignore[arg-type]
