@@ -35,7 +35,7 @@ def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) ->
     try:
         groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
         return blobs.put(encode_scored(groups))
-    except Exception:  # a plan's own code is asked for the truth
+    except (Exception, SystemExit):  # a plan's own code is asked for the truth
         _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
         return ""
 

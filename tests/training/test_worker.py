@@ -23,6 +23,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.errors import ExitCode
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import TrainerService
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
@@ -219,6 +220,18 @@ def reason_to_retire(rounds: int, **settings: Any) -> str:
     assert outbox.events == [trained_in(round) for round in range(rounds)]
     (reason,) = outbox.retired
     return reason
+
+
+def test_a_plan_that_leaves_by_sys_exit_fails_its_stage_and_ends_no_process() -> None:
+    """With code 0, the daemon would take the process to have ended in order, and start another one to the same end."""
+
+    def leave(*_: object) -> None:
+        raise SystemExit(0)
+
+    engine: Any = SimpleNamespace(steps=0, train=leave)
+    service = TrainerService(engine, make_config(), Heard(), Idle(), None)  # type: ignore[arg-type]
+    failed = service._train_in_thread(order(0), Cancellation())
+    assert failed == CommandFailed(order(0).id, "SystemExit: 0")
 
 
 def test_weights_are_kept_before_the_daemon_hears_of_a_stage_and_offered_afterwards() -> None:

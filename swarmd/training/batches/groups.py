@@ -313,7 +313,7 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
     for peer, outcomes in sorted(judged.items()):
         try:
             worth = float(plan.judge(outcomes))
-        except Exception:
+        except (Exception, SystemExit):
             _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
             continue
         if math.isfinite(worth):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -157,17 +158,20 @@ def test_lengths_are_bounded(policy: Policy) -> None:
 
 
 class Frail(DigitsPlan):
-    """Somebody's plan that breaks its word: it raises over some texts, and gives no number for others."""
+    """Somebody's plan that breaks its word: it raises or leaves over some texts, and gives no number for others."""
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         if any("break" in text for text in completions):
             raise RecursionError("deep")
+        if any("leave" in text for text in completions):
+            sys.exit(0)
         return [Score(float("nan")) if "nan" in text else Score(float("1" in text)) for text in completions]
 
 
-def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Policy) -> None:
+@pytest.mark.parametrize("text", ["break", "leave"])
+def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Policy, text: str) -> None:
     first, second = drawn("p", 2)
-    bodies = publish("p", [answered(first, "break", "1"), answered(second, "0", "1")])
+    bodies = publish("p", [answered(first, text, "1"), answered(second, "0", "1")])
     groups, rejected = collect(policy, bodies, plan=Frail(SwarmConfig(id="test")))
     assert rejected == {"plan": 1}
     assert [group.question for group in groups] == [second]
@@ -260,9 +264,11 @@ def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
 
     class Choosy(DigitsPlan):
         def judge(self, outcomes: Any) -> float:
+            if outcomes[0].place.peer == "d":
+                sys.exit(0)
             return {"a": 1.0, "c": float("nan")}[outcomes[0].place.peer]
 
-    judged = {peer: [msgspec.structs.replace(outcome, place=StageId(peer, 4, 0))] for peer in "abc"}
+    judged = {peer: [msgspec.structs.replace(outcome, place=StageId(peer, 4, 0))] for peer in "abcd"}
     assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
     assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
 
