@@ -13,7 +13,7 @@ import typer
 
 from swarmd.cli.node.directory import IDENTITY, NodeDirectory, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.swarm.questions import copy_questions, questions_of, sealed
+from swarmd.cli.swarm.questions import check_usable, copy_questions, questions_of, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
@@ -190,7 +190,9 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     check_kind(swarm)
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
-    swarm = spell_out(msgspec.structs.replace(swarm, options=sealed(swarm.options, home)))
+    shared = sealed(swarm.options, home)
+    check_usable(swarm, base.training, home)
+    swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
     return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 
 

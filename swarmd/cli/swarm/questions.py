@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from swarmd.errors import ManifestError, SwarmError
+from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.errors import ManifestError, SandboxUnavailable, SwarmError
 from swarmd.swarms.data.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import load_rows
+from swarmd.swarms.registry import BUILT_IN, make_plan
 
 SUFFIX = ".jsonl"
 
@@ -52,6 +55,16 @@ def _refuse_other_files(named: object, home: Path) -> None:
             f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
             f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
         )
+
+
+def check_usable(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:
+    """Raise SwarmError where the kind can make nothing of the file that its options name: its trainers would say so
+    when the manifest is signed, handed out and, on a chain, paid for. Plug-ins, and whoever brings reward functions of
+    their own, are not asked: their code may need what is not here yet.
+    """
+    if questions_of(swarm.options) and swarm.kind in BUILT_IN and not swarm.options.get("reward_funcs"):
+        with suppress(SandboxUnavailable):  # is no fault of the file
+            make_plan(swarm, training, home)
 
 
 def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:

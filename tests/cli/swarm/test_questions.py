@@ -140,6 +140,32 @@ def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -
         make_plan(config.swarm, config.training, shell.root / "b")
 
 
+@pytest.mark.parametrize(
+    ("kind", "rows", "told"),
+    [
+        ("file", [{"question": "1 + 1?", "answer": "2"}], "'prompt' is missing"),
+        ("file", [{"prompt": "1 + 1?", "answer": 2}], "'answer' is no text"),
+        ("gsm8k", [{"question": "1 + 1?", "answer": "2"}], "has an answer"),
+        ("gsm8k", [{"question": "1 + 1?" * 1000, "answer": "#### 2"}], "no question to train on"),
+        ("math-hard", [{"prompt": "1 + 1?"}], "'solution' is missing"),
+        ("code", [{"question": "1 + 1?", "answer": "2"}], "'prompt' is missing"),
+    ],
+    ids=["file-column", "file-type", "gsm8k-mark", "gsm8k-long", "math-hard-column", "code-column"],
+)
+def test_questions_of_which_the_kind_can_make_nothing_make_no_swarm(
+    shell: Shell, kind: str, rows: list[dict[str, object]], told: str
+) -> None:
+    """Else the manifest is signed, handed out and perhaps paid for, and every trainer ends."""
+    (shell.root / "odd.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    text = f'role = "coordinator"\ndata = "."\n[swarm]\nid = "x"\nkind = "{kind}"\n'
+    options = '[swarm.options]\ndata = "odd.jsonl"\n' + 'sandbox = "none-i-accept-the-risk"\n' * (kind == "code")
+    (shell.root / "base.toml").write_text(text + options, encoding="utf-8")
+    said = shell.fails(
+        ExitCode.BAD_CONFIG, "swarm", "new", "Odd", "--dir", shell.root / "a", "--config", shell.root / "base.toml"
+    )
+    assert told in said and not (shell.root / "a").exists()
+
+
 def test_the_creator_keeps_a_sandbox_of_its_own_and_hands_none_out(shell: Shell) -> None:
     text = 'role = "coordinator"\n[swarm]\nid = "x"\nkind = "code"\n[swarm.options]\nsandbox = "bubblewrap"\n'
     (shell.root / "base.toml").write_text(text + 'prompt = "one-shot"\n', encoding="utf-8")
