@@ -7,7 +7,9 @@ verifies, no worker has ended but for what others caused, and all honest reports
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -40,7 +42,7 @@ class Spell:
 
     def __init__(self, swarm: ScriptedSwarm, watch: Watch, quiet: list[Span], attacked: list[Span]) -> None:
         closed = closed_rounds(swarm.places[0])
-        self.share = _rate(closed, attacked) / _rate(closed, quiet)
+        self.share = share_of_quiet(closed, quiet, attacked)
         honest = {peer_of(place) for place in swarm.places}
         under = [each for each in closed if any(begin <= each.at < end for begin, end in attacked)]
         self.rounds = len(under)
@@ -67,6 +69,13 @@ class Spell:
         return [finding for wrong, finding in checks if wrong]
 
 
+def share_of_quiet(closed: list[Closed], quiet: list[Span], attacked: list[Span]) -> float:
+    """The rate of rounds under attack, of the quiet one. Raises AssertionError where that is none."""
+    calm = _rate(closed, quiet)
+    assert calm > 0, "no round was closed in quiet times: --seconds is too little for stages of --training-s"
+    return _rate(closed, attacked) / calm
+
+
 def _rate(closed: list[Closed], spans: list[Span]) -> float:
     return rounds_in(closed, spans) / sum(end - begin for begin, end in spans)
 
@@ -87,7 +96,11 @@ def endure(
     after_s: float = AFTER_S,
     training_s: float = TRAINING_S,
 ) -> Spell:
-    """Run the swarm for so long, and `after_s` more without attackers. Raises AssertionError where a log is damaged."""
+    """Run the swarm for so long, and `after_s` more without attackers.
+
+    Raises:
+        AssertionError: a log is damaged, a node ended with another code than 0, or no round was closed in quiet times.
+    """
     swarm, quiet, attacked = ScriptedSwarm(directory), list[Span](), list[Span]()
     turn_s = seconds / TURNS
     try:
@@ -120,14 +133,30 @@ def _pass(watch: Watch, seconds: float, attackers: Assault | None = None) -> Spa
     return began, time.time()
 
 
+def positive(text: str) -> float:
+    """A finite number above 0. Raises ValueError."""
+    number = float(text)
+    if not 0 < number < math.inf:
+        raise ValueError(text)
+    return number
+
+
 def main() -> int:
     """Run as the command line says. Returns the exit code; the nodes stay where something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.strangers", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3600.0, help="of quiet and attack (default: %(default)s)")
-    parser.add_argument("--training-s", type=float, default=TRAINING_S, help="of a stage (default: %(default)s)")
+    parser.add_argument("--seconds", type=positive, default=3600.0, help="of quiet and attack (default: %(default)s)")
+    parser.add_argument("--training-s", type=positive, default=TRAINING_S, help="of a stage (default: %(default)s)")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
     directory = Path(tempfile.mkdtemp(prefix="strangers-", dir="/tmp"))
-    spell = endure(directory, given.seconds, lambda line: print(line, flush=True), training_s=given.training_s)
+    print(f"the nodes are in {directory}", flush=True)
+    try:
+        spell = endure(directory, given.seconds, lambda line: print(line, flush=True), training_s=given.training_s)
+    except AssertionError as error:
+        print(f"error: {error}, in {directory}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
     print(spell)
     if spell.findings:
         print("\n".join(f"error: {finding}" for finding in spell.findings), f"in {directory}", file=sys.stderr)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarmd.core.events import WorkerExited
-from tests.soak.strangers import Spell, endure
+from tests.soak import strangers
+from tests.soak.strangers import Spell, endure, share_of_quiet
 
 
 def spell(**changed: Any) -> Spell:
@@ -29,6 +31,40 @@ def test_nothing_is_found_where_all_held() -> None:
 )
 def test_what_did_not_hold_is_found(changed: dict[str, Any]) -> None:
     assert len(spell(**changed).findings) == 1
+
+
+def test_a_time_in_which_no_quiet_round_was_closed_is_told_and_divides_nothing() -> None:
+    with pytest.raises(AssertionError, match="--seconds is too little"):
+        share_of_quiet([], [(0.0, 10.0)], [(10.0, 40.0)])
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "told"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (AssertionError("exit codes {'node-1': 1}"), 1, "error: exit codes {'node-1': 1}"),
+    ],
+    ids=["ctrl-c", "finding"],
+)
+def test_whatever_ends_it_the_place_of_its_nodes_is_named(
+    raised: BaseException, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def end(directory: Path, *_: object, **__: object) -> None:
+        directory.rmdir()
+        raise raised
+
+    monkeypatch.setattr(strangers, "endure", end)
+    monkeypatch.setattr(sys, "argv", ["strangers", "--seconds", "60"])
+    assert strangers.main() == code
+    said = capsys.readouterr()
+    assert "the nodes are in /tmp/strangers-" in said.out and told in said.err and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf"])
+def test_a_time_that_is_none_starts_no_node(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["strangers", f"--seconds={seconds}"])
+    with pytest.raises(SystemExit):
+        strangers.main()
 
 
 @pytest.mark.soak
