@@ -128,7 +128,10 @@ class Environment:
         return sum(self._sizes.values()) / 1e6
 
     def is_sound(self) -> bool:
-        return self.python.exists() and any(self.place.glob("lib/python3*/site-packages/pip/__main__.py"))
+        """Whether its Python is there and finds pip: one that the system has replaced by the next looks elsewhere."""
+        name = self.python.resolve().name
+        library = name if re.fullmatch(r"python3\.\d+t?", name) else "python3*"
+        return self.python.exists() and any(self.place.glob(f"lib/{library}/site-packages/pip/__main__.py"))
 
 
 class Setup:

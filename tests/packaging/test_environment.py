@@ -170,6 +170,15 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
     assert checkout.versions()["tiny"] == "1.0" and not left.exists()
 
 
+def test_an_environment_of_a_python_that_was_replaced_by_the_next_is_made_anew(checkout: Checkout) -> None:
+    """The link leads to the system's Python, whatever version that is by now; only the old one finds what is there."""
+    checkout.prepare()
+    (library,) = (checkout.root / ".venv" / "lib").glob("python3*")
+    library.rename(library.with_name("python3.9"))
+    checkout.prepare()
+    assert (library / "site-packages" / "tiny.py").exists() and not library.with_name("python3.9").exists()
+
+
 def test_a_full_disk_is_told_before_anything_is_fetched(checkout: Checkout, environment: ModuleType) -> None:
     lock = checkout.root / "constraints.txt"
     lock.write_text(LOCK.replace(", 3 MB", ", 900000000 MB"))
