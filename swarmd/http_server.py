@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import re
 import signal
 from collections import Counter
@@ -193,6 +194,15 @@ def _peer_of(transport: asyncio.BaseTransport) -> str:
     return origin_of((transport.get_extra_info("peername") or ("",))[0])
 
 
+def _is_of_here(record: logging.LogRecord) -> bool:
+    """Whether a line of aiohttp's tells of something here: not of a malformed request, with which anybody who reaches
+    the address, without a token, could fill the log, a trace each.
+    """
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 @asynccontextmanager
 async def listening(app: web.Application, address: Address, stop_s: float) -> AsyncIterator[str]:
     """Serve until the block ends; gives the URL, with the port that was chosen.
@@ -203,8 +213,9 @@ async def listening(app: web.Application, address: Address, stop_s: float) -> As
     Raises:
         AddressInUse: the address cannot be listened on.
     """
-    from aiohttp import web  # here: other servers have no use for its memory
+    from aiohttp import log, web  # here: other servers have no use for its memory
 
+    log.server_logger.addFilter(_is_of_here)
     places = _Places(app)
     runner = web.AppRunner(
         app, access_log=None, keepalive_timeout=SILENT_S, auto_decompress=False, shutdown_timeout=stop_s

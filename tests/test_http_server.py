@@ -168,3 +168,26 @@ async def test_who_takes_nothing_of_its_last_answer_has_a_place_and_gives_way(
         assert await held.ask() == b"HTTP/1.1 200 OK\r\n"
         taken = await asyncio.gather(*(reader.read() for reader, _ in held.connections))
         assert sum(each.endswith(b"\r\n0\r\n\r\n") for each in taken) < PLACES, "the others were cut off"
+
+
+@pytest.mark.anyio
+async def test_what_is_no_request_fills_no_log_and_what_fails_here_does(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(request: web.Request) -> web.Response:
+        raise ZeroDivisionError("here")
+
+    app = web.Application()
+    app.router.add_get("/", fail)
+
+    async def ask(sent: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(sent)
+        answer = await reader.readline()
+        writer.close()
+        return answer
+
+    async with listening(app, Address("127.0.0.1", 0), 1.0) as url:
+        for odd in (b"X: \0\r\n", b"Content-Length: x\r\n", b"X: " + b"a" * 20_000 + b"\r\n"):
+            assert b" 400 " in await ask(GET + odd + b"\r\n")
+        assert caplog.records == []
+        assert b" 500 " in await ask(GET + b"\r\n")
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
