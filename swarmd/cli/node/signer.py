@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,8 +64,7 @@ def signer(
     chain = _with_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
     chain = _with_files(chain, keystore, passphrase_file)
     orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
-    if not orgs:
-        raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
+    _check_served(orgs, peer or ())
     access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
     order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
     _set_up_logs(order)
@@ -74,6 +74,17 @@ def signer(
         tell_fatal(error)
         return error.exit_code
     return 0
+
+
+def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
+    """Raise ConfigError where an organisation has no name, or no peer can be meant: a variable may not be set."""
+    from swarmd.chain.signer.http import PEER
+
+    if not orgs or not all(map(str.strip, orgs)):
+        raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
+    for peer in peers:
+        if not PEER.fullmatch(peer):
+            raise ConfigError(f"--peer {peer!r} is no peer id", "`swarmd identity show` prints that of a node")
 
 
 def _chain_of(config: Path | None) -> tuple[ChainConfig, DataPaths]:

@@ -81,6 +81,26 @@ def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.startswith("error: --contract: '0x11' is no address\nfix: Write it as 0x")
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (("--org", ""), "no organisation is named"),
+        (("--org", "o", "--org", " "), "no organisation is named"),
+        (("--org", "o", "--peer", ""), "--peer '' is no peer id"),
+        (("--org", "o", "--peer", "Qm1,Qm2"), "--peer 'Qm1,Qm2' is no peer id"),
+    ],
+    ids=["no org", "blank org", "no peer", "list of peers"],
+)
+def test_a_name_that_no_request_can_have_is_told(
+    named: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a variable of the shell that is not set. With `--listen none` no signer starts where it is not told."""
+    monkeypatch.setattr("swarmd.daemon.process.keep_memory_off_disk", lambda: None)
+    options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", f"0x{'12' * 20}", "--listen", "none")
+    assert run_command(["signer", *options, *named]) == ExitCode.BAD_CONFIG
+    assert told in capsys.readouterr().err
+
+
 def test_help_needs_no_heavy_library() -> None:
     code = "import sys; from swarmd.cli import run_command; run_command(['signer', '--help']); " + (
         "sys.exit(any(name in sys.modules for name in ('web3', 'eth_account', 'aiohttp', 'torch')))"
