@@ -23,6 +23,7 @@ from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.registry import BUILT_IN, make_plan
 
 SUFFIX = ".jsonl"
+WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
 
 
 def questions_of(options: Mapping[str, Any]) -> str:
@@ -49,11 +50,18 @@ def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
 
 
 def _refuse_other_files(named: object, home: Path) -> None:
-    """Raise SwarmError for a file that nobody would be handed, nor asked for by its digest."""
-    if isinstance(named, str) and named and (home / named).is_file():
+    """Raise SwarmError for what nobody would be handed, nor asked for by its digest, and what `join` would refuse."""
+    if not isinstance(named, str) or not named or named in WORDS:
+        return
+    if (home / named).is_file():
         raise SwarmError(
             f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
             f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
+        )
+    if (home / named).is_dir() or _leads_elsewhere(named):
+        raise SwarmError(
+            f"swarm.options.data: no manifest can name the directory or path {named!r}, which others do not have",
+            f"Write its rows into one file that ends in {SUFFIX}, a JSON object a line, and name that",
         )
 
 

@@ -116,6 +116,7 @@ def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path
 
 
 def test_other_options_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
     assert sealed({"data": "hub", "mode": "compat"}, tmp_path) == {"data": "hub", "mode": "compat"}
     assert find_questions({"data": "hub"}, tmp_path / "swarm.toml", tmp_path) is None
 
@@ -124,6 +125,14 @@ def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
         sealed({"data": "sums.txt"}, tmp_path)
+
+
+@pytest.mark.parametrize("named", ["copy", "../copy", "/srv/copy", "~/copy", "."])
+def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
+    """The first node would not find it in its own directory, and `join` refuses a path."""
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(SwarmdError, match=r"no manifest can name the directory or path .* ends in \.jsonl"):
+        sealed({"data": named}, tmp_path)
 
 
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
