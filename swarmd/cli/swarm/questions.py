@@ -53,12 +53,18 @@ def _refuse_other_files(named: object, home: Path) -> None:
     """Raise SwarmError for what nobody would be handed, nor asked for by its digest, and what `join` would refuse."""
     if not isinstance(named, str) or not named or named in WORDS:
         return
-    if (home / named).is_file():
+    try:
+        is_file, is_directory = (home / named).is_file(), (home / named).is_dir()
+    except OSError as error:  # of a name that no file can have, or a place that may not be looked at
+        raise SwarmError(
+            f"swarm.options.data leads nowhere: {error}", "Name a file beside the configuration"
+        ) from error
+    if is_file:
         raise SwarmError(
             f"swarm.options.data: the file {named!r} does not end in {SUFFIX}, so that no manifest can name it",
             f"Rename it, and the option, to {Path(named).stem}{SUFFIX}: a JSON object a line, as it is now",
         )
-    if (home / named).is_dir() or _leads_elsewhere(named):
+    if is_directory or _leads_elsewhere(named):
         raise SwarmError(
             f"swarm.options.data: no manifest can name the directory or path {named!r}, which others do not have",
             f"Write its rows into one file that ends in {SUFFIX}, a JSON object a line, and name that",

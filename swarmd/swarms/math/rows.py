@@ -48,12 +48,13 @@ def load_rows(
     """
     try:
         path = home / Path(data).expanduser()
-    except RuntimeError as error:  # ~somebody whom this machine does not know
+        is_copy = path.is_dir()
+    except (RuntimeError, OSError) as error:  # ~somebody whom this machine does not know; no name, or not to be seen
         raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
     sample = shape.sample and rewards == "compat"
     if data == "hub":
         found: Iterable[Mapping[str, Any]] = _load_dataset(shape.repo, shape, sample)
-    elif path.is_dir():
+    elif is_copy:
         found = _load_dataset(str(path), shape, sample)
     else:
         read = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)

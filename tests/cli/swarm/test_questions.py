@@ -135,6 +135,11 @@ def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
         sealed({"data": named}, tmp_path)
 
 
+def test_a_name_that_no_file_can_have_makes_no_swarm(tmp_path: Path) -> None:
+    with pytest.raises(SwarmdError, match=r"swarm\.options\.data.* File name too long"):
+        sealed({"data": "x" * 300}, tmp_path)
+
+
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:
     rows = [{"question": f"{number} + 1?", "answer": f"one more #### {number + 1}"} for number in range(40)]
     write_rows(shell.root / "math.jsonl", rows)

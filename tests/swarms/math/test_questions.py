@@ -188,6 +188,7 @@ def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:
         ({"brief": 1}, "swarm.options.brief", "brief"),
         ({"data": "missing.jsonl"}, "missing.jsonl", "data directory"),
         ({"data": "~nobody-of-this-name/x.jsonl"}, "swarm.options.data", "Write the path out"),
+        ({"data": "x" * 300}, "swarm.options.data", "Write the path out"),
     ],
 )
 def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], named: str, fix: str) -> None:
