@@ -31,6 +31,7 @@ class ExitCode:
     INTERRUPTED = 130  # Ctrl-C
 
 
+FOREIGN_ERRORS = (Exception, SystemExit)  # what code may end with that is not swarmd's: a plan's, a module's
 EXIT_FOR_ROOM = 99  # of a worker process that others made too large: a fresh one follows, and no failure is counted
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import SwarmdError, SwarmError
+from swarmd.errors import FOREIGN_ERRORS, SwarmdError, SwarmError
 from swarmd.swarms.options import decode_options
 from swarmd.swarms.own_limits import describe_cuts
 from swarmd.swarms.plan import Plan
@@ -162,7 +162,7 @@ def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Pa
         return make(swarm, training, home)
     except (SwarmdError, MemoryError):
         raise
-    except (Exception, SystemExit) as error:  # whatever somebody else's constructor does
+    except FOREIGN_ERRORS as error:  # whatever somebody else's constructor does
         raise SwarmError(f"the kind {kind.name!r} of {kind.origin} failed: {_told(error)}") from error
 
 
@@ -183,7 +183,7 @@ def _read_plug_in(point: EntryPoint, points: Iterable[EntryPoint]) -> Kind:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of what a verb prints
             plan = point.load()
-    except (Exception, SystemExit) as error:  # whatever somebody else's module does
+    except FOREIGN_ERRORS as error:  # whatever somebody else's module does
         return msgspec.structs.replace(kind, fault=_told(error))
     fault = _fault_of(plan)
     if fault:

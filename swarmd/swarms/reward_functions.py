@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import structlog
 
-from swarmd.errors import SwarmError
+from swarmd.errors import FOREIGN_ERRORS, SwarmError
 
 FUNCTIONS_MAX = 16
 REASON_CHARACTERS_MAX = 200  # of an error
@@ -53,7 +53,7 @@ def load_function(path: str, home: Path) -> RewardFunction:
         sys.path.append(place)
     try:
         found = getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as error:  # whatever somebody's module does
+    except FOREIGN_ERRORS as error:  # whatever somebody's module does
         raise SwarmError(
             f"{key} cannot be imported: {type(error).__name__}: {error}",
             f"Put {module.partition('.')[0]}.py into {place}, install it beside swarmd, or set PYTHONPATH",
@@ -137,7 +137,7 @@ def _call(name: str, function: RewardFunction, given: Mapping[str, Any], count: 
             raise ValueError(f"{'more' if len(values) > count else len(values)} rewards for {count} completions")
     except MemoryError:
         raise
-    except (Exception, SystemExit) as error:  # whatever somebody's function does
+    except FOREIGN_ERRORS as error:  # whatever somebody's function does
         reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
         _log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
         return [math.nan] * count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import structlog
 
 from swarmd.core.values import RolloutsRef
+from swarmd.errors import FOREIGN_ERRORS
 from swarmd.eventlog.blobs import Blobs
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
@@ -35,7 +36,7 @@ def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) ->
     try:
         groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
         return blobs.put(encode_scored(groups))
-    except (Exception, SystemExit):  # a plan's own code is asked for the truth
+    except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
         _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
         return ""
 

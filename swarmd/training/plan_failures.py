@@ -12,14 +12,13 @@ from pathlib import Path
 
 import structlog
 
-from swarmd.errors import PlanFailed, SwarmdError
+from swarmd.errors import FOREIGN_ERRORS, PlanFailed, SwarmdError
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import name_of, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 
 TOLD_MAX = 300  # characters of what was raised: peers' texts may stand in it
 FIX = "Mend the plan, or write to its author; docs/swarms/writing.md has what each method keeps to"
-RAISED = (Exception, SystemExit)  # what a plan's code may end with
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +45,7 @@ def naming_failures(plan: Plan) -> Iterator[None]:
     """Within it, what comes out of a method of the plan is a PlanFailed that names it."""
     try:
         yield
-    except RAISED as error:
+    except FOREIGN_ERRORS as error:
         failed = find_failure(plan, error)
         if failed is None:
             raise
@@ -66,7 +65,7 @@ def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tup
     """
     try:
         return score_completions(plan, question, texts), None
-    except RAISED as error:
+    except FOREIGN_ERRORS as error:
         if not is_plans_own(error):
             raise
         if len(texts) == 1:

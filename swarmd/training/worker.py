@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
-from swarmd.errors import ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
+from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
 from swarmd.paths import DataPaths
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
@@ -170,7 +170,7 @@ class TrainerService:
             raise
         except SwarmdError as error:
             return CommandFailed(command.id, str(error))
-        except (Exception, SystemExit) as error:  # the latter of somebody's plan, or of a library
+        except FOREIGN_ERRORS as error:  # the latter of somebody's plan, or of a library
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):

@@ -14,7 +14,7 @@ import structlog
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Backing, Judgement, RolloutsRef
-from swarmd.errors import RecordRejected, SwarmdError
+from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
 from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
@@ -22,7 +22,7 @@ from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollout
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.plan_failures import RAISED, find_failure, score_own, warn_of
+from swarmd.training.plan_failures import find_failure, score_own, warn_of
 from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
@@ -258,7 +258,7 @@ class PeerGroups:
             yield
         except (RecordRejected, MemoryError):
             raise
-        except RAISED as error:
+        except FOREIGN_ERRORS as error:
             told = find_failure(self._plan, error) or type(error).__name__
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 
@@ -313,7 +313,7 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
     for peer, outcomes in sorted(judged.items()):
         try:
             worth = float(plan.judge(outcomes))
-        except (Exception, SystemExit):
+        except FOREIGN_ERRORS:
             _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
             continue
         if math.isfinite(worth):

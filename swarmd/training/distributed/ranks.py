@@ -22,7 +22,7 @@ import msgspec
 
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
-from swarmd.errors import ConfigError, SwarmdError
+from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
 from swarmd.training.distributed.parallelism import find_spread, locate_file
 from swarmd.training.models.adapters import require
 from swarmd.worker.frames import encode_frame
@@ -162,7 +162,7 @@ def read_accelerate(path: Path) -> dict[str, str]:
         arguments = launch_command_parser().parse_args(["--config_file", str(path), "none.py"])
         arguments, _, _ = _validate_launch_command(arguments)
         environment = prepare_multi_gpu_env(arguments)
-    except (Exception, SystemExit) as error:
+    except FOREIGN_ERRORS as error:
         raise ConfigError(f"training.accelerate: {path} is no configuration of accelerate: {error}") from error
     before = os.environ
     return {name: value for name, value in environment.items() if before.get(name) != value}
