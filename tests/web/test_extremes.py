@@ -64,7 +64,8 @@ def test_a_log_with_the_greatest_numbers_is_folded_shown_and_taken_along(tmp_pat
     write_bundle(node / "events", tmp_path / "b.tar.gz", {}, [], 2**30)
     open_bundle(tmp_path / "b.tar.gz", tmp_path / "opened")
     assert load(tmp_path / "opened" / "events")[0] == state
-    compact(node / "events")
+    if rules == RULES:
+        compact(node / "events")
     assert load(node / "events")[0] == state
     status = read_status(DataPaths(node))
     panel_of(status)
