@@ -209,10 +209,17 @@ def _nodes(dev: Path) -> Iterator[Path]:
 
 
 def device_groups(dev: Path = Path("/dev")) -> tuple[str, ...]:
-    """Groups that a service must be in to open the accelerator's devices."""
+    """Groups that a service must be in to open the accelerator's devices; by number where they have no name here."""
     closed = [path.stat() for path in _nodes(dev)]
     numbers = {status.st_gid for status in closed if not status.st_mode & stat.S_IWOTH and status.st_gid}
-    return tuple(sorted(grp.getgrgid(number).gr_name for number in numbers))
+    return tuple(sorted(map(_name_of_group, numbers)))
+
+
+def _name_of_group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:  # as in a container, which has the host's devices and not its groups
+        return str(number)
 
 
 def runs_programs(config: Config | None) -> bool:

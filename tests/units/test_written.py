@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import grp
 import pwd
 import re
 import shutil
@@ -171,6 +173,19 @@ def test_devices_of_a_group_let_the_node_into_it(tmp_path: Path) -> None:
     assert needs_devices(None, tmp_path) and device_groups(tmp_path) == ("tty",)
     render_node.chmod(0o666)
     assert device_groups(tmp_path) == ()
+
+
+def test_a_group_that_has_no_name_here_is_named_by_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that was given the host's devices."""
+    device = tmp_path / "kfd"
+    device.touch(mode=0o660)
+    shutil.chown(device, group="tty")
+
+    def nobody(number: int) -> None:
+        raise KeyError(f"getgrgid(): gid not found: {number}")
+
+    monkeypatch.setattr(grp, "getgrgid", nobody)
+    assert device_groups(tmp_path) == (str(device.stat().st_gid),)
 
 
 def test_every_secret_of_a_configuration_can_be_a_credential() -> None:
