@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from swarmd.errors import UnitError
+from swarmd.eventlog.files import remove_left, sync_directory, sync_file
 
 MARK = "# swarmd service install, digest "
 _MARKED = re.compile(rf"{MARK}(?P<digest>[0-9a-f]{{64}})\n")
@@ -86,20 +88,37 @@ def put(planned: Planned) -> str:
     kept = ""
     if state == "changed":
         copy = planned.path.with_name(f"{planned.path.name}.{time.strftime('%Y%m%d-%H%M%S')}.kept")
-        _do(copy, lambda: planned.path.rename(copy))
+        _do(copy, lambda: _keep(planned.path, copy))
         kept = f"; yours is kept as {copy.name}"
     text = mark(planned.text) if planned.marked else planned.text
     _do(planned.path, lambda: _write(planned.path, text, planned.mode))
     return ("written" if state == "missing" else "replaced") + kept
 
 
+def _keep(path: Path, copy: Path) -> None:
+    """Give a file that is about to be replaced a second name: under its own it stays until another is whole."""
+    if copy.exists() and copy.samefile(path):
+        return  # kept by a try that failed
+    try:
+        os.link(path, copy)
+    except OSError:  # the file system has no links
+        shutil.copy2(path, copy)
+
+
 def _write(path: Path, text: str, mode: int) -> None:
+    """Put a file in place, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.touch()
-    temporary.chmod(mode)
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.touch()
+        temporary.chmod(mode)
+        temporary.write_text(text, encoding="utf-8")
+        sync_file(temporary)
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError:
+        remove_left(temporary)
+        raise
 
 
 def remove(path: Path, force: bool = False) -> str:

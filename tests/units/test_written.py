@@ -16,7 +16,7 @@ from swarmd.config import WorkersConfig, load_config, parse_config
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.doctor.node.service import places_of
 from swarmd.errors import ExitCode, UnitError
-from swarmd.units import ServicePaths, drift, find_place
+from swarmd.units import ServicePaths, drift, files, find_place
 from swarmd.units import plan as planning
 from swarmd.units.files import Planned, mark, put, refuse_changed, state_of, unmark
 from swarmd.units.plan import credential_names, device_groups, needs_devices, place_with, plan, plan_config
@@ -281,6 +281,23 @@ def test_a_file_is_ours_until_somebody_changes_it(tmp_path: Path) -> None:
     with pytest.raises(UnitError, match="--force"):
         refuse_changed([newer])
     assert unmark(mark("x")) == ("x", True) and unmark("x") == ("x", False)
+
+
+def test_a_changed_file_stays_until_what_replaces_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = Planned(tmp_path / "node.toml", "new\n", "an example", marked=False)
+    planned.path.write_text("an operator's\n")
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(UnitError, match="No space left"):
+        patch.setattr(files, "sync_file", fail)
+        put(planned)
+    assert planned.path.read_text() == "an operator's\n"
+    assert put(planned).startswith("replaced; yours is kept as node.toml.")
+    assert planned.path.read_text() == "new\n"
+    assert {path.read_text() for path in tmp_path.glob("*.kept")} == {"an operator's\n"}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_drift_names_each_difference(tmp_path: Path) -> None:
