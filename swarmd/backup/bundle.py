@@ -76,6 +76,12 @@ class BundleManifest(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+class _Version(msgspec.Struct, frozen=True):
+    """The one field that manifests of all formats have."""
+
+    format: int
+
+
 class Slice(msgspec.Struct, frozen=True):
     """The part of a log that goes into a bundle."""
 
@@ -224,12 +230,13 @@ def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
 def read_manifest(path: Path, file: Path) -> BundleManifest:
     """The manifest of an unpacked bundle. Raises BundleError."""
     try:
-        manifest = msgspec.json.decode(read_start(path, MANIFEST_BYTES_MAX), type=BundleManifest)
+        raw = read_start(path, MANIFEST_BYTES_MAX)
+        version = msgspec.json.decode(raw, type=_Version).format
+        if version > FORMAT:  # whose other fields may be others
+            raise BundleError(f"{file} has format {version}, this swarmd reads {FORMAT}", "Upgrade swarmd")
+        return msgspec.json.decode(raw, type=BundleManifest)
     except (OSError, *DECODE_ERRORS) as error:
         raise BundleError(f"{file} is no bundle: {MANIFEST} cannot be read: {error}") from error
-    if manifest.format > FORMAT:
-        raise BundleError(f"{file} has format {manifest.format}, this swarmd reads {FORMAT}", "Upgrade swarmd")
-    return manifest
 
 
 # --- making ---

@@ -140,7 +140,9 @@ def _lie(name: str, content: bytes):  # type: ignore[no-untyped-def]
 
 
 def _newer(name: str, content: bytes):  # type: ignore[no-untyped-def]
-    yield name, content.replace(b'"format": 1', b'"format": 2') if name == MANIFEST else content
+    """Of a later format, which has other fields too."""
+    later = content.replace(b'"format": 1', b'"format": 2').replace(b'"rules"', b'"ways"')
+    yield name, later if name == MANIFEST else content
 
 
 def _nested(name: str, content: bytes):  # type: ignore[no-untyped-def]
