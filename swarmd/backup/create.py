@@ -38,7 +38,7 @@ from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
 from swarmd.eventlog.files import remove_left, sync_directory
-from swarmd.eventlog.fold import fold_commit, newest_base, node_of
+from swarmd.eventlog.fold import base_upto, fold_commit, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.reader import read_commits
@@ -249,8 +249,8 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
 
 
 def _state_at(events: Path, next_seq: int) -> State:
-    """The fold of the log before an event."""
-    base = newest_base(events)
+    """The fold of the log before an event; a node that runs may have made a snapshot of a later one meanwhile."""
+    base = base_upto(events, next_seq)
     fold = StateFold(base.state)
     for commit in read_commits(events, base.seq):
         if commit.seq >= next_seq:

@@ -9,11 +9,13 @@ import resource
 import tarfile
 import time
 import tracemalloc
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from swarmd.backup import create
 from swarmd.backup.archive import MANIFEST, BackupManifest, is_member
 from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import IDENTITY, _check_keys, check_backup, restore_backup
@@ -28,6 +30,8 @@ from swarmd.eventlog.store import EventLog
 from swarmd.paths import DataPaths
 from tests.backup.crash import dying
 from tests.backup.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
+from tests.core.story import announced, gathered, trained
+from tests.eventlog.making import write_story
 
 SEALED = BackupPlan(PASSPHRASE)
 OPEN = BackupPlan(None)
@@ -119,6 +123,25 @@ def test_a_running_node_is_copied_up_to_a_commit(node: DataPaths, out: Path, tmp
     assert check_backup(out).next_seq == end
 
 
+def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
+    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = read_identity(node.root / "identity.key").peer_id
+    opened = create._open_log
+
+    def open_and_go_on(events: Path, stack: ExitStack) -> tuple[list[create.OpenPart], int]:
+        found = opened(events, stack)
+        with EventLog.open(events, peer, "run2") as log:
+            state = write_story(log, [trained(4), announced(5, deadline_at=1e6), gathered(5)], load(events)[0])
+            log.write_snapshot(state)
+        return found
+
+    monkeypatch.setattr(create, "_open_log", open_and_go_on)
+    assert make_backup(node, out, OPEN).marks.done == (3, 0)
+    restore_backup(out, tmp_path / "new", None)
+    assert [path.read_bytes() for path in DataPaths(tmp_path / "new").blobs.glob("??/*")] == [BODY]
+
+
 def test_a_byte_that_changed_is_found(node: DataPaths, tmp_path: Path) -> None:
     out = tmp_path / "node.tar"
     make_backup(node, out, SEALED)
@@ -206,6 +229,18 @@ def test_what_is_sealed_is_the_nodes_own_key_and_plain_names(node: DataPaths, ou
     for name in ("../identity.key", "", ".."):
         with pytest.raises(BackupError, match="a path for a name"):
             _check_keys({name: b""}, manifest)
+
+
+def test_a_sealed_part_that_is_not_there_is_named(node: DataPaths, out: Path, tmp_path: Path) -> None:
+    make_backup(node, out, OPEN)
+    with tarfile.open(out) as tar, tarfile.open(tmp_path / "lies.tar", "w") as lies:
+        for info in tar:
+            content = tar.extractfile(info).read()  # type: ignore[union-attr]
+            content = content.replace(b'"sealed": false', b'"sealed": true') if info.name == MANIFEST else content
+            info.size = len(content)
+            lies.addfile(info, io.BytesIO(content))
+    with pytest.raises(BackupError, match="the sealed part, which the manifest speaks of, is missing"):
+        restore_backup(tmp_path / "lies.tar", tmp_path / "new", PASSPHRASE)
 
 
 def test_a_full_disk_leaves_no_half_restored_node(
