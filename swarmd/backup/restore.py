@@ -185,8 +185,8 @@ def _open_sealed(making: DataPaths, manifest: BackupManifest, passphrase: str | 
     """Put keys and configuration in place, mode 0600."""
     sealed = making.root / SEALED
     if manifest.sealed and passphrase is not None:
-        if sealed.stat().st_size > SEALED_BYTES_MAX:
-            raise BackupError(f"the sealed part takes {sealed.stat().st_size} bytes", AGAIN)
+        if not sealed.is_file() or sealed.stat().st_size > SEALED_BYTES_MAX:
+            raise BackupError("the sealed part, which the manifest speaks of, is missing or too large", AGAIN)
         files = unseal(sealed.read_bytes(), passphrase)
         _check_keys(files, manifest)
         for name, content in files.items():
