@@ -10,9 +10,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
@@ -30,7 +32,10 @@ RUNS_MAX = 32  # directories of wandb runs kept
 TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then only figures of whole stages are added
 STAGE_PREFIX = "stage/"
 SIZE_CHECK_LOGS = 100  # between two looks at a file's size
+MAKE_S = 40.0  # longest wait for a tracker that begins: wandb's server, say, where it is to be told, may not answer
+CLOSE_S = 10.0  # and for one that writes out what it still holds
 
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 
@@ -194,13 +199,16 @@ class Trackio:
 
 
 class Trackers:
-    """All that are configured. One that fails is given up with one warning; training never sees it."""
+    """All that are configured. One that fails, or takes too long to begin, is given up with one warning.
+
+    Making them may take `MAKE_S` each.
+    """
 
     def __init__(self, makers: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
         self._trackers: list[Tracker] = []
         for name, make in (makers or {}).items():
             try:
-                self._trackers.append(make())
+                self._trackers.append(_within(MAKE_S, make))
             except Exception as error:
                 _warn(name, error)
 
@@ -216,7 +224,7 @@ class Trackers:
         self._tell(lambda tracker: tracker.rewind(step))
 
     def close(self) -> None:
-        self._tell(lambda tracker: tracker.close())
+        self._tell(lambda tracker: _within(CLOSE_S, tracker.close))
         self._trackers.clear()
 
     def _tell(self, tell: Callable[[Tracker], None]) -> None:
@@ -226,6 +234,25 @@ class Trackers:
             except Exception as error:
                 self._trackers.remove(tracker)
                 _warn(tracker.name, error)
+
+
+def _within(limit_s: float, call: Callable[[], T]) -> T:
+    """What a call returns, made in a thread of its own. Raises what it raises, and TimeoutError beyond the limit."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="tracker", daemon=True).start()
+    try:
+        return outcome.result(limit_s)
+    except TimeoutError as error:
+        if outcome.done():
+            raise
+        raise TimeoutError(f"not done within {limit_s:g} s") from error
 
 
 def _warn(name: str, error: Exception) -> None:

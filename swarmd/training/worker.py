@@ -312,7 +312,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     engine, early = await load_unless_stopped(partial(load_engine, start, config, ranks, crew), inbox)
     if engine is None:
         end_unloaded(crew)
-    engine.trackers = make_trackers(config, paths, start.peer, engine.steps)
+    # In a thread: a tracker that is slow to begin must not make this process look dead.
+    engine.trackers = await anyio.to_thread.run_sync(make_trackers, config, paths, start.peer, engine.steps)
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,24 @@ def test_a_tracker_that_fails_is_given_up_with_one_warning() -> None:
     trackers.close()
     assert fragile.steps == [1, 2] and sound.steps == [1, 2, 3, 4, 5, -4, 0]
     assert [(line["log_level"], line["tracker"]) for line in lines] == [("warning", "fragile")]
+
+
+def test_a_tracker_that_hangs_at_its_beginning_or_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("MAKE_S", "CLOSE_S"):
+        monkeypatch.setattr(module, limit, 0.05)
+    answered = threading.Event()  # by a server, say
+    slow = Fragile()
+    slow.close = lambda: answered.wait(60)  # type: ignore[method-assign,assignment,return-value]
+    try:
+        with capture_logs() as lines:
+            trackers = Trackers({"mute": lambda: answered.wait(60)})  # type: ignore[dict-item,return-value]
+            assert trackers.names == ()
+            trackers._trackers.append(slow)
+            trackers.close()
+    finally:
+        answered.set()
+    told = [(line["tracker"], line["reason"]) for line in lines]
+    assert told == [(name, "TimeoutError: not done within 0.05 s") for name in ("mute", "fragile")]
 
 
 def test_a_tracker_that_cannot_begin_is_left_out(tmp_path: Path) -> None:
