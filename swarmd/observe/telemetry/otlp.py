@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 PUSH_S = 30.0
+ANSWER_S = 60.0  # a receiver that has not taken a push by then counts as away: it may answer byte by byte, for ever
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 log = logging.getLogger("swarmd.otlp")
@@ -48,17 +49,25 @@ def make_exporter() -> MetricExporter:
 
 
 async def push_metrics(
-    exporter: MetricExporter, metrics: Metrics, latest: Callable[[], Status | None], every_s: float = PUSH_S
+    exporter: MetricExporter,
+    metrics: Metrics,
+    latest: Callable[[], Status | None],
+    every_s: float = PUSH_S,
+    answer_s: float = ANSWER_S,
 ) -> None:
     """Push until cancelled. A receiver that is away is told of once, with the exporter's reasons, and when it is back.
 
     Args:
         latest: gives the node's newest status, None while there is none, and does not wait.
         every_s: seconds between two pushes.
+        answer_s: a push that takes longer counts as not taken until it is; no other is made meanwhile.
     """
-    reached = True
+    reached, push = True, None
     while True:
-        sent = await asyncio.to_thread(push_once, exporter, metrics, latest())
+        push = push or asyncio.ensure_future(asyncio.to_thread(push_once, exporter, metrics, latest()))
+        await asyncio.wait([push], timeout=answer_s)
+        sent = push.done() and push.result()
+        push = None if push.done() else push
         if sent != reached:
             exporter_log.setLevel(logging.NOTSET if sent else logging.CRITICAL)
             log.log(logging.INFO if sent else logging.WARNING, "the OTLP receiver %s", "is back" if sent else "is away")

@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import ReportPublished
@@ -140,6 +141,32 @@ def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pyt
     said = [record.getMessage() for record in caplog.records if record.name == "swarmd.otlp"]
     assert said == ["the OTLP receiver is away", "the OTLP receiver is back"]
     assert len([record for record in caplog.records if record.name.startswith("opentelemetry.")]) == 1, "why, once"
+
+
+def test_a_receiver_that_never_comes_to_the_end_of_its_answer_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "swarmd.otlp")
+    answered, pushes = threading.Event(), list[object]()
+
+    class Slow:
+        def export(self, batch: object) -> MetricExportResult:
+            pushes.append(batch)
+            assert answered.wait(60)
+            return MetricExportResult.SUCCESS
+
+    async def live() -> None:
+        exporter: Any = Slow()
+        task = asyncio.create_task(push_metrics(exporter, filled(), lambda: None, 0.01, 0.01))
+        async with asyncio.timeout(60):
+            await until(lambda: pushes and "is away" in caplog.text)
+            assert len(pushes) == 1, "one push at a time"
+            answered.set()
+            await until(lambda: "is back" in caplog.text)
+        task.cancel()
+
+    try:
+        asyncio.run(live())
+    finally:
+        answered.set()
 
 
 async def until(condition: Any) -> None:
