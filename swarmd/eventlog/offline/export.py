@@ -18,6 +18,7 @@ from swarmd.eventlog.offline.text import event_body, event_json
 from swarmd.installed import extra_command
 
 ROWS_PER_GROUP = 65536
+AT_MIN, AT_MAX = -62_135_596_800.0, 253_402_300_800.0  # the years 1 to 9999, which is what readers take
 PARQUET_COMMITS = 4096  # commits turned into rows at a time
 
 
@@ -57,7 +58,8 @@ def export_parquet(commits: Iterable[Commit], path: Path) -> int:
 
     Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
     are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
-    as JSON). A submission's round and stage are those that its id names.
+    as JSON). A submission's round and stage are those that its id names. A number that its column cannot hold is null,
+    and so is a time that is none; the event as JSON has it.
 
     Raises:
         SwarmdError: pyarrow is not installed.
@@ -124,19 +126,28 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
     event = envelope.event
     round_, stage = place_of(event)
     return {
-        "seq": envelope.seq,
-        "at": round(envelope.at * 1_000_000),
+        "seq": _held(envelope.seq),
+        "at": _microseconds(envelope.at),
         "type": tag_of(event),
-        "round": round_,
-        "stage": stage,
+        "round": _held(round_),
+        "stage": _held(stage),
         "peer": getattr(event, "peer", None),
         "command": getattr(event, "command", None),
         "submission": getattr(event, "submission", None),
-        "block": block_of(event),
-        "rules": commit.rules,
+        "block": _held(block_of(event)),
+        "rules": _held(commit.rules, 32),
         "commands_digest": commit.commands_digest.hex(),
         "event": event_body(event).decode(),
     }
+
+
+def _microseconds(at: float) -> int | None:
+    return round(at * 1_000_000) if AT_MIN <= at < AT_MAX else None
+
+
+def _held(value: int | None, bits: int = 64) -> int | None:
+    """The number, None where a column of so many bits cannot hold it: older rules had greater ones."""
+    return value if value is not None and -(1 << bits - 1) <= value < 1 << bits - 1 else None
 
 
 def place_of(event: Event) -> tuple[int | None, int | None]:

@@ -151,3 +151,14 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SwarmdError, match=r"needs pyarrow.*pip install 'pyarrow>="):
         export_parquet(iter(()), tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, -1e300, 1e12])
+def test_what_a_column_cannot_hold_is_null_and_stands_in_the_event(at: float, tmp_path: Path) -> None:
+    """A log of the first rules may have such numbers, and one that somebody else has sent."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    beyond = ReportSeen("p", 2**64 - 1, 0, 1.0)
+    assert export_parquet([Commit(0, at, -(2**40), (beyond,), b"")], tmp_path / "log.parquet") == 1
+    (row,) = parquet.read_table(tmp_path / "log.parquet").to_pylist()
+    assert (row["seq"], row["at"], row["round"], row["stage"], row["rules"]) == (0, None, None, 0, None)
+    assert json.loads(row["event"])["round"] == 2**64 - 1
