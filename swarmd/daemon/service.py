@@ -184,6 +184,10 @@ async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
 def make_root(root: Path) -> None:
     """Make the data directory where it is missing. Raises PathUnusable."""
     try:
+        str(root.resolve()).encode()  # as the workers are told it
+    except UnicodeEncodeError as error:
+        raise PathUnusable(f"the path of the data directory {root} is no UTF-8", "Give it another name") from error
+    try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         fix = "Name one with --data, or with `data` in the configuration, that this user may write to"

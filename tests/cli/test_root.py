@@ -179,13 +179,18 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
     assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]
 
 
-def test_a_node_without_a_data_directory_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("file/data", "cannot be made: Not a directory"), ("data\udcff", "is no UTF-8")],
+    ids=["below a file", "not UTF-8"],
+)
+def test_a_node_without_a_data_directory_says_so(name: str, said: str, tmp_path: Path) -> None:
     """One JSON line and a code that does not have it started again and again."""
     (tmp_path / "file").touch()
     (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "s"\n')
-    ended = swarmd("run", "--config", str(tmp_path / "node.toml"), "--data", str(tmp_path / "file" / "data"))
+    ended = swarmd("run", "--config", str(tmp_path / "node.toml"), "--data", str(tmp_path / name))
     assert ended.returncode == ExitCode.CANNOT_CREATE
-    assert "cannot be made: Not a directory" in json.loads(ended.stderr)["message"]
+    assert said in json.loads(ended.stderr)["message"]
 
 
 def test_control_c_ends_with_130(verb: Callable[..., None]) -> None:
