@@ -36,6 +36,7 @@ MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what a dead worker left in its pipes
 STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
 STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
+REASON_CHARACTERS_MAX = 4096  # of why a process ended: it stays in the state, and a worker may say any amount
 PINGS_UNANSWERED = 2  # a worker that missed no more than these counts as answering
 
 # Signals that a process does not bring about itself: the kernel's for want of memory, or another's.
@@ -322,7 +323,7 @@ def exit_of(worker: Worker, process: Process, status: int | None, tail: str) -> 
     fault = process.fault
     return WorkerExited(
         worker=worker,
-        reason=_reason(process, status, tail),
+        reason=_reason(process, status, tail)[:REASON_CHARACTERS_MAX],
         code=status if status is not None and status >= 0 else None,
         signal=-status if status is not None and status < 0 else None,
         permanent=fault.permanent if fault else False,

@@ -22,7 +22,16 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.shell.supervision import DRAIN_S, Execute, Kill, Send, Supervision, Tell, Terminate
+from swarmd.shell.supervision import (
+    DRAIN_S,
+    REASON_CHARACTERS_MAX,
+    Execute,
+    Kill,
+    Send,
+    Supervision,
+    Tell,
+    Terminate,
+)
 from swarmd.worker.messages import Fault, Observed, Perform, Ping, Pong, Stop
 
 LIMITS = WorkersConfig(ping_s=5.0, silent_s=10.0, stop_s=10.0)
@@ -160,3 +169,12 @@ def test_an_end_that_a_worker_announced_is_planned_unless_it_was_killed() -> Non
         (told,) = supervision.ended("trainer", 0)
         assert isinstance(told, Tell) and isinstance(told.event, WorkerExited)
         assert told.event.planned is not killed
+
+
+def test_what_a_worker_says_of_its_end_is_kept_up_to_a_bound() -> None:
+    """It stays in the state, in each snapshot and in each answer about the node."""
+    supervision = running()
+    supervision.heard("trainer", Fault("ValueError: " + "x" * 4_000_000))
+    (told,) = supervision.ended("trainer", 1)
+    assert isinstance(told, Tell) and isinstance(told.event, WorkerExited)
+    assert told.event.reason == ("ValueError: " + "x" * 4_000_000)[:REASON_CHARACTERS_MAX]
