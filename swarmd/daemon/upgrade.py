@@ -176,16 +176,25 @@ def _is_older(data: DataPaths, layout: int, rules: int) -> bool:
 
 
 def last_rules(events: Path) -> int:
-    """Rules of a log's last commit, however new they are; 0 for none. Damage is left to those who read the log."""
+    """Rules of a log's last commit, however new they are; 0 for none. Raises LogDamaged where none can be told."""
     for path in reversed(list_segments(events)):
-        with open_regular(path) as file:
-            opening = read_header(file, path)
-            last = None
-            for _, payload in read_frames(file, opening.size_bytes, opening.seed):
-                last = payload
-        if last is not None:
-            return int(msgspec.msgpack.decode(last)[2])
+        try:
+            last = _last_frame(path)
+            if last is not None:
+                return int(msgspec.msgpack.decode(last)[2])
+        except OSError as error:
+            raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
     return 0
+
+
+def _last_frame(path: Path) -> bytes | None:
+    """The payload of a segment's last frame that is whole. Raises OSError, LogDamaged."""
+    last = None
+    with open_regular(path) as file:
+        opening = read_header(file, path)
+        for _, payload in read_frames(file, opening.size_bytes, opening.seed):
+            last = payload
+    return last
 
 
 def read_layout(data: DataPaths) -> int:

@@ -84,6 +84,15 @@ def test_the_log_of_older_rules_is_kept_and_takes_no_space(tmp_path: Path) -> No
         assert (data.before_upgrade / "events" / path.name).stat().st_ino == path.stat().st_ino
 
 
+def test_a_segment_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    data = settled(tmp_path / "node")
+    segment = max(data.events.glob("*.seg"))
+    segment.unlink()
+    segment.mkdir()
+    with pytest.raises(LogDamaged, match=f"{segment} cannot be read: it is a directory"):
+        take_over(data)
+
+
 def test_a_log_that_cannot_be_copied_is_named_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
