@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from swarmd.regular_files import read_regular
 
 WHOLE_BYTES_MAX = 1024 * 1024
 WHOLE = ".whole"  # in `.restoring` when all is in it: the names of what moves up, as JSON
+BESIDE = ".restoring"  # how a directory ends that is unpacked to before it has its name
 FOREIGN = "lost+found"  # an empty file system may have it
 WITHOUT_LOCKS = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # said of a directory
 
@@ -37,16 +39,32 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
             yield making
         return
     root.parent.mkdir(parents=True, exist_ok=True)
-    beside = root.with_name(f".{root.name}.{os.getpid()}.restoring")
+    _clear_beside(root)
+    beside = root.with_name(f".{root.name}.{os.getpid()}{BESIDE}")
     beside.mkdir(mode=0o700)
     try:
-        yield DataPaths(beside)
-        sync_tree(beside, files=False)
-        beside.rename(root)
-        sync_directory(root.parent)
+        with _alone(beside):
+            yield DataPaths(beside)
+            sync_tree(beside, files=False)
+            beside.rename(root)
+            sync_directory(root.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
+
+
+def _clear_beside(root: Path) -> None:
+    """Remove what restores that were killed have left, keys among it. Where nothing can be locked, nothing goes."""
+    for left in root.parent.glob(f".{glob.escape(root.name)}.*{BESIDE}"):
+        if not left.name[len(root.name) + 2 : -len(BESIDE)].isdecimal():
+            continue  # of another directory, whose name begins alike
+        with contextlib.suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+            finally:
+                os.close(descriptor)
 
 
 @contextlib.contextmanager

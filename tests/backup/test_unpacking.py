@@ -169,6 +169,22 @@ def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     restore_backup(archive, root, None)
 
 
+def test_what_a_killed_restore_left_beside_a_new_directory_goes_with_the_next(archive: Path, tmp_path: Path) -> None:
+    """In a container the next one often has the same process id."""
+    own, earlier, going_on, others = (tmp_path / f".new.{name}.restoring" for name in (os.getpid(), "1", "2", "copy.3"))
+    for place in (own, earlier, going_on, others):
+        place.mkdir()
+        (place / "identity.key").write_bytes(b"a key")
+    other = os.open(going_on, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        restore_backup(archive, tmp_path / "new", None)
+    finally:
+        os.close(other)
+    assert sorted(tmp_path.glob(".new*")) == sorted((going_on, others))
+    assert DataPaths(tmp_path / "new").events.is_dir()
+
+
 @pytest.mark.parametrize(
     "left", [b'["../victim"]', b'["/tmp/victim"]', b'["a/../../victim"]', b'[".."]', b'[""]', b"no list", b"[" * 50_000]
 )
