@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import time
@@ -28,6 +29,7 @@ from swarmd.backup.archive import (
 )
 from swarmd.backup.questions import find_questions
 from swarmd.backup.sealed import SEALED_BYTES_MAX, seal
+from swarmd.backup.unfinished import clear_unfinished, unfinished_path
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
@@ -37,7 +39,7 @@ from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
-from swarmd.eventlog.files import remove_left, sync_directory
+from swarmd.eventlog.files import TEMPORARY, remove_left, sync_directory
 from swarmd.eventlog.fold import base_upto, fold_commit, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
@@ -130,17 +132,20 @@ def _leaving(data: DataPaths) -> Iterator[None]:
 
 
 def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupManifest:
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    clear_unfinished(out, TEMPORARY)
+    unfinished = unfinished_path(out, TEMPORARY)
     try:
         descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
+            with contextlib.suppress(OSError):  # a file system without locks; then it is never cleared away
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             archive = ArchiveWriter(file, mode)
             manifest = _fill(data, archive, plan)
             archive.finish(manifest)
             file.flush()
             os.fsync(file.fileno())
-        with _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else contextlib.nullcontext():
-            _put_in_place(unfinished, out)
+            with _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else contextlib.nullcontext():
+                _put_in_place(unfinished, out)
         sync_directory(out.parent)
     except OSError as error:
         raise BackupUnwritable(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import glob
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmd.backup.unfinished import clear_unfinished, unfinished_path
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import BackupError, BackupUnwritable, ExitCode
 from swarmd.eventlog.files import sync_directory, sync_tree, write_durably
@@ -39,8 +39,8 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
             yield making
         return
     root.parent.mkdir(parents=True, exist_ok=True)
-    _clear_beside(root)
-    beside = root.with_name(f".{root.name}.{os.getpid()}{BESIDE}")
+    clear_unfinished(root, BESIDE)
+    beside = unfinished_path(root, BESIDE)
     beside.mkdir(mode=0o700)
     try:
         with _alone(beside):
@@ -51,20 +51,6 @@ def unpacking(root: Path) -> Iterator[DataPaths]:
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
-
-
-def _clear_beside(root: Path) -> None:
-    """Remove what restores that were killed have left, keys among it. Where nothing can be locked, nothing goes."""
-    for left in root.parent.glob(f".{glob.escape(root.name)}.*{BESIDE}"):
-        if not left.name[len(root.name) + 2 : -len(BESIDE)].isdecimal():
-            continue  # of another directory, whose name begins alike
-        with contextlib.suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left)
-            finally:
-                os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
 import resource
@@ -140,6 +141,20 @@ def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
     assert make_backup(node, out, OPEN).marks.done == (3, 0)
     restore_backup(out, tmp_path / "new", None)
     assert [path.read_bytes() for path in DataPaths(tmp_path / "new").blobs.glob("??/*")] == [BODY]
+
+
+def test_what_a_killed_backup_left_goes_with_the_next(node: DataPaths, out: Path) -> None:
+    """In a container the next one often has the same process id."""
+    own, earlier, going_on = (out.with_name(f".node.tar.gz.{pid}.tmp") for pid in (os.getpid(), 1, 2))
+    for path in (own, earlier, going_on):
+        path.write_bytes(b"half a backup")
+    other = os.open(going_on, os.O_RDONLY)
+    try:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        make_backup(node, out, OPEN)
+    finally:
+        os.close(other)
+    assert check_backup(out) and sorted(out.parent.glob(".*")) == [going_on]
 
 
 def test_a_byte_that_changed_is_found(node: DataPaths, tmp_path: Path) -> None:
