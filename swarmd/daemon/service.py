@@ -38,7 +38,7 @@ from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.p2p.sockets import clearing_short_place
-from swarmd.errors import ExitCode, PathUnusable, single_error
+from swarmd.errors import ExitCode, LogWriteFailed, PathUnusable, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.files import remove_left
 from swarmd.eventlog.fold import load
@@ -306,7 +306,12 @@ class Node:
             self._pruning = False
 
     async def _prune_blobs(self, bytes_max: int) -> None:
-        pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
+        """Remove old rollouts. One that stays costs room, and no node: when there is too little left, it pauses."""
+        try:
+            pruned = await to_thread.run_sync(self._blobs.prune, digests_in_use(self.engine.state), bytes_max)
+        except LogWriteFailed as error:
+            log.warning("not all old rollouts can be removed", error=error.message)
+            return
         if pruned.blobs:
             log.info("old rollouts removed", blobs=pruned.blobs, size_bytes=pruned.size_bytes)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.errors import BlobError, NotFoundError
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
+from swarmd.eventlog.files import TEMPORARY, make_directory, remove_left, write_durably, write_failure
 from swarmd.regular_files import read_regular
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
@@ -82,19 +82,29 @@ class Blobs:
         Args:
             keep: digests that stay, whatever the budget.
             bytes_max: sum of the sizes allowed.
+
+        Raises:
+            LogWriteFailed: naming the first that cannot be removed, when all others are.
         """
         found = sorted(self._found(), key=lambda blob: (blob[1].st_mtime_ns, blob[0].name))
         left_bytes = sum(status.st_size for _, status in found)
         removed = removed_bytes = 0
+        failure: LogWriteFailed | None = None
         for path, status in found:
             if left_bytes <= bytes_max:
                 break
             if path.name in keep:
                 continue
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                failure = failure or write_failure(error, path, "removal")
+                continue
             left_bytes -= status.st_size
             removed_bytes += status.st_size
             removed += 1
+        if failure is not None:
+            raise failure
         return Pruned(removed, removed_bytes, left_bytes)
 
     def _path(self, digest: str) -> Path:
@@ -119,9 +129,9 @@ class Blobs:
         for path in self.directory.glob("??/*"):
             try:
                 status = path.stat()
-            except FileNotFoundError:
+            except OSError:  # gone since, or not to be looked into
                 continue
             if _DIGEST.fullmatch(path.name):
                 yield path, status
             elif path.name.endswith(TEMPORARY) and status.st_mtime < stale_before:
-                path.unlink(missing_ok=True)
+                remove_left(path)

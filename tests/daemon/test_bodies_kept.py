@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+from structlog.testing import capture_logs
+
 from swarmd.core.commands import PublishReport, Train
 from swarmd.core.state import Result, State, Work
 from swarmd.core.values import RolloutsRef
-from swarmd.daemon.service import digests_in_use
+from swarmd.daemon.service import Node, digests_in_use
+from swarmd.eventlog.blobs import Blobs
 
 
 def ref(name: str, stage: int) -> RolloutsRef:
@@ -26,3 +34,12 @@ def test_what_a_stage_and_later_ones_are_made_of_is_kept() -> None:
     kept = digests_in_use(State(work=work, pending=pending))
     assert kept == {"peer/0", "own/0", "peer/2", "own/1", "other/0", "mine/0"}
     assert digests_in_use(State()) == frozenset()
+
+
+def test_rollouts_that_cannot_be_removed_end_no_node(tmp_path: Path) -> None:
+    (tmp_path / "aa" / ("a" * 64)).mkdir(parents=True)
+    node: Any = SimpleNamespace(_blobs=Blobs(tmp_path), engine=SimpleNamespace(state=State()))
+    with capture_logs() as lines:
+        anyio.run(Node._prune_blobs, node, 0)
+    assert [line["event"] for line in lines] == ["not all old rollouts can be removed"]
+    assert str(tmp_path) in lines[0]["error"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.errors import BlobError, NotFoundError
+from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
 from swarmd.eventlog import blobs as module
 from swarmd.eventlog.blobs import TEMPORARY_AGE_S, Blobs
 
@@ -84,6 +84,16 @@ def test_pruning_takes_the_oldest_first_and_spares_what_is_to_be_kept(tmp_path: 
     assert [blobs.has(digest) for digest in digests] == [True, False, False, False, True, True]
     assert blobs.prune(keep=digests, bytes_max=0).blobs == 0
     assert blobs.prune(keep=(), bytes_max=300).blobs == 0
+
+
+def test_a_blob_that_cannot_be_removed_is_named_when_the_others_are_gone(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path)
+    stays, goes = tmp_path / "aa" / ("a" * 64), blobs.put(b"old")
+    stays.mkdir(parents=True)
+    os.utime(stays, (0, 0))
+    with pytest.raises(LogWriteFailed, match=f"removal of {stays} failed"):
+        blobs.prune((), 0)
+    assert stays.exists() and not blobs.has(goes)
 
 
 def test_a_blob_put_again_is_young_again(tmp_path: Path) -> None:
