@@ -204,7 +204,9 @@ def read_layout(data: DataPaths) -> int:
     except FileNotFoundError:
         return 1
     except (OSError, *DECODE_ERRORS) as error:
-        raise LogDamaged(f"{data.layout} cannot be read: {error}", 'It holds {"layout": 1} in most cases') from error
+        raise LogDamaged(
+            f"{data.layout} cannot be read: {error}", f'Of this version it holds {{"layout": {LAYOUT}}}'
+        ) from error
 
 
 def _write_layout(data: DataPaths, layout: int) -> None:
@@ -222,8 +224,7 @@ def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rule
     write_durably(unfinished, b"")
     try:
         for step in steps:
-            step.apply(data.root)
-            _write_layout(data, step.before + 1)
+            _take_step(data, step)
     except BaseException:
         put_back(data)
         raise
@@ -235,6 +236,17 @@ def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rule
         layout=found,
         copy=str(data.before_upgrade),
     )
+
+
+def _take_step(data: DataPaths, step: Migration) -> None:
+    try:
+        step.apply(data.root)
+    except OSError as error:
+        raise PathUnusable(
+            f"the data directory {data.root} cannot be brought from layout {step.before} to {step.before + 1}: {error}",
+            "See what lies there; then start the node again. Everything is as it was",
+        ) from error
+    _write_layout(data, step.before + 1)
 
 
 def _undo_unfinished(data: DataPaths, layout: int) -> None:
@@ -257,7 +269,7 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
         touched: what will be changed, relative to the data directory. What is not there is noted, too: it goes again.
 
     Raises:
-        PathUnusable: something cannot be copied; an earlier copy is as it was.
+        PathUnusable: something cannot be copied, and an earlier copy is as it was; or that copy cannot be removed.
     """
     making = data.before_upgrade.with_name(data.before_upgrade.name + ".tmp")
     paths = tuple(dict.fromkeys((*touched, LOG)))
@@ -272,7 +284,11 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
     note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
     write_durably(making / NOTE, msgspec.json.encode(note))
     _discard(data.before_upgrade)
-    making.rename(data.before_upgrade)
+    try:
+        making.rename(data.before_upgrade)
+    except OSError as error:
+        fix = "Remove it, then start the node again"
+        raise PathUnusable(f"{data.before_upgrade} is in the way of another copy: {error.strerror}", fix) from error
     sync_directory(data.root)
 
 

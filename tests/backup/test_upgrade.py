@@ -205,6 +205,23 @@ def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     verify(data.events)
 
 
+def test_what_is_in_the_way_of_a_step_is_named(tmp_path: Path) -> None:
+    data = make_node(tmp_path / "node")
+    shutil.rmtree(data.network)
+    data.network.write_text("an operator's")
+    with pytest.raises(PathUnusable, match=f"from layout 1 to 2: .*{data.network}"):
+        take_over(data)
+    assert data.network.read_text() == "an operator's" and read_layout(data) == 1
+
+
+def test_what_is_in_the_way_of_a_copy_is_named(tmp_path: Path) -> None:
+    data = make_node(tmp_path / "node")
+    data.before_upgrade.write_text("an operator's")
+    with pytest.raises(PathUnusable, match=f"{data.before_upgrade} is in the way") as told:
+        take_over(data)
+    assert "Remove it" in told.value.fix and read_layout(data) == 1
+
+
 def test_a_step_that_was_cut_off_begins_again(tmp_path: Path) -> None:
     data = settled(tmp_path / "node")
     keep_copy(data, RULES, LAYOUT, STEP.touches)
