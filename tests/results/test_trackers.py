@@ -15,7 +15,7 @@ from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
 from swarmd.paths import DataPaths
 from swarmd.results import trackers as module
-from swarmd.results.trackers import TensorBoard, Trackers, event_files, make_trackers, prune_files, prune_runs
+from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files, prune_runs
 
 
 def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:
@@ -133,13 +133,20 @@ def test_a_tracker_that_hangs_at_its_beginning_or_end_is_given_up(monkeypatch: p
     for limit in ("MAKE_S", "CLOSE_S"):
         monkeypatch.setattr(module, limit, 0.05)
     answered = threading.Event()  # by a server, say
-    slow = Fragile()
-    slow.close = lambda: answered.wait(60)  # type: ignore[method-assign,assignment,return-value]
+
+    class Slow(Fragile):
+        def close(self) -> None:
+            answered.wait(60)
+
+    def never() -> Tracker:
+        answered.wait(60)
+        raise AssertionError("it was given up before")
+
     try:
         with capture_logs() as lines:
-            trackers = Trackers({"mute": lambda: answered.wait(60)})  # type: ignore[dict-item,return-value]
-            assert trackers.names == ()
-            trackers._trackers.append(slow)
+            assert Trackers({"mute": never}).names == ()
+            trackers = Trackers()
+            trackers._trackers.append(Slow())
             trackers.close()
     finally:
         answered.set()

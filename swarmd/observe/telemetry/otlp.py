@@ -62,7 +62,8 @@ async def push_metrics(
         every_s: seconds between two pushes.
         answer_s: a push that takes longer counts as not taken until it is; no other is made meanwhile.
     """
-    reached, push = True, None
+    reached = True
+    push: asyncio.Future[bool] | None = None
     while True:
         push = push or asyncio.ensure_future(asyncio.to_thread(push_once, exporter, metrics, latest()))
         await asyncio.wait([push], timeout=answer_s)
