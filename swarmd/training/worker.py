@@ -170,7 +170,7 @@ class TrainerService:
             raise
         except SwarmdError as error:
             return CommandFailed(command.id, str(error))
-        except FOREIGN_ERRORS as error:  # the latter of somebody's plan, or of a library
+        except FOREIGN_ERRORS as error:  # `SystemExit` of somebody's plan, or of a library
             if is_out_of_memory(error):
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
