@@ -88,9 +88,8 @@ def in_force(state: AnyState) -> tuple[Equivocation, ...]:
 
 def without_barred(state: AnyState, rollouts: tuple[RolloutsRef, ...]) -> tuple[RolloutsRef, ...]:
     """Rollouts to train on: those of peers whose rounds count."""
-    if not state.equivocations:
-        return rollouts
-    return tuple([ref for ref in rollouts if ref.peer not in barred_in(state, ref.round)])
+    known = state.equivocations
+    return tuple([ref for ref in rollouts if not any(is_barred_by(each, ref.peer, ref.round) for each in known)])
 
 
 def with_rollouts(turn: Turn, work: Work, rollouts: tuple[RolloutsRef, ...]) -> Work:
