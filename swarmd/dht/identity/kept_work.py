@@ -57,7 +57,9 @@ class SearchNews:
         self._look = look
         self._tried = 0
         self._told_at = time.monotonic()
-        log.info("this identity does its work, once: about %d million hashes, a second each million", self._expected)
+        log.info(
+            "this identity does its work, once: about %d million hashes, each million takes a second", self._expected
+        )
 
     def __call__(self) -> None:
         self._look()
