@@ -21,6 +21,7 @@ from swarmd.swarms.plan_checks import score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
 from swarmd.training.ports import BodyReader
@@ -252,13 +253,15 @@ class PeerGroups:
     @contextlib.contextmanager
     def _at_the_cost_of_the_group(self, ref: RolloutsRef) -> Iterator[None]:
         """What a plan raises over a peer's group costs that group only: else one peer's text could end the stage on
-        every node. Raises RecordRejected("plan").
+        every node. The end of memory, or of the accelerator, is nobody's group. Raises RecordRejected("plan").
         """
         try:
             yield
-        except (RecordRejected, MemoryError):
+        except RecordRejected:
             raise
         except FOREIGN_ERRORS as error:
+            if is_out_of_memory(error) or is_device_lost(error):
+                raise
             told = find_failure(self._plan, error) or type(error).__name__
             raise RecordRejected("plan", f"the plan failed at a group of {ref.peer}: {told}") from error
 

@@ -11,10 +11,12 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import structlog
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.ports import TokenDecoder
 
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
@@ -27,6 +29,8 @@ NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it 
     **dict.fromkeys(("watermarking_config", "dola_layers", "prompt_lookup_num_tokens", "stop_strings", "max_time")),
     "num_beams": 1,
 }
+
+_log = structlog.get_logger(__name__)
 
 
 class SamplingRequest(NamedTuple):
@@ -41,6 +45,23 @@ class SamplingRequest(NamedTuple):
     stops: tuple[str, ...]
     rooms: Sequence[int]  # of each prompt, the tokens that its completions may have; `tokens_max` is the largest
     logprobs: list[list[float]] | None = None  # to be filled where the sampler knows them, see `Sampling.sample`
+
+    @property
+    def rows(self) -> int:
+        """Completions."""
+        return len(self.prompts) * self.group
+
+    def halve(self) -> tuple[SamplingRequest, SamplingRequest]:
+        """Two requests for the same completions in the same order; there are two of them at least."""
+        half = len(self.prompts) // 2
+        if half:
+            return self._of(slice(half)), self._of(slice(half, None))
+        half = self.group // 2
+        return self._replace(group=half), self._replace(group=self.group - half)
+
+    def _of(self, some: slice) -> SamplingRequest:
+        rooms = self.rooms[some]
+        return self._replace(prompts=self.prompts[some], rooms=rooms, tokens_max=max(rooms))
 
 
 class Sampling(abc.ABC):
@@ -88,6 +109,8 @@ class Sampler(Sampling):
         pad_id: id used for padding.
         autocast: context manager factory for the forward passes.
         decode: text of token ids, needed where generation pauses at texts.
+        splits: where memory runs out, it draws in parts from then on. Not for ranks that each hold a part of the model:
+            they all wait for each other's passes.
     """
 
     def __init__(
@@ -97,8 +120,11 @@ class Sampler(Sampling):
         pad_id: int,
         autocast: Callable[[], Any],
         decode: TokenDecoder | None = None,
+        splits: bool = True,
     ) -> None:
         self._decode = decode
+        self._splits = splits
+        self._rows_max = 0  # completions at once; 0: no bound was met yet
         self._model = model
         self._stop_ids = torch.tensor(sorted(set(stop_ids)), device=model.device)
         self._pad_id = pad_id
@@ -118,11 +144,41 @@ class Sampler(Sampling):
         self._model.eval()
         try:
             with torch.no_grad(), self._autocast():
-                if self.shares_prefill:
-                    return self._draw_shared(wanted)
-                return draw_evenly(self._draw_plainly, wanted, self._stop_ids.tolist(), self._pauses)
+                return self._draw_in_parts(wanted)
         finally:
             self._model.train(training)
+
+    def _draw_in_parts(self, wanted: SamplingRequest) -> list[list[int]]:
+        """All at once as long as memory suffices; where it does not, each part is halved."""
+        drawn: list[list[int]] = []
+        left = [wanted]
+        while left:
+            part = left.pop()
+            if 0 < self._rows_max < part.rows:
+                left += reversed(part.halve())
+                continue
+            known: list[list[float]] | None = None if wanted.logprobs is None else []
+            begun = wanted.generator.get_state()
+            try:
+                drawn += self._draw_at_once(part._replace(logprobs=known))
+            except Exception as error:
+                if not self._splits or part.rows == 1 or not is_out_of_memory(error):
+                    raise
+                self._rows_max = max(half.rows for half in part.halve())
+                _log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
+            else:
+                if wanted.logprobs is not None and known is not None:
+                    wanted.logprobs.extend(known)
+                continue
+            release_memory()  # only now: until here the error held on to it
+            wanted.generator.set_state(begun)
+            left.append(part)
+        return drawn
+
+    def _draw_at_once(self, wanted: SamplingRequest) -> list[list[int]]:
+        if self.shares_prefill:
+            return self._draw_shared(wanted)
+        return draw_evenly(self._draw_plainly, wanted, self._stop_ids.tolist(), self._pauses)
 
     def _draw_shared(self, wanted: SamplingRequest) -> list[list[int]]:
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)

@@ -201,7 +201,8 @@ def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: 
     """
     stop_ids, decode = policy.stop_ids, policy.decode_completion
     if training.vllm.mode == "off":
-        return Sampler(policy.model, stop_ids, policy.tokenizer.pad_token_id, policy.autocast, decode)
+        alone = training.processes <= 1
+        return Sampler(policy.model, stop_ids, policy.tokenizer.pad_token_id, policy.autocast, decode, splits=alone)
     check_vllm(training, policy.device)
     generation = make_generation(policy, training, trainer.model, trainer.accelerator)
     vocabulary = policy.model.get_input_embeddings().num_embeddings

@@ -165,6 +165,8 @@ class Frail(DigitsPlan):
             raise RecursionError("deep")
         if any("leave" in text for text in completions):
             sys.exit(0)
+        if any("allocate" in text for text in completions):
+            raise RuntimeError("CUDA out of memory")
         return [Score(float("nan")) if "nan" in text else Score(float("1" in text)) for text in completions]
 
 
@@ -175,6 +177,12 @@ def test_a_plan_that_raises_over_a_peers_text_costs_that_group_only(policy: Poli
     groups, rejected = collect(policy, bodies, plan=Frail(SwarmConfig(id="test")))
     assert rejected == {"plan": 1}
     assert [group.question for group in groups] == [second]
+
+
+def test_memory_that_runs_out_is_no_fault_of_the_group(policy: Policy) -> None:
+    body = publish("p", [answered(drawn("p", 1)[0], "allocate", "1")])
+    with pytest.raises(RuntimeError, match="out of memory"):
+        collect(policy, body, plan=Frail(SwarmConfig(id="test")))
 
 
 class FrailShortening(DigitsPlan):

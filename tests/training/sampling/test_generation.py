@@ -61,6 +61,71 @@ def test_the_fallback_draws_the_same(policy: Policy) -> None:
     assert len(drawn) == 6 and all(1 <= len(tokens) <= 12 for tokens in drawn)
 
 
+def limit_rows(policy: Policy, rows_max: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have passes of more completions run out of memory, as a device does. Returns the sizes of all that were tried."""
+    tried: list[int] = []
+    forward = policy.model.forward
+
+    def limited(**asked: Any) -> Any:
+        tried.append(len(asked["input_ids"]))
+        if tried[-1] > rows_max:
+            raise torch.OutOfMemoryError("out of memory")
+        return forward(**asked)
+
+    monkeypatch.setattr(policy.model, "forward", limited)
+    return tried
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("rows_max", [1, 2, 3, 5])
+def test_where_memory_runs_out_completions_are_drawn_in_parts(
+    policy: Policy, rows_max: int, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    sampler._shared = shared
+    rooms = [12, 5, 9]
+    likeliest = [walk(policy, prompt, room) for prompt, room in zip(PROMPTS, rooms, strict=True)]
+    tried = limit_rows(policy, rows_max, monkeypatch)
+    if shared or policy.name == "embedded":
+        assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms) == likeliest
+    known: list[list[float]] = []
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms, known)
+    assert len(drawn) == 6 and all(len(drawn[row]) <= rooms[row // 2] for row in range(6))
+    assert list(map(len, known)) == (list(map(len, drawn)) if shared else [])
+    tried.clear()
+    sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
+    assert max(tried) <= rows_max  # what was found stays
+
+
+def test_parts_draw_what_the_whole_would_of_a_generator_that_is_put_back(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, other = sampler_of(policy), sampler_of(policy)
+    limit_rows(policy, 2, monkeypatch)
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    other._rows_max = 2
+    assert drawn == other.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+
+
+def test_memory_for_not_even_one_completion_ends_it(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = sampler_of(policy)
+    assert sampler.shares_prefill
+    limit_rows(policy, 0, monkeypatch)
+    with pytest.raises(torch.OutOfMemoryError):
+        sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+
+
+def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    pad_id = policy.tokenizer.pad_token_id
+    sampler = Sampler(policy.model, policy.stop_ids, pad_id, policy.autocast, splits=False)
+    assert sampler.shares_prefill
+    tried = limit_rows(policy, 3, monkeypatch)
+    with pytest.raises(torch.OutOfMemoryError):
+        sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation())
+    assert tried == [3, 6]
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its positions may go no further than its prompt and its room, either."""
