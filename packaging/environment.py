@@ -53,6 +53,14 @@ class Lock(NamedTuple):
     megabytes: dict[str, int]
 
 
+def asked_installer() -> str:
+    """`uv`, or what INSTALLER says. Raises Failed where that is neither uv nor pip."""
+    asked = os.environ.get("INSTALLER") or "uv"
+    if asked not in ("uv", "pip"):
+        raise Failed(f"INSTALLER is {asked!r}: uv and pip are what installs; leave it out for uv")
+    return asked
+
+
 def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
@@ -198,6 +206,7 @@ class Setup:
 
     def _prepare(self) -> None:
         torch = choose_torch(self.torch_asked, sys.platform, find_accelerator())
+        self.uses_uv = asked_installer() == "uv"
         self.environment.forget_halves()
         if not self.environment.is_sound():
             self.environment.clear()
@@ -254,9 +263,8 @@ class Setup:
     # --- installers ---
 
     def _take_uv(self, missing: dict[str, str]) -> None:
-        """uv, by pip; without it pip does everything."""
+        """uv, by pip, where it is asked for; without it pip does everything."""
         version = missing.pop("uv", "")
-        self.uses_uv = os.environ.get("INSTALLER") != "pip"
         if self.uses_uv and version:
             self._call([*self._pip(), "install", "--no-deps", f"uv=={version}"], "fetching uv")
         self.uses_uv = self.uses_uv and os.access(self.environment.uv, os.X_OK)

@@ -27,17 +27,19 @@ DEFAULTS = Config(SwarmConfig(id="example"))
 def check(
     file: Annotated[Path, typer.Argument(help="The TOML file.")],
     elsewhere: Annotated[
-        bool, typer.Option("--elsewhere", help="It is for another machine: do not ask for its model.")
+        bool,
+        typer.Option("--elsewhere", help="It is for another machine: ask for no model or questions."),
     ] = False,
 ) -> None:
     """Check a file strictly: unknown keys, wrong types and values out of range are errors that name the key.
 
-    The model has to be on this machine or on the Hub, which is asked where it is not here. With --elsewhere only its
-    name is looked at.
+    The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
+    its kind must be able to train. With --elsewhere neither is looked for.
     """
     from swarmd.dht.addresses import check_addresses
     from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
     from swarmd.results.hub import check_repo
+    from swarmd.swarms.questions_file import check_questions
     from swarmd.swarms.registry import check_kind
     from swarmd.training.models.source import AUTO, locate_configured, require_model
 
@@ -52,6 +54,7 @@ def check(
         check_repo(config.results.hub.repo)
     if not elsewhere:
         require_model(config.training)
+        check_questions(config.swarm, config.training, file.parent / config.data)
     elif config.training.model != AUTO:
         locate_configured(config.training)
     typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")

@@ -227,6 +227,28 @@ def test_a_model_that_the_hub_has_is_there(tmp_path: Path, monkeypatch: pytest.M
     assert run_command(["config", "check", str(file)]) == ExitCode.OK
 
 
+def test_questions_that_the_kind_cannot_use_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'role = "coordinator"\ndata = "."\n[swarm]\nid = "s"\nkind = "file"\n[swarm.options]\ndata = "q.jsonl"\n'
+    )
+    assert run_command(["config", "check", str(file)]) != ExitCode.OK
+    assert "q.jsonl" in capsys.readouterr().err
+    (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n')
+    assert run_command(["config", "check", str(file)]) != ExitCode.OK
+    assert "'prompt' is missing" in capsys.readouterr().err
+    assert run_command(["config", "check", "--elsewhere", str(file)]) == ExitCode.OK
+    (tmp_path / "q.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
+    assert run_command(["config", "check", str(file)]) == ExitCode.OK
+
+
+def test_questions_that_are_still_to_be_loaded_are_not_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    options = 'data = "q.jsonl"\ndataset = "org/none"\n'
+    file.write_text(f'role = "coordinator"\n[swarm]\nid = "s"\nkind = "file"\n[swarm.options]\n{options}')
+    assert run_command(["config", "check", str(file)]) == ExitCode.OK
+
+
 def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["config", "check", str(tmp_path / "none.toml")]) == ExitCode.NO_INPUT
     assert "there is no configuration file" in capsys.readouterr().err

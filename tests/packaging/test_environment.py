@@ -187,6 +187,15 @@ def test_a_full_disk_is_told_before_anything_is_fetched(checkout: Checkout, envi
     assert checkout.versions() == {}
 
 
+def test_an_installer_that_there_is_not_is_named_before_anything_is_made(
+    checkout: Checkout, environment: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INSTALLER", "poetry")
+    with pytest.raises(environment.Failed, match="INSTALLER is 'poetry'"):
+        checkout.prepare()
+    assert checkout.versions() == {}
+
+
 def test_a_package_that_cannot_be_had_ends_with_its_fix(checkout: Checkout, environment: ModuleType) -> None:
     next(checkout.wheels.glob("tiny-1.0*")).unlink()
     with pytest.raises(environment.Failed) as caught:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 import msgspec
 import tomlkit
 
-from swarmd.cli.swarm.questions import bring_questions, questions_of
+from swarmd.cli.swarm.questions import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths, configs_directory
+from swarmd.swarms.questions_file import questions_of
 from swarmd.swarms.registry import check_kind, find_kind
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import require_model

@@ -13,7 +13,7 @@ import typer
 
 from swarmd.cli.node.directory import IDENTITY, NodeDirectory, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
-from swarmd.cli.swarm.questions import check_usable, copy_questions, questions_of, sealed
+from swarmd.cli.swarm.questions import copy_questions, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
@@ -36,6 +36,7 @@ from swarmd.manifest import (
 )
 from swarmd.manifest.form import FORMAT, OWN_OPTIONS, UINT32_MAX
 from swarmd.paths import quoted
+from swarmd.swarms.questions_file import check_questions, questions_of
 from swarmd.swarms.registry import check_kind, find_kind, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
@@ -191,7 +192,7 @@ def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
     home = path.parent / base.data if path else Path()
     name = questions_of(swarm.options)
     shared = sealed(swarm.options, home)
-    check_usable(swarm, base.training, home)
+    check_questions(swarm, base.training, home)
     swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
     return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
 

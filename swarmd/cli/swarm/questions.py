@@ -1,7 +1,6 @@
 """Files of questions that a swarm's options name: how they get to a node, and that they are the right ones.
 
-Of every kind, an option `data` that ends in .jsonl is such a file, relative to the node's data directory, and the
-option `digest` is that of its rows. A manifest carries the two, never the questions: the file is handed out beside it.
+A manifest carries the file's name and the digest of its rows, never the questions: the file is handed out beside it.
 Where the file is made of a data set on the Hub, a manifest names that as well, and whoever joins may load it there.
 """
 
@@ -9,27 +8,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.errors import ManifestError, SandboxUnavailable, SwarmError
+from swarmd.errors import ManifestError, SwarmError
 from swarmd.swarms.data.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
 from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import load_rows
-from swarmd.swarms.registry import BUILT_IN, make_plan
+from swarmd.swarms.questions_file import SUFFIX, questions_of
 
-SUFFIX = ".jsonl"
 WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
-
-
-def questions_of(options: Mapping[str, Any]) -> str:
-    """The file of questions that the options name; empty where they name none."""
-    name = options.get("data")
-    return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
 
 
 def sealed(options: Mapping[str, Any], home: Path) -> dict[str, Any]:
@@ -69,16 +59,6 @@ def _refuse_other_files(named: object, home: Path) -> None:
             f"swarm.options.data: no manifest can name the directory or path {named!r}, which others do not have",
             f"Write its rows into one file that ends in {SUFFIX}, a JSON object a line, and name that",
         )
-
-
-def check_usable(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:
-    """Raise SwarmError where the kind can make nothing of the file that its options name: its trainers would say so
-    when the manifest is signed, handed out and, on a chain, paid for. Plug-ins, and whoever brings reward functions of
-    their own, are not asked: their code may need what is not here yet.
-    """
-    if questions_of(swarm.options) and swarm.kind in BUILT_IN and not swarm.options.get("reward_funcs"):
-        with suppress(SandboxUnavailable):  # is no fault of the file
-            make_plan(swarm, training, home)
 
 
 def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from swarmd.paths import quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.settings import settings_of
+from swarmd.swarms.questions_file import check_questions
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 
@@ -179,7 +180,7 @@ async def check_config(subject: Subject) -> list[Finding]:
 
 
 def _examine_config(subject: Subject) -> Iterator[Finding]:
-    config, path = subject.whole[0], subject.path
+    (config, data), path = subject.whole, subject.path
     assert path is not None
     try:
         check_addresses(config)
@@ -189,6 +190,7 @@ def _examine_config(subject: Subject) -> Iterator[Finding]:
             check_repo(config.results.hub.repo)
         if config.training.model != AUTO:
             locate_configured(config.training)
+        check_questions(config.swarm, config.training, data.root)
     except SwarmdError as error:
         yield CONFIG_WRONG.found(error.message, error.fix)
         return

@@ -54,6 +54,7 @@ def test_a_valid_configuration(made: Made) -> None:
         ('[training]\nmodel = "embeded"', "embeded", "embedded"),
         ('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
         ("stages = 3", "swarm.stages is 3", "stages = 1"),
+        ('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
     ],
 )
 def test_a_wrong_configuration(made: Made, text: str, evidence: str, fix: str) -> None:
