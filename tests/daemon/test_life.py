@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
@@ -36,6 +37,20 @@ def test_a_node_runs_its_rounds_and_stops_in_order(tmp_path: Path) -> None:
         assert node.events()[-1] == NodeStopped("signal SIGTERM")
         assert "heavy modules: []" in node.output.read_text()
         verify(node.paths.events)
+
+
+def test_a_log_that_nobody_reads_stops_no_round(tmp_path: Path) -> None:
+    """A pager that stands, or a terminal after Ctrl-S. What is lost of the log is told when it is read again."""
+    with fake_node(tmp_path, rounds=20) as node:
+        os.mkfifo(node.output)
+        reading = os.open(node.output, os.O_RDWR)
+        fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 4096)
+        node.start()
+        node.until_finished()
+        fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 1 << 20)
+        assert node.stop() == 0
+        assert b'"lines_lost":' in os.read(reading, 1 << 20)
+        os.close(reading)
 
 
 def test_a_short_place_for_sockets_goes_with_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

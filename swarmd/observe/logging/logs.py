@@ -18,6 +18,7 @@ from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.dedupe import LEVELS
 from swarmd.observe.logging.library_logger import get_logger
+from swarmd.observe.logging.line_writer import LineWriter
 from swarmd.observe.logging.redaction import redacting
 from swarmd.observe.logging.terminal import TerminalLines
 from swarmd.observe.narrative.lines import line_of
@@ -45,6 +46,7 @@ def configure(
     stream = stream or sys.stderr
     on_terminal = format == "auto" and stream.isatty()
     is_watched = on_terminal and level != "debug"
+    lines = LineWriter(stream)
     form = _text_form if format == "text" or on_terminal else _json_form
     structlog.configure(
         processors=[
@@ -57,7 +59,7 @@ def configure(
             *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=lambda *names: _NamedLogger(stream, names[0] if names else ""),
+        logger_factory=lambda *names: _NamedLogger(lines, names[0] if names else ""),
         cache_logger_on_first_use=False,
     )
     _take_over_stdlib()
@@ -80,20 +82,20 @@ def tell_fatal(error: SwarmdError) -> None:
     )
 
 
-class _NamedLogger(structlog.PrintLogger):
+class _NamedLogger:
     lost: ClassVar[int] = 0  # lines, since the last that could be written
 
-    def __init__(self, stream: TextIO, name: str) -> None:
-        super().__init__(stream)
+    def __init__(self, lines: LineWriter, name: str) -> None:
+        self._lines = lines
         self.name = name
 
     def msg(self, message: str) -> None:
-        """Write a line. Where that fails, for nobody reads any more or the disk is full, the node works on without.
+        """Write a line. Where that fails, for nobody reads on or the disk is full, the node works on without.
 
         How many lines were lost is told once one can be written again.
         """
         try:
-            super().msg(message)
+            self._lines.write(message)
         except OSError:
             _NamedLogger.lost += 1
             return

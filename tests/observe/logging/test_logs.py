@@ -6,7 +6,10 @@ import io
 import json
 import logging
 import os
+import threading
+import time
 from collections.abc import Iterator
+from typing import TextIO
 
 import pytest
 import structlog
@@ -48,6 +51,53 @@ def test_lines_that_nobody_takes_are_counted_and_told_later(error: OSError) -> N
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert [line["message"] for line in lines] == ["well again", "lines of the log could not be written", "as ever"]
     assert lines[1]["lines_lost"] == 2
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, TextIO]]:
+    """Its end to read from, and the stream to write to."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w", encoding="utf-8") as stream:
+        yield reading, stream
+    os.close(reading)
+
+
+@pytest.mark.parametrize("long", [40, 5000])
+def test_a_reader_that_stands_still_stops_nobody(pipe: tuple[int, TextIO], long: int) -> None:
+    """As a pager does, or a terminal after Ctrl-S. What was cut off in the middle of a line ends there."""
+    reading, stream = pipe
+    configure("info", "json", stream)
+    log = structlog.get_logger("swarmd.test")
+    for number in range(4000):
+        log.info("x" * long, number=number)
+    read = os.read(reading, 1 << 20)
+    log.info("well again")
+    read += os.read(reading, 1 << 20)
+    *earlier, again, told = read.decode().splitlines()
+    assert json.loads(again)["message"] == "well again"
+    whole = [line for line in earlier if line.endswith("}")]
+    assert 0 < len(whole) < 4000 and json.loads(told)["lines_lost"] == 4000 - len(whole)
+    assert [json.loads(line)["number"] for line in whole] == list(range(len(whole)))
+
+
+def test_a_reader_that_is_only_slow_gets_every_line(pipe: tuple[int, TextIO]) -> None:
+    reading, stream = pipe
+    configure("info", "json", stream)
+    log = structlog.get_logger("swarmd.test")
+    read: list[bytes] = []
+
+    def follow() -> None:
+        while b"the last" not in b"".join(read[-2:]):
+            time.sleep(0.005)
+            read.append(os.read(reading, 16384))
+
+    reader = threading.Thread(target=follow)
+    reader.start()
+    for number in range(1000):
+        log.info("x" * 100, number=number)
+    log.info("the last")
+    reader.join()
+    assert b"".join(read).count(b"\n") == 1001
 
 
 @pytest.mark.parametrize("format", ["json", "text"])
