@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 import structlog
@@ -33,6 +34,7 @@ TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then only figure
 STAGE_PREFIX = "stage/"
 SIZE_CHECK_LOGS = 100  # between two looks at a file's size
 MAKE_S = 40.0  # longest wait for a tracker that begins: wandb's server, say, where it is to be told, may not answer
+TELL_S = 10.0  # and for one that takes figures: local disks alone are waited for, unless the environment says otherwise
 CLOSE_S = 10.0  # and for one that writes out what it still holds
 
 T = TypeVar("T")
@@ -198,17 +200,72 @@ class Trackio:
         self._run.finish()
 
 
+class TrackerThread:
+    """A tracker and the thread in which everything of it happens: whoever waits for it waits so long, and no longer.
+
+    Raises what `make` raises, and TimeoutError where it takes more than `MAKE_S`.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Tracker]) -> None:
+        self.name = name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name=f"tracker {name}", daemon=True).start()
+        try:
+            self._tracker = self._wait_for(make, MAKE_S)
+        except BaseException:
+            self.leave()
+            raise
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        self._wait_for(lambda: self._tracker.log(step, figures), TELL_S)
+
+    def rewind(self, step: int) -> None:
+        self._wait_for(lambda: self._tracker.rewind(step), TELL_S)
+
+    def close(self) -> None:
+        try:
+            self._wait_for(lambda: self._tracker.close(), CLOSE_S)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Ask for nothing more: the thread ends, once what it is at does."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while call := self._calls.get():
+            call()
+
+    def _wait_for(self, call: Callable[[], T], limit_s: float) -> T:
+        """What a call returns or raises. Raises TimeoutError beyond the limit."""
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(call())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        self._calls.put(run)
+        try:
+            return outcome.result(limit_s)
+        except TimeoutError as error:
+            if outcome.done():
+                raise
+            raise TimeoutError(f"not done within {limit_s:g} s") from error
+
+
 class Trackers:
-    """All that are configured. One that fails, or takes too long to begin, is given up with one warning.
+    """All that are configured. One that fails, or takes too long for anything, is given up with one warning.
 
     Making them may take `MAKE_S` each.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
-        self._trackers: list[Tracker] = []
+        self._trackers: list[TrackerThread] = []
         for name, make in (makers or {}).items():
             try:
-                self._trackers.append(_within(MAKE_S, make))
+                self._trackers.append(TrackerThread(name, make))
             except Exception as error:
                 _warn(name, error)
 
@@ -224,35 +281,17 @@ class Trackers:
         self._tell(lambda tracker: tracker.rewind(step))
 
     def close(self) -> None:
-        self._tell(lambda tracker: _within(CLOSE_S, tracker.close))
+        self._tell(lambda tracker: tracker.close())
         self._trackers.clear()
 
-    def _tell(self, tell: Callable[[Tracker], None]) -> None:
+    def _tell(self, tell: Callable[[TrackerThread], None]) -> None:
         for tracker in tuple(self._trackers):
             try:
                 tell(tracker)
             except Exception as error:
                 self._trackers.remove(tracker)
+                tracker.leave()
                 _warn(tracker.name, error)
-
-
-def _within(limit_s: float, call: Callable[[], T]) -> T:
-    """What a call returns, made in a thread of its own. Raises what it raises, and TimeoutError beyond the limit."""
-    outcome: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            outcome.set_result(call())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="tracker", daemon=True).start()
-    try:
-        return outcome.result(limit_s)
-    except TimeoutError as error:
-        if outcome.done():
-            raise
-        raise TimeoutError(f"not done within {limit_s:g} s") from error
 
 
 def _warn(name: str, error: Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,29 +130,63 @@ def test_a_tracker_that_fails_is_given_up_with_one_warning() -> None:
     assert [(line["log_level"], line["tracker"]) for line in lines] == [("warning", "fragile")]
 
 
-def test_a_tracker_that_hangs_at_its_beginning_or_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("MAKE_S", "CLOSE_S"):
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Of what hangs until its end, as a server that does not answer: nobody waits for it for long."""
+    for limit in ("MAKE_S", "TELL_S", "CLOSE_S"):
         monkeypatch.setattr(module, limit, 0.05)
-    answered = threading.Event()  # by a server, say
+    event = threading.Event()
+    yield event
+    event.set()
 
-    class Slow(Fragile):
-        def close(self) -> None:
-            answered.wait(60)
 
+def test_a_tracker_that_hangs_at_its_beginning_is_left_out(answered: threading.Event) -> None:
     def never() -> Tracker:
         answered.wait(60)
         raise AssertionError("it was given up before")
 
-    try:
-        with capture_logs() as lines:
-            assert Trackers({"mute": never}).names == ()
-            trackers = Trackers()
-            trackers._trackers.append(Slow())
-            trackers.close()
-    finally:
-        answered.set()
-    told = [(line["tracker"], line["reason"]) for line in lines]
-    assert told == [(name, "TimeoutError: not done within 0.05 s") for name in ("mute", "fragile")]
+    with capture_logs() as lines:
+        assert Trackers({"mute": never}).names == ()
+    assert [(line["tracker"], line["reason"]) for line in lines] == [("mute", "TimeoutError: not done within 0.05 s")]
+
+
+@pytest.mark.parametrize("where", ["log", "rewind", "close"])
+def test_a_tracker_that_hangs_is_given_up_with_one_warning(where: str, answered: threading.Event) -> None:
+    """Else the stage would wait for it until its trainer is ended, and the next again."""
+    fragile, sound = Fragile(), Fragile()
+    setattr(fragile, where, lambda *_: answered.wait(60))
+    trackers = Trackers({"fragile": lambda: fragile, "sound": lambda: sound})
+    with capture_logs() as lines:
+        trackers.log(1, {})
+        trackers.log(2, {})
+        trackers.rewind(1)
+        trackers.close()
+    assert [(line["tracker"], line["reason"]) for line in lines] == [
+        ("fragile", "TimeoutError: not done within 0.05 s")
+    ]
+    assert sound.steps == [1, 2, -1, 0] and trackers.names == ()
+
+
+def test_all_of_a_tracker_happens_in_one_thread_which_ends_with_it() -> None:
+    seen: list[str] = []
+
+    class Watching(Fragile):
+        def log(self, step: int, figures: dict[str, float]) -> None:
+            seen.append(threading.current_thread().name)
+
+        def close(self) -> None:
+            seen.append(threading.current_thread().name)
+
+    def make() -> Tracker:
+        seen.append(threading.current_thread().name)
+        return Watching()
+
+    trackers = Trackers({"watched": make})
+    thread = next(thread for thread in threading.enumerate() if thread.name == "tracker watched")
+    trackers.log(1, {})
+    trackers.close()
+    thread.join(10)
+    assert seen == ["tracker watched"] * 3 and not thread.is_alive()
 
 
 def test_a_tracker_that_cannot_begin_is_left_out(tmp_path: Path) -> None:
