@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -84,3 +87,17 @@ def rsa_file_of(path: Path, der: bytes) -> bytes:
     path.write_bytes(content)
     path.chmod(0o600)
     return content
+
+
+PROMISED_BYTES_MAX = 16 << 20  # of room for a few levels of arrays whose elements never come: a thousand take 500 MB
+
+
+def peak_bytes(read: Callable[[bytes], Any], encoded: bytes) -> int:
+    """Most of Python's memory that is in use at once while foreign bytes are refused."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordRejected):
+            read(encoded)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -345,7 +345,7 @@ async def test_a_membership_with_a_nasty_name_is_not_told(scene: Scene) -> None:
 
 def test_the_outsiders_dictionaries_are_what_hivemind_sends() -> None:
     signed = signed_by(ALICE, REPORT)
-    from swarmd.dht.store.validator import load_dictionary
+    from swarmd.dht.store.dictionaries import load_dictionary
 
     for encoded in (dictionary_with(signed), dictionary_of([(signed.owner, signed.value, signed.expiration)])):
         assert load_dictionary(encoded).get(signed.owner).value == signed.value

@@ -6,6 +6,27 @@ from tests.mutation.planting import Mutant
 
 CROWDS = (
     Mutant(
+        "a dictionary takes room for whatever its arrays promise",
+        "swarmd/dht/store/dictionaries.py",
+        "        check_nesting(encoded)\n        value = ",
+        "        value = ",
+        ("tests/dht/store/test_dictionaries.py",),
+    ),
+    Mutant(
+        "what is in a dictionary takes room for whatever its arrays promise",
+        "swarmd/dht/store/dictionaries.py",
+        "        check_nesting(encoded)\n        depth",
+        "        depth",
+        ("tests/dht/store/test_dictionaries.py",),
+    ),
+    Mutant(
+        "a value of a legacy network takes room for whatever its arrays promise",
+        "swarmd/dht/legacy/values.py",
+        "    check_plain(encoded, DEPTH_MAX, extensions=True)\n",
+        "",
+        ("tests/dht/legacy/test_values.py",),
+    ),
+    Mutant(
         "whoever is met has all keys looked through, however many are",
         "swarmd/dht/store/handing_on.py",
         'not self._meetings.try_charge("")',

@@ -12,6 +12,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from swarmd.bounds import REAL_MAX
+from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.errors import RecordRejected
 
 TUPLE, DICTIONARY = 0x40, 0x50
@@ -19,6 +20,7 @@ VALUE_BYTES_MAX = 1024 * 1024  # a prompt with five answers and five opinions ha
 DICTIONARY_BYTES_MAX = 4 * 1024 * 1024  # v0.4's messages hold no more
 LENGTH_MAX = 65536  # of an array; a leaderboard has one element for each peer
 MAP_LENGTH_MAX = 1024
+DEPTH_MAX = 32  # of arrays and maps inside one another, in one tuple: room is taken for each before it is read
 TUPLES_DEEP_MAX = 4  # tuples inside one another; honest values have 2
 TEXT_LENGTH_MAX = 65536  # characters
 REWARD_MAX = 1e9
@@ -68,6 +70,7 @@ def _unpack(encoded: bytes, bytes_max: int, depth: int) -> Any:
 
 
 def _unpack_bounded(encoded: bytes, open_extension: Any) -> Any:
+    check_plain(encoded, DEPTH_MAX, extensions=True)
     bounds = {"max_array_len": LENGTH_MAX, "max_map_len": MAP_LENGTH_MAX}
     return msgpack.unpackb(encoded, raw=False, ext_hook=open_extension, **bounds)
 

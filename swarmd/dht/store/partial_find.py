@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from swarmd.dht.p2p.hivemind_api import DHTID, MSGPackSerializer, PeerID, dht_pb2
 from swarmd.dht.store.answer_memory import Progress
+from swarmd.dht.store.dictionaries import entries_of
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.shown_records import check_asked_for, keep_genuine
-from swarmd.dht.store.validator import GuardedProtocol, ask, entries_of, nearby
+from swarmd.dht.store.validator import GuardedProtocol, ask, nearby
 from swarmd.dht.wire.find_parts import FindFilter, add_filter, is_part, read_part
 from swarmd.dht.wire.records import SignedRecord
 

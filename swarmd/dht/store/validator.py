@@ -1,4 +1,4 @@
-"""Where foreign bytes enter: the serializer's depth guard, the record validator, and hivemind's protocol made careful.
+"""Where foreign records enter: the record validator, and hivemind's protocol made careful.
 
 hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
 expiration a peer states for a dictionary, and has no bounds. `GuardedProtocol` takes the place of its `DHTProtocol`:
@@ -23,7 +23,6 @@ from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     DHTRecord,
     DictionaryDHTValue,
-    MSGPackSerializer,
     P2PContext,
     PeerID,
     RecordValidatorBase,
@@ -34,8 +33,8 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.dht.ports import ReportCheck, SignedRecordSink
 from swarmd.dht.store.answer_memory import AnswerMemory
+from swarmd.dht.store.dictionaries import entries_of, guard_serializer, load_dictionary
 from swarmd.dht.store.handing_on import HandingOn
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
 from swarmd.dht.store.partial_answers import make_result
 from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.seniority import Seniority
@@ -55,7 +54,6 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import RecordRejected
 
-EXT_DEPTH_MAX = 8  # honest values have 2
 CHECKED_MAX = 2048  # records whose signature need not be verified again
 CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of them together
 KEYS_PER_FIND_MAX = 64
@@ -71,47 +69,6 @@ RECORDS_PER_STORE_MAX = 8192  # of a call; an honest one has `BATCH_BYTES_MAX`, 
 ABUSED_CALL = 16  # refusals that such a call counts for
 STALE = "stale"
 T = TypeVar("T")
-
-
-def guard_serializer() -> None:
-    """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
-
-    Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
-    called before any node is made; a second call changes nothing.
-    """
-    if getattr(MSGPackSerializer, "swarmd_guarded", False):
-        return
-    decode = MSGPackSerializer._decode_ext_types.__func__
-    depth = 0
-
-    def decode_guarded(cls: Any, type_code: int, encoded: bytes) -> Any:
-        nonlocal depth
-        if depth >= EXT_DEPTH_MAX:
-            raise ValueError("extension types are nested too deeply")
-        if type_code not in cls._ext_type_codes and type_code != cls._TUPLE_EXT_TYPE_CODE:
-            raise ValueError(f"unknown extension type {type_code}")
-        depth += 1
-        try:
-            return decode(cls, type_code, encoded)
-        finally:
-            depth -= 1
-
-    MSGPackSerializer._decode_ext_types = classmethod(decode_guarded)
-    MSGPackSerializer.swarmd_guarded = True
-
-
-def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
-    """Decode a dictionary of records. Raises RecordRejected for whatever else it is."""
-    if len(encoded) > KEY_BYTES_MAX + KEY_BYTES_MAX // 4:
-        raise RecordRejected("oversized", f"a dictionary of {len(encoded)} bytes")
-    try:
-        value = MSGPackSerializer.loads(encoded)
-    except Exception as error:
-        reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
-        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
-    if not isinstance(value, DictionaryDHTValue):
-        raise RecordRejected("malformed", "no dictionary")
-    return value
 
 
 class Validator(RecordValidatorBase):  # type: ignore[misc]
@@ -464,17 +421,6 @@ def bound_waiting(table: Any, node_id: DHTID) -> None:
     waiting = table.buckets[table.get_bucket_index(node_id)].replacement_nodes
     while len(waiting) > WAITING_MAX:
         del table[next(iter(waiting))]
-
-
-def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
-    """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
-    try:
-        return [
-            (MSGPackSerializer.dumps(subkey), entry.value, float(entry.expiration_time))
-            for subkey, entry in dictionary.items()
-        ]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
 
 
 def _batches(values: Sequence[Any]) -> Iterable[list[int]]:

@@ -1,6 +1,7 @@
 """A look over foreign msgpack before anything decodes it: no extension types, little nesting, no trailing bytes.
 
-It walks the encoding without building a single object, so a few hostile bytes cannot ask for gigabytes.
+It walks the encoding without building a single object, so a few hostile bytes cannot ask for gigabytes: a decoder that
+believes the lengths of arrays takes room for each before it reads what is in them.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from swarmd.errors import RecordRejected
 DEPTH_MAX = 8  # arrays and maps inside one another
 ELEMENTS_MAX = 1_000_000  # values in all
 
-_SCALAR, _BLOB, _BRANCH, _BAD = range(4)
+_SCALAR, _BLOB, _BRANCH, _EXTENSION, _BAD = range(5)
 
 
 def _meaning(byte: int) -> tuple[int, int, int]:
-    """(kind, size of the value or of its length field, children per unit or in all) of a first byte."""
+    """(kind, size of the value or of its length field, children per unit or in all) of a first byte.
+
+    Of an extension without a length field the last is its size.
+    """
     if byte <= 0x7F or byte >= 0xE0 or byte in (0xC0, 0xC2, 0xC3):
         return (_SCALAR, 0, 0)
     if byte <= 0x8F:
@@ -27,24 +31,32 @@ def _meaning(byte: int) -> tuple[int, int, int]:
     sized = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
     blobs = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
     branches = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+    extensions = {0xC7: (1, 0), 0xC8: (2, 0), 0xC9: (4, 0)} | {0xD4 + power: (0, 1 << power) for power in range(5)}
     if byte in sized:
         return (_SCALAR, sized[byte], 0)
     if byte in blobs:
         return (_BLOB, blobs[byte], 0)
     if byte in branches:
         return (_BRANCH, *branches[byte])
+    if byte in extensions:
+        return (_EXTENSION, *extensions[byte])
     return (_BAD, 0, 0)
 
 
 _TABLE = tuple(_meaning(byte) for byte in range(256))
 
 
-def check_plain(encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX) -> None:
+def check_plain(
+    encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = ELEMENTS_MAX, extensions: bool = False
+) -> None:
     """Walk one msgpack value.
+
+    Args:
+        extensions: whether there may be extension types; what is in them is to be walked by whoever opens them.
 
     Raises:
         RecordRejected: "nested" beyond `depth_max`, "oversized" beyond `elements_max` values, or "malformed" for an
-            extension type, a cut value or bytes after its end.
+            extension type that may not be there, a cut value or bytes after its end.
     """
     at, elements, end = 0, 0, len(encoded)
     open_counts = [1]  # values still to come at each depth
@@ -62,7 +74,9 @@ def check_plain(encoded: bytes, depth_max: int = DEPTH_MAX, elements_max: int = 
         at += 1
         if kind == _SCALAR:
             at += size
-        elif kind == _BAD:
+        elif kind == _EXTENSION and extensions:
+            at += size + 1 + (int.from_bytes(encoded[at : at + size], "big") if size else children)
+        elif kind in (_EXTENSION, _BAD):
             raise RecordRejected("malformed", "an extension type or an invalid byte")
         else:
             length = int.from_bytes(encoded[at : at + size], "big") if size else 1

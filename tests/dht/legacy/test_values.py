@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -23,6 +24,7 @@ from swarmd.dht.legacy.values import (
 from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer
 from swarmd.dht.wire import names
 from swarmd.errors import RecordRejected
+from tests.dht.making import PROMISED_BYTES_MAX, peak_bytes
 from tests.dht.outsider import bomb, dictionary_of
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -130,8 +132,9 @@ def nested(depth: int) -> bytes:
         (b"\xd4\x40\x01", "malformed"),  # a tuple of a number
         (b"\x81\x01\x02", "malformed"),  # a key that is no text
         (b"\xdd\xff\xff\xff\xff", "malformed"),  # promises four thousand million elements
-        (b"\xdc\xff\xff" * 400, "malformed"),
-        (b"\x91" * 3000, "malformed"),
+        (b"\xdc\xff\xff" * 20, "malformed"),
+        (b"\xdc\xff\xff" * 400, "nested"),
+        (b"\x91" * 3000, "nested"),
         (msgpack.packb([0] * (LENGTH_MAX + 1)), "malformed"),
         (dictionary_of([]), "malformed"),  # is no value
         (bomb(400), "nested"),
@@ -141,6 +144,15 @@ def nested(depth: int) -> bytes:
 )
 def test_hostile_values_are_refused(encoded: bytes, reason: str) -> None:
     assert reason_of(encoded) == reason
+
+
+ENDLESS = b"\xdc\xff\xff" * 1000  # arrays inside one another, each of which promises 65,535 elements
+
+
+@pytest.mark.parametrize("encoded", [ENDLESS, msgpack.packb(msgpack.ExtType(0x50, ENDLESS))])
+@pytest.mark.parametrize("read", [decode, decode_dictionary])
+def test_arrays_in_arrays_take_no_room_for_what_they_promise(read: Callable[[bytes], Any], encoded: bytes) -> None:
+    assert peak_bytes(read, encoded) < PROMISED_BYTES_MAX
 
 
 def test_values_at_the_bounds_are_read() -> None:

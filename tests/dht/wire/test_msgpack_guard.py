@@ -81,6 +81,14 @@ def test_extension_types_are_malformed() -> None:
     assert reason_of(b"\xc1") == "malformed"
 
 
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 7, 8, 16, 17, 300, 70_000])
+def test_extension_types_are_walked_over_where_they_may_be(size: int) -> None:
+    encoded = msgpack.packb([msgpack.ExtType(0x40, b"\xc1" * size), {"after": 1}])
+    check_plain(encoded, extensions=True)
+    with pytest.raises(RecordRejected):
+        check_plain(encoded[:-1], extensions=True)
+
+
 def test_a_few_bytes_cannot_ask_for_much() -> None:
     assert reason_of(b"\xdd\xff\xff\xff\xff" + b"\xc0" * 10) == "malformed"
     assert reason_of(b"\xc6\xff\xff\xff\xff") == "malformed"
