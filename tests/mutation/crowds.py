@@ -6,6 +6,20 @@ from tests.mutation.planting import Mutant
 
 CROWDS = (
     Mutant(
+        "answers that a p2pd has not taken count when it is gone",
+        "swarmd/dht/p2p/p2pd_control.py",
+        "                _leave(self.door, self._pending_messages.get_nowait())",
+        "                self._pending_messages.get_nowait()",
+        ("tests/dht/p2p/test_node.py",),
+    ),
+    Mutant(
+        "answers that come when their p2pd is gone count for ever",
+        "swarmd/dht/p2p/p2pd_control.py",
+        "            if self._is_over:\n",
+        "            if False:\n",
+        ("tests/dht/p2p/test_node.py",),
+    ),
+    Mutant(
         "a dictionary takes room for whatever its arrays promise",
         "swarmd/dht/store/dictionaries.py",
         "        check_nesting(encoded)\n        value = ",

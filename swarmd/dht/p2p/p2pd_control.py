@@ -90,6 +90,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
+        self._is_over = False  # p2pd takes no more messages
         self.unreached = Unreached()
 
     # --- calls ---
@@ -142,26 +143,32 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             answer = await handler(request.data, PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
                 raise self.door.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
+            if self._is_over:
+                return
             self.door.enter_answer(caller, len(answer))
         except Exception as error:
             await self._pending_messages.put((_refused(call_id, error), None, 0))
             return
         response = p2pd_pb2.CallUnaryResponse(response=answer)
         message = p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response)
-        await self._pending_messages.put((message, caller, len(answer)))
+        self._pending_messages.put_nowait((message, caller, len(answer)))
 
     async def _write_to_persistent_conn(self, writer: asyncio.StreamWriter) -> None:
-        with closing(writer):
-            while True:
-                queued = await self._pending_messages.get()
-                if self._pending_messages.qsize() <= WAITING_MAX:
-                    self._drained.set()
-                message, caller, size_bytes = queued if isinstance(queued, tuple) else (queued, None, 0)
-                try:
-                    await write_message(writer, message)
-                finally:
-                    if caller is not None:
-                        self.door.leave_answer(caller, size_bytes)
+        try:
+            with closing(writer):
+                while True:
+                    queued = await self._pending_messages.get()
+                    if self._pending_messages.qsize() <= WAITING_MAX:
+                        self._drained.set()
+                    try:
+                        await write_message(writer, queued[0] if isinstance(queued, tuple) else queued)
+                    finally:
+                        _leave(self.door, queued)
+        finally:  # the door's counts outlive p2pd, what waits for it does not
+            self._is_over = True
+            self._drained.set()
+            while not self._pending_messages.empty():
+                _leave(self.door, self._pending_messages.get_nowait())
 
     async def call_unary_handler(self, peer_id: PeerID, proto: str, data: bytes) -> bytes:
         """hivemind's own; who was called in vain lately is not searched for again at once.
@@ -322,6 +329,12 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def _leave(door: RequestLimits, queued: Any) -> None:
+    """A message has left the queue: hivemind's own, or (message, whose answer it is, bytes of the answer)."""
+    if isinstance(queued, tuple) and queued[1] is not None:
+        door.leave_answer(queued[1], queued[2])
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -19,7 +20,7 @@ from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
-from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr
+from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
@@ -74,6 +75,29 @@ async def test_a_call_has_an_end(start: Start) -> None:
     with pytest.raises(NetworkDown, match="no answer"):
         await one.node.call(lambda life: asyncio.sleep(CALL_S), 0.2)
     assert time.monotonic() - began < CALL_S / 2
+
+
+async def test_answers_that_a_p2pd_has_not_taken_count_no_longer_when_it_is_gone(start: Start) -> None:
+    one = await start()
+    control, answers, peer = one.life.p2p.control, one.node.door.answers, generate_identity().peer_id
+    late = asyncio.Event()
+
+    async def answer(data: bytes, caller: Any) -> bytes:
+        if data:
+            await late.wait()
+        return bytes(2**20)
+
+    control.unary_handlers["answer"] = answer
+    os.kill(one.life.p2p.pid, signal.SIGSTOP)
+    for data in (b"", b"", b"", b"late"):
+        request = p2pd_pb2.CallUnaryRequest(peer=PeerID.from_base58(peer).to_bytes(), proto="answer", data=data)
+        control._begin_call(uuid4(), request)
+    await until(lambda: answers.total == 3 * 2**20)
+    os.kill(one.life.p2p.pid, signal.SIGKILL)
+    await until(lambda: one.node.restarts == 1)
+    late.set()
+    await until(lambda: not control._handler_tasks)
+    assert answers.total == 0
 
 
 async def test_a_follower_alone_publishes_nothing_and_the_coordinator_does(start: Start) -> None:
