@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,9 +75,14 @@ class NodeRun:
 
     def reason(self) -> str:
         """Why p2pd ended; empty while it runs."""
-        status = self.p2p.returncode or 0
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        return f"p2pd ended with {how}; it said last: {self.p2p.last_words()}"
+        return _reason(self.p2p)
+
+
+def _reason(p2p: P2pDaemon) -> str:
+    """Why p2pd ended, once it has."""
+    status = p2p.returncode or 0
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    return f"p2pd ended with {how}; it said last: {p2p.last_words()}"
 
 
 Attendant = Callable[[NodeRun], Awaitable[None]]
@@ -151,7 +156,7 @@ class DhtNode:
         """One life of p2pd. Returns how long it lasted, in seconds."""
         try:
             life = await self._open()
-        except (P2PDaemonError, OSError, TimeoutError, IdentityError, NotFoundError) as error:
+        except (*CALL_ERRORS, IdentityError, NotFoundError) as error:
             self._down(f"p2pd does not start: {str(error) or f'no answer within {OPEN_S:g} s'}")
             return 0.0
         began = anyio.current_time()
@@ -166,7 +171,7 @@ class DhtNode:
         try:
             with anyio.fail_after(OPEN_S):
                 p2p = await self._start_p2pd(listen)
-                dht = await self._start_dht(p2p)
+                dht = await _while_running(p2p, self._start_dht(p2p))
         except BaseException:  # a cancelled or failed start must not leave a p2pd behind
             if self._p2p is not None and self._p2p._child is not None:
                 with anyio.CancelScope(shield=True):
@@ -309,6 +314,19 @@ class DhtNode:
         except (NetworkDown, ValueError):
             return ()
         return tuple(readable(found))
+
+
+async def _while_running(p2p: P2pDaemon, starting: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that hivemind would have wait for ever when p2pd dies. Raises P2PDaemonError then."""
+    gone, started = asyncio.ensure_future(p2p.wait_gone()), asyncio.ensure_future(starting)
+    try:
+        await asyncio.wait({gone, started}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise P2PDaemonError(_reason(p2p))
+        return started.result()
+    finally:
+        gone.cancel()
+        started.cancel()
 
 
 def check_identity(settings: NodeSettings) -> None:

@@ -103,7 +103,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             message = p2pd_pb2.PersistentConnectionResponse()
             try:
                 await read_pbmsg_safe(reader, message)
-            except asyncio.IncompleteReadError:
+            except (EOFError, OSError):  # p2pd is gone, and others say so
                 return
             call_id = UUID(bytes=message.callId)
             if message.HasField("requestHandling"):
@@ -155,7 +155,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
 
     async def _write_to_persistent_conn(self, writer: asyncio.StreamWriter) -> None:
         try:
-            with closing(writer):
+            with closing(writer), suppress(OSError):
                 while True:
                     queued = await self._pending_messages.get()
                     if self._pending_messages.qsize() <= WAITING_MAX:

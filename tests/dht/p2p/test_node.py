@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
+from swarmd.dht.p2p.node import DhtNode
 from swarmd.dht.p2p.p2pd import P2pDaemon
 from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
@@ -279,6 +281,47 @@ async def test_a_p2pd_that_is_stopped_as_it_starts_is_killed_and_another_one_sta
         assert "no answer within 2 s" in one.downs[0] and not is_alive(pids[0])
         tasks.cancel_scope.cancel()
     assert not is_alive(pids[-1])
+
+
+async def test_a_p2pd_that_dies_as_it_starts_is_noticed_at_once_and_another_one_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[int] = []
+    begun = DhtNode._start_dht
+
+    async def begin(node: DhtNode, p2p: P2pDaemon) -> Any:
+        pids.append(p2p.pid)
+        if len(pids) == 1:
+            os.kill(p2p.pid, signal.SIGKILL)
+        return await begun(node, p2p)
+
+    monkeypatch.setattr(DhtNode, "_start_dht", begin)
+    monkeypatch.setattr(node_module, "OPEN_S", 3600.0)
+    one = Single(tmp_path / "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.node.run)
+        await until(lambda: one.node.life, timeout_s=60.0)
+        tasks.cancel_scope.cancel()
+    assert len(one.downs) == 1 and "p2pd does not start: p2pd ended with signal 9" in one.downs[0]
+
+
+async def test_a_p2pd_that_closes_its_end_as_it_starts_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, times = P2pDaemon._ping_daemon, count()
+
+    async def ask(daemon: P2pDaemon) -> None:
+        if not next(times):
+            raise asyncio.IncompleteReadError(b"", 1)
+        await asked(daemon)
+
+    monkeypatch.setattr(P2pDaemon, "_ping_daemon", ask)
+    one = Single(tmp_path / "one")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(one.node.run)
+        await until(lambda: one.node.life, timeout_s=60.0)
+        tasks.cancel_scope.cancel()
+    assert len(one.downs) == 1 and "p2pd does not start" in one.downs[0]
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["gone", "another one's"])
