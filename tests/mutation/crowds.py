@@ -15,7 +15,7 @@ CROWDS = (
     Mutant(
         "answers that come when their p2pd is gone count for ever",
         "swarmd/dht/p2p/p2pd_control.py",
-        "            if self._is_over:\n",
+        "            if self.over.is_set():\n",
         "            if False:\n",
         ("tests/dht/p2p/test_node.py",),
     ),

@@ -32,6 +32,7 @@ STEADY_S = 30.0  # a life longer than this begins the back-off anew
 OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
 RPC_S = 3.0  # one request to one peer
 CLOSE_S = 2.0
+LOST_S = 1.0  # for p2pd to end when the connection to it has ended
 ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
@@ -249,6 +250,7 @@ class DhtNode:
             async with anyio.create_task_group() as tasks:
                 for attendant in self.attendants:
                     tasks.start_soon(_attend, attendant, life)
+                tasks.start_soon(_end_when_lost, life)
                 await asyncio.wait({life.gone})
                 self._lose_life()
                 self._down(life.reason())
@@ -340,6 +342,15 @@ def check_identity(settings: NodeSettings) -> None:
     if found != peer:
         fix = f"Restore the key of {peer}; a key is not exchanged while its node runs"
         raise IdentityDamaged(f"the identity {path} is that of {found}, the node runs as {peer}", fix)
+
+
+async def _end_when_lost(life: NodeRun) -> None:
+    """Kill a p2pd that lives on when the connection has ended which all calls come and go by: no call would end."""
+    await life.p2p.control.over.wait()
+    await asyncio.wait({life.gone}, timeout=LOST_S)
+    if life.p2p.returncode is None:
+        log.warning("the connection to p2pd, process %d, was lost; it is killed", life.p2p.pid)
+        life.p2p._child.kill()
 
 
 async def _attend(attendant: Attendant, life: NodeRun) -> None:

@@ -90,28 +90,30 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         self._kept: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._asking = asyncio.Lock()
         self._drained = asyncio.Event()
-        self._is_over = False  # p2pd takes no more messages
+        self.over = asyncio.Event()  # set when the connection that calls come and go by has ended
         self.unreached = Unreached()
 
     # --- calls ---
 
     async def _read_from_persistent_conn(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            if self._pending_messages.qsize() > WAITING_MAX:
-                self._drained.clear()
-                await self._drained.wait()
-            message = p2pd_pb2.PersistentConnectionResponse()
-            try:
+        try:
+            while True:
+                if self._pending_messages.qsize() > WAITING_MAX:
+                    self._drained.clear()
+                    await self._drained.wait()
+                message = p2pd_pb2.PersistentConnectionResponse()
                 await read_pbmsg_safe(reader, message)
-            except (EOFError, OSError):  # p2pd is gone, and others say so
-                return
-            call_id = UUID(bytes=message.callId)
-            if message.HasField("requestHandling"):
-                self._begin_call(call_id, message.requestHandling)
-            elif message.HasField("cancel") and call_id in self._handler_tasks:
-                self._handler_tasks[call_id].cancel()
-            elif call_id in self._pending_calls:
-                _settle(self._pending_calls[call_id], message)
+                call_id = UUID(bytes=message.callId)
+                if message.HasField("requestHandling"):
+                    self._begin_call(call_id, message.requestHandling)
+                elif message.HasField("cancel") and call_id in self._handler_tasks:
+                    self._handler_tasks[call_id].cancel()
+                elif call_id in self._pending_calls:
+                    _settle(self._pending_calls[call_id], message)
+        except (EOFError, OSError):
+            return  # p2pd is gone
+        finally:
+            self.over.set()
 
     def _begin_call(self, call_id: UUID, request: Any) -> None:
         caller = self.door.caller(PeerID(request.peer).to_base58())
@@ -143,7 +145,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
             answer = await handler(request.data, PeerID(request.peer))
             if len(answer) > ANSWER_BYTES_MAX:
                 raise self.door.refusal(caller.peer, "oversized", f"an answer of {len(answer)} bytes")
-            if self._is_over:
+            if self.over.is_set():
                 return
             self.door.enter_answer(caller, len(answer))
         except Exception as error:
@@ -165,7 +167,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
                     finally:
                         _leave(self.door, queued)
         finally:  # the door's counts outlive p2pd, what waits for it does not
-            self._is_over = True
+            self.over.set()
             self._drained.set()
             while not self._pending_messages.empty():
                 _leave(self.door, self._pending_messages.get_nowait())

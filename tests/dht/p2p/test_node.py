@@ -324,6 +324,16 @@ async def test_a_p2pd_that_closes_its_end_as_it_starts_is_tried_again(
     assert len(one.downs) == 1 and "p2pd does not start" in one.downs[0]
 
 
+@pytest.mark.parametrize("end", ["_read_task", "_write_task"])
+async def test_a_p2pd_whose_connection_for_calls_has_ended_is_killed_and_started_anew(start: Start, end: str) -> None:
+    one, two = await pair(start)
+    pid = two.life.p2p.pid
+    getattr(two.life.p2p.control, end).cancel()
+    await until(lambda: two.node.restarts, timeout_s=20.0)
+    assert not is_alive(pid)
+    await until(lambda: one.node.peers and two.node.peers)
+
+
 @pytest.mark.parametrize("other", [False, True], ids=["gone", "another one's"])
 async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
     start: Start, tmp_path: Path, other: bool
