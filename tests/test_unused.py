@@ -20,8 +20,8 @@ CALLED_FROM_OUTSIDE = {
     "difflib": {"find_longest_match"},
     "hivemind": {
         "_get_handle_name",
-        "_log_p2pd_message",
         "_read_from_persistent_conn",
+        "_read_outputs",
         "_write_to_persistent_conn",
         "call_unary_handler",
         "sign_value",

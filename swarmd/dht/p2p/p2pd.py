@@ -68,6 +68,15 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         if began is not None:
             began(self)
 
+    async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
+        """hivemind's own; a line that asyncio has no room for is left out, for p2pd hangs when nobody reads on."""
+        while True:
+            try:
+                await super()._read_outputs(ready)
+                return
+            except ValueError:
+                self._log_p2pd_message("(a line that is too long)")
+
     def _log_p2pd_message(self, line: str) -> None:
         line = line[:LINE_LENGTH_MAX]
         self.lines.append(line)
