@@ -318,6 +318,19 @@ async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     assert len(follower.seen(LinkDegraded)) == 1
 
 
+async def test_a_node_whose_name_cannot_be_printed_is_a_member_all_the_same(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    await swarm.follower("ada\u200dl\u00a0lovelace", coordinator)
+    await coordinator.expect(MemberSeen, name="ada l lovelace")
+
+
+async def test_a_node_whose_address_is_too_long_for_peers_is_a_member_all_the_same(swarm: Swarm) -> None:
+    coordinator = await swarm.coordinator()
+    address = f"/dns4/{'.'.join(['far' * 20] * 3)}.example/tcp/38331"
+    await swarm.follower("one", coordinator, announce=(address,))
+    await coordinator.expect(MemberSeen, name="one")
+
+
 async def test_the_whole_swarm_restarted_has_its_records_again(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator(record_s=900.0)
     one = await swarm.follower("one", coordinator)

@@ -8,6 +8,7 @@ from functools import partial
 
 from swarmd.core.commands import AdmitPeers, Register
 from swarmd.core.events import MemberLeft, MemberSeen, Registered
+from swarmd.dht.addresses import LENGTH_MAX
 from swarmd.dht.members.admission import chain_of
 from swarmd.dht.members.member_keys import MemberKeys
 from swarmd.dht.members.member_lookups import MemberLookups
@@ -16,7 +17,7 @@ from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.ports import Record
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ADDRESSES_MAX, PROTOCOL, Membership
+from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PROTOCOL, Membership
 from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.worker.tasks import within
@@ -80,7 +81,7 @@ class Members:
         place, shard = await self._keys.own_place()
         content = Membership(
             swarm=session.swarm,
-            name=session.config.name[:64],
+            name=_printable(session.config.name),
             nonce=session.nonce,
             joined_at=session.started_at,
             leaving=leaving,
@@ -261,7 +262,13 @@ def _beside(withdrawn: bytes, offer: bytes) -> bytes:
     return offer if len(withdrawn) + len(offer) <= UNKNOWN_BYTES_MAX - FIELD_NAMES_BYTES else b""
 
 
+def _printable(name: str) -> str:
+    """A name as peers take it, with blanks for what cannot be printed: joiners of emoji, marks of direction."""
+    return "".join(letter if letter.isprintable() else " " for letter in name)[:NAME_LENGTH_MAX]
+
+
 def _useful(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Addresses worth telling: those of this host alone only when there are no others."""
-    public = tuple(address for address in addresses if not is_loopback(address))
-    return (public or addresses)[:ADDRESSES_MAX]
+    """Addresses worth telling: those of this host alone only when there are no others, and none that peers refuse."""
+    short = tuple(address for address in addresses if len(address) <= LENGTH_MAX)
+    public = tuple(address for address in short if not is_loopback(address))
+    return (public or short)[:ADDRESSES_MAX]
