@@ -6,6 +6,13 @@ from tests.mutation.planting import Mutant
 
 CROWDS = (
     Mutant(
+        "whoever is met is handed what has no room in a message",
+        "swarmd/dht/store/handing_on.py",
+        "if key_bytes > KEY_BYTES_MAX:",
+        "if False:",
+        ("tests/dht/store/test_validator.py",),
+    ),
+    Mutant(
         "answers that a p2pd has not taken count when it is gone",
         "swarmd/dht/p2p/p2pd_control.py",
         "                _leave(self.door, self._pending_messages.get_nowait())",

@@ -10,11 +10,13 @@ import time
 from typing import Any
 
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.store.storage import size_of
+from swarmd.dht.store.storage import sent_bytes
 from swarmd.worker.runtime import TimeSource
 
 MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
 HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
+KEY_BYTES_MAX = 7 * 512 * 1024  # of one key, as it is sent: a message has room for 4 MiB, and one that is too large
+# looks like a peer that cannot be reached
 
 Entry = tuple[Any, Any, float]  # key, value, expiration
 
@@ -45,7 +47,10 @@ class HandingOn:
         left_bytes = HANDED_BYTES_MAX
         for key, item in list(protocol.storage.items()):
             if _is_wanted(protocol, key, node_id):
-                left_bytes -= size_of(item.value)
+                key_bytes = sent_bytes(item.value)
+                if key_bytes > KEY_BYTES_MAX:
+                    continue
+                left_bytes -= key_bytes
                 if left_bytes < 0:
                     break
                 found.append((key, item.value, item.expiration_time))

@@ -17,6 +17,7 @@ from swarmd.errors import RecordRejected
 KEYS_MAX = 16384
 STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
 RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
+ENTRY_BYTES = 32  # of a record in a message: its expiration, and the lengths of its parts
 GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
 
 
@@ -217,3 +218,10 @@ def size_of(value: Any) -> int:
     if isinstance(value, DictionaryDHTValue):
         return sum(len(entry.value) for _, entry in value.items())
     return len(value)
+
+
+def sent_bytes(value: Any) -> int:
+    """Bytes of a value in a message: of a dictionary all that is in it, owners too. Rather too many than too few."""
+    if isinstance(value, DictionaryDHTValue):
+        return sum(len(owner.encode()) + len(entry.value) + ENTRY_BYTES for owner, entry in value.items()) + ENTRY_BYTES
+    return len(value) + ENTRY_BYTES

@@ -39,7 +39,7 @@ from swarmd.dht.store.partial_answers import make_result
 from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, size_of
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, sent_bytes
 from swarmd.dht.store.total_capacity import RECORD_BYTES
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
@@ -428,7 +428,7 @@ def _batches(values: Sequence[Any]) -> Iterable[list[int]]:
     batch: list[int] = []
     size = 0
     for index, value in enumerate(values):
-        more = size_of(value)
+        more = sent_bytes(value)
         if batch and size + more > BATCH_BYTES_MAX:
             yield batch
             batch, size = [], 0

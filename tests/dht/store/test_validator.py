@@ -13,9 +13,17 @@ import msgspec
 import pytest
 
 from swarmd.dht.identity.identity import generate_identity, peer_id_of
+from swarmd.dht.limits.door import REQUEST_BYTES_MAX
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, RoutingTable, dht_pb2
+from swarmd.dht.p2p.hivemind_api import (
+    DHTID,
+    MSGPackSerializer,
+    PeerID,
+    RoutingTable,
+    dht_pb2,
+    protocol_module,
+)
 from swarmd.dht.store import storage
 from swarmd.dht.store.handing_on import HANDED_BYTES_MAX, MEETINGS_BURST, HandingOn
 from swarmd.dht.store.seniority import Seniority
@@ -109,6 +117,31 @@ async def test_whoever_is_met_is_handed_what_it_should_keep(keeper: Keeper, monk
     await asyncio.sleep(0)
     assert handed == [(bob, sorted(key for key, _ in keeper.protocol.storage.items()))]
     assert id_of(bob) in keeper.protocol.routing_table
+
+
+@pytest.mark.parametrize(("keys", "owners", "owner_bytes"), [(1, 24_000, 52), (400, 1, 16_000)])
+async def test_whatever_a_node_holds_what_it_hands_on_fits_into_messages(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch, keys: int, owners: int, owner_bytes: int
+) -> None:
+    """One that does not fit fails like one to a peer that is gone, which is then called no more for a while."""
+    keeper.hold(keys=1, size_bytes=100)
+    for _ in range(keys):
+        key = DHTID.generate()
+        for number in range(owners):
+            keeper.protocol.storage.store_subkey(key, f"{number:0{owner_bytes}}", b"x" * 130, time.time() + 900)
+    sent: list[int] = []
+
+    async def call_store(self: Any, peer: PeerID, keys: Any, values: Any, *rest: Any, **more: Any) -> list[bool]:
+        sent.append(sum(len(MSGPackSerializer.dumps(value)) for value in values))
+        return [True for _ in keys]
+
+    monkeypatch.setattr(protocol_module.DHTProtocol, "call_store", call_store)
+    keeper.count_looks(monkeypatch)
+    bob = PeerID.from_base58(BOB.peer_id)
+    await keeper.protocol.update_routing_table(id_of(bob), bob)
+    for _ in range(len(sent) + 10):
+        await asyncio.sleep(0)
+    assert sent and max(sent) <= REQUEST_BYTES_MAX["DHTProtocol.rpc_store"] - 64 * 1024
 
 
 class Keeper:
