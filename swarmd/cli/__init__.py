@@ -204,8 +204,19 @@ def load_verb(name: str) -> Any:
     command = get_command(target)
     command.name = name
     attach(command)
+    leave_to_verb(command)
     command.epilog = f"For example: {verb.example}"
     return command
+
+
+def leave_to_verb(command: Any) -> None:
+    """Have the verb itself say of a file or directory that it may not be read, and why: to the parser of the command
+    line it would be a wrong argument.
+    """
+    for inner in getattr(command, "commands", {}).values():
+        leave_to_verb(inner)
+    for parameter in command.params:
+        parameter.type_descriptor.parameter_info.readable = False
 
 
 class VerbGroup(TyperGroup):

@@ -193,6 +193,17 @@ def test_a_node_without_a_data_directory_says_so(name: str, said: str, tmp_path:
     assert said in json.loads(ended.stderr)["message"]
 
 
+def test_a_file_that_may_not_be_read_is_no_wrong_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "identity.key"
+    key.mkdir(mode=0o000)  # root may read any file
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cli.run_command(["identity", "check", str(key), "--json"]) == ExitCode.NO_PERMISSION
+    told = json.loads(capsys.readouterr().out)
+    assert (told["file"], told["sound"]) == (str(key), False)
+
+
 def test_control_c_ends_with_130(verb: Callable[..., None]) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
