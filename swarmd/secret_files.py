@@ -6,6 +6,7 @@ $CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=).
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import ExitCode, SwarmdError
-from swarmd.eventlog.files import remove_left, sync_directory
+from swarmd.eventlog.files import remedy, remove_left, sync_directory
 from swarmd.paths import quoted
 
 CREDENTIAL = "credential:"
@@ -69,7 +70,9 @@ def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     except FileNotFoundError:
         raise kind.error(f"there is no {kind.noun} {path}", kind.make).ending(ExitCode.NO_INPUT) from None
     except OSError as error:
-        raise _shut(kind, f"the {kind.noun} {path} cannot be opened: {error.strerror}") from None
+        link = f"Name the file that it leads to: no link is followed to a {kind.noun}"
+        fix = link if error.errno == errno.ELOOP else remedy(error, path)
+        raise _shut(kind, f"the {kind.noun} {path} cannot be opened: {error.strerror}", fix) from None
     try:
         _check(secret, os.fstat(descriptor), kind)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
@@ -113,7 +116,8 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
         fix = f"Move it away first, or choose another name: a {kind.noun} is never overwritten"
         raise kind.error(f"{path} exists already", fix).ending(ExitCode.CANNOT_CREATE) from None
     except OSError as error:
-        fix = "" if path.parent.is_dir() else f"Make its directory first: `mkdir -m 700 -p {quoted(path.parent)}`"
+        make = f"Make its directory first: `mkdir -m 700 -p {quoted(path.parent)}`"
+        fix = make if isinstance(error, FileNotFoundError) else remedy(error, path)
         raise kind.error(f"{path} cannot be created: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -124,4 +128,5 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
         sync_directory(path.parent)
     except OSError as error:
         remove_left(path)
-        raise kind.error(f"{path} cannot be written: {error.strerror}").ending(ExitCode.CANNOT_CREATE) from None
+        fix = remedy(error, path) or "Make room for it, and try again"
+        raise kind.error(f"{path} cannot be written: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None

@@ -22,6 +22,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.daemon.notes import Restored
 from swarmd.dht.identity.backup import BackupMarks
 from swarmd.errors import BackupError, NotFoundError
+from swarmd.eventlog.files import remedy
 from swarmd.regular_files import read_start
 
 FORMAT = 1
@@ -159,7 +160,8 @@ def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no backup {path}", "`swarmd backup make DIR FILE` makes one") from error
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise BackupError(f"{path} cannot be read as a backup: {error}", AGAIN) from error
+        fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
+        raise BackupError(f"{path} cannot be read as a backup: {error}", fix) from error
 
 
 def _opened(path: Path) -> tarfile.TarFile:

@@ -25,7 +25,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
-from swarmd.eventlog.files import remove_left
+from swarmd.eventlog.files import remedy, remove_left
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
@@ -323,7 +323,8 @@ def _pack(root: Path, out: Path) -> None:
                 archive.add(path, path.relative_to(root).as_posix(), recursive=False, filter=_anonymous)
         scratch.rename(out)
     except OSError as error:
-        raise BundleUnwritable(f"{out} cannot be written: {error.strerror}") from error
+        fix = remedy(error, out) or "Name another file with --out"
+        raise BundleUnwritable(f"{out} cannot be written: {error.strerror}", fix) from error
     finally:
         remove_left(scratch)
 

@@ -24,7 +24,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError, PathUnusable
-from swarmd.eventlog.files import sync_directory, sync_tree, write_durably
+from swarmd.eventlog.files import copy_reason, sync_directory, sync_tree, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
@@ -278,7 +278,7 @@ def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] =
     except OSError as error:
         shutil.rmtree(making, ignore_errors=True)
         raise PathUnusable(
-            f"what is there before the upgrade cannot be copied to {data.before_upgrade}: {_reason(error)}",
+            f"what is there before the upgrade cannot be copied to {data.before_upgrade}: {copy_reason(error)}",
             f"See that there is room, and that all files in {data.root} are this user's; then start the node again",
         ) from error
     note = Copied(COPY_FORMAT, time.time(), __version__, rules, layout, paths)
@@ -300,14 +300,6 @@ def _copy_all(root: Path, making: Path, paths: Sequence[str], touched: Sequence[
         if (root / path).exists():
             _copy(root / path, making / path, shutil.copy2 if path in touched else _link)
     sync_tree(making)  # before its note, by which it is taken for a copy
-
-
-def _reason(error: OSError) -> str:
-    """What went wrong with a copy; `shutil` collects what did in a directory, as (source, target, reason)."""
-    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
-        source, _, reason = error.args[0][0]
-        return f"{source}: {reason}"
-    return str(error)
 
 
 def _copy(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:

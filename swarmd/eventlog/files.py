@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,14 @@ def remedy(error: OSError, path: Path) -> str:
     if error.errno == errno.EROFS:
         return "Have that file system mounted for writing"
     return "Check the disk" if error.errno == errno.EIO else ""
+
+
+def copy_reason(error: OSError) -> str:
+    """What went wrong with a copy; `shutil` collects what did in a directory, as (source, target, reason)."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        source, _, reason = error.args[0][0]
+        return f"{source}: {reason}"
+    return str(error)
 
 
 def sync_directory(path: Path) -> None:

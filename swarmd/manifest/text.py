@@ -12,7 +12,7 @@ from tomlkit.items import Table
 
 from swarmd.config import refuse_unknown_keys
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, PathUnusable
-from swarmd.eventlog.files import write_durably
+from swarmd.eventlog.files import remedy, write_durably
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
@@ -54,7 +54,8 @@ def read_manifest(path: Path) -> Manifest:
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
     except OSError as error:
-        fix = "Name the manifest that the swarm's creator gave you, a regular file"
+        regular = "Name the manifest that the swarm's creator gave you, a regular file"
+        fix = remedy(error, path) if isinstance(error, PermissionError) else regular
         raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
     if len(raw) > MANIFEST_BYTES_MAX:
         raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
 from swarmd.errors import PathUnusable
+from swarmd.eventlog.files import remedy, remove_left
 from swarmd.results.history import TrainingHistory
 
 if TYPE_CHECKING:
@@ -59,8 +60,10 @@ def draw(histories: Sequence[TrainingHistory], path: Path) -> None:
             figure.savefig(temporary, format=path.suffix.removeprefix("."), dpi=DPI, metadata=_undated(path))
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise PathUnusable(f"{path} cannot be written: {error.strerror or error}") from error
+        fix = remedy(error, path) or "Name another file with --out"
+        raise PathUnusable(f"{path} cannot be written: {error.strerror or error}", fix) from error
+    finally:
+        remove_left(temporary)
 
 
 def _undated(path: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from swarmd.config import Config
 from swarmd.daemon.notes import Moved, refuse_moved, write_note
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
+from swarmd.eventlog.files import copy_reason
 from swarmd.eventlog.lock import take_lock
 from swarmd.paths import DataPaths
 from swarmd.units.plan import ServicePaths
@@ -102,8 +103,10 @@ def take_along(transfer: Transfer) -> None:
             os.sync()
             _close(transfer, unfinished)
         except OSError as error:
-            words = error.strerror or str(error)[:500]
-            raise UnitError(f"{transfer.source.root} cannot be copied to {target}: {words}", "Run as root") from error
+            raise UnitError(
+                f"{transfer.source.root} cannot be copied to {target}: {copy_reason(error)}",
+                "See that there is room, and that all files there are this user's; or run as root",
+            ) from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 

@@ -204,6 +204,25 @@ def test_a_file_that_may_not_be_read_is_no_wrong_command_line(
     assert (told["file"], told["sound"]) == (str(key), False)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "swarm new demo --dir link",
+        "swarm new demo --dir file/node",
+        "swarm scaffold demo --dir file/demo",
+        "identity new file/identity.key",
+    ],
+)
+def test_a_place_that_the_system_refuses_is_told_with_what_helps(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to("nowhere/node")
+    Path("file").touch()
+    assert cli.run_command(words.split()) == ExitCode.CANNOT_CREATE
+    assert "fix: Move away what is at " in capsys.readouterr().err
+
+
 def test_control_c_ends_with_130(verb: Callable[..., None]) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -111,6 +113,19 @@ def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Pat
         take_along(transfer)
     assert other.read_bytes() == b"another" and len(list(other.parent.parent.iterdir())) == 1
     refuse_moved(DataPaths(made.parent))
+
+
+def test_a_file_that_cannot_be_copied_is_named(
+    made: Path, place: ServicePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: str, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", source)
+
+    transfer = found(made, place)
+    assert transfer is not None
+    monkeypatch.setattr(shutil, "copyfile", refuse)
+    with pytest.raises(UnitError, match=r": /\S+: .*Permission denied.*See that there is room"):
+        take_along(transfer)
 
 
 def test_a_running_node_is_left_alone(made: Path, place: ServicePaths) -> None:

@@ -16,7 +16,7 @@ from swarmd.config import ChainConfig, Config, load_config
 from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
-from swarmd.eventlog.files import remove_left, sync_directory
+from swarmd.eventlog.files import remedy, remove_left, sync_directory
 from swarmd.paths import DataPaths, quoted
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def put_private(path: Path, text: str) -> None:
         sync_directory(path.parent)
     except OSError as error:
         remove_left(fresh)
-        raise PathUnusable(f"{path} cannot be written: {error.strerror}", "Make room for it, and try again") from error
+        fix = remedy(error, path) or "Make room for it, and try again"
+        raise PathUnusable(f"{path} cannot be written: {error.strerror}", fix) from error
 
 
 class NodeDirectory:
@@ -97,7 +98,9 @@ class NodeDirectory:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}") from error
+            place = Path(error.filename or self.root)
+            fix = remedy(error, place) or "Name another directory"
+            raise PathUnusable(f"the directory {place} cannot be made: {error.strerror}", fix) from error
         with held_alone(self.root):
             yield
 

@@ -22,6 +22,7 @@ from swarmd.dht.identity.identity import (
     write_private,
 )
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
+from swarmd.eventlog.files import remedy
 from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import read_start
 
@@ -212,7 +213,8 @@ def _read_foreign(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no identity {path}") from error
     except OSError as error:
-        raise IdentityError(f"the identity {path} cannot be read: {error.strerror}") from error
+        fix = remedy(error, path) if isinstance(error, PermissionError) else "Name RL Swarm's swarm.pem"
+        raise IdentityError(f"the identity {path} cannot be read: {error.strerror}", fix) from error
 
 
 def _refuse_existing(path: Path) -> None:

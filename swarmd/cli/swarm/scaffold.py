@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 import typer
 
 from swarmd.errors import ConfigError, PathUnusable
+from swarmd.eventlog.files import remedy
 from swarmd.paths import quoted
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.registry import BUILT_IN
@@ -87,7 +88,8 @@ def _make_directory(root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
         filled = any(root.iterdir())
     except OSError as error:
-        raise PathUnusable(f"the directory {root} cannot be made: {error.strerror}") from error
+        fix = remedy(error, root) or "Choose another --dir"
+        raise PathUnusable(f"the directory {root} cannot be made: {error.strerror}", fix) from error
     if filled:
         raise PathUnusable(f"{root} has files in it, which are never written over", "Choose another --dir")
 

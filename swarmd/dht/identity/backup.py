@@ -20,6 +20,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, parse_identity
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
+from swarmd.eventlog.files import remedy
 from swarmd.eventlog.fold import load, node_of
 from swarmd.eventlog.segment import list_segments
 from swarmd.paths import DataPaths
@@ -93,7 +94,9 @@ def read_backup(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise NotFoundError(f"there is no backup {path}", "`swarmd identity backup` makes one") from error
     except OSError as error:
-        raise IdentityError(f"the backup {path} cannot be read: {error.strerror}") from error
+        other = "Name a file that `swarmd identity backup` wrote"
+        fix = remedy(error, path) if isinstance(error, PermissionError) else other
+        raise IdentityError(f"the backup {path} cannot be read: {error.strerror}", fix) from error
     _read_header(raw, str(path))
     return raw
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
+from swarmd.eventlog.files import remedy
 from swarmd.paths import quoted
 from swarmd.secret_files import SecretKind, write_secret
 
@@ -206,7 +207,7 @@ def read_identity(path: Path) -> Identity:
         if error.errno == errno.ELOOP:
             fix = "Name the file that it leads to: no link is followed to a key"
             raise IdentityError(f"the identity {path} is a symbolic link", fix) from error
-        raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}") from error
+        raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}", remedy(error, path)) from error
     try:
         _check_file(path, os.fstat(descriptor))
         return parse_identity(os.read(descriptor, FILE_BYTES_MAX), str(path))
