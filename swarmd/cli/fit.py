@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from swarmd.cli.options import PrintJson
+from swarmd.cli.printing import print_json
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 
@@ -43,7 +44,7 @@ def fit(
     quieten()
     room, fits, adapted = _weigh_all(training, f"--model {model}" if model else "training.pool")
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(_describe(room, fits, adapted)), indent=1).decode())
+        print_json(_describe(room, fits, adapted))
     else:
         _print(room, fits, adapted)
 

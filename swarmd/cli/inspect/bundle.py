@@ -149,11 +149,10 @@ def _texts(
 
 
 def _status(place: Path) -> bytes:
-    import msgspec
-
     from swarmd.cli.inspect.status import read_status
+    from swarmd.cli.printing import encode_json
 
-    return msgspec.json.format(msgspec.json.encode(read_status(DataPaths(place))), indent=1)
+    return encode_json(read_status(DataPaths(place)))
 
 
 def _stories(place: Path) -> bytes:

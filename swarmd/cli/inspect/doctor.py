@@ -10,6 +10,7 @@ import typer
 
 from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
 from swarmd.cli.options import ConfigFile, DataDir
+from swarmd.cli.printing import print_json
 from swarmd.doctor.finding import Severity
 from swarmd.errors import NotFoundError
 
@@ -54,7 +55,7 @@ def doctor(
     subject = Subject(find_config(directory, config), data or find_data(directory, config), offline)
     report = examine_visibly(subject, [check.name for check in checks], quiet=as_json)
     if as_json:
-        typer.echo(encode_report(report))
+        print_json(report)
     else:
         print_report(report)
     return report.exit_code
@@ -101,13 +102,6 @@ def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> 
             line.update(f"examining: {shown}{' ...' if len(under_way) > RUNNING_SHOWN else ''}")
 
         return asyncio.run(examine(subject, checks, tell))
-
-
-def encode_report(report: DoctorReport) -> str:
-    """The report as JSON text."""
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
 
 
 def print_report(report: DoctorReport, brief: bool = False) -> None:

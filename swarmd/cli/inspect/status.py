@@ -13,6 +13,7 @@ import typer
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.cli.locate import RULE, Located, locate, refuse_unmade
 from swarmd.cli.options import ConfigFile
+from swarmd.cli.printing import print_json
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ControlError, ExitCode
 from swarmd.paths import DataPaths
@@ -35,7 +36,6 @@ def status(
 
     Exits with 0 when all is well, with 1 when it is not, with 4 for a node that was made and never started.
     """
-    import msgspec
     from rich.console import Console
 
     from swarmd.observe.panel import panel_of
@@ -50,7 +50,7 @@ def status(
         return ExitCode.OK
     current = read_status(DataPaths(node.data), node.config)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(current), indent=2))
+        print_json(current)
     else:
         Console().print(panel_of(current))
     if current.process.state == NEVER_STARTED:

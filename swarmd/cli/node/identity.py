@@ -13,6 +13,7 @@ import typer
 
 from swarmd.animals import Words, animal_name, read_words
 from swarmd.cli.options import KeyPassphraseFile, PrintJson
+from swarmd.cli.printing import print_json
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -59,7 +60,7 @@ def show(path: File, as_json: PrintJson = False) -> None:
     """Check a key file and print its peer id, the node's fingerprint."""
     identity = load_identity(path)
     if as_json:
-        _print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
+        print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
     else:
         typer.echo(identity.peer_id)
 
@@ -130,10 +131,10 @@ def check(
     except SwarmdError as error:
         if not as_json:
             raise
-        _print_json({"file": str(path), "sound": False, "problem": error.message, "fix": error.fix})
+        print_json({"file": str(path), "sound": False, "problem": error.message, "fix": error.fix})
         return error.exit_code
     if as_json:
-        _print_json(report)
+        print_json(report)
     else:
         _print_report(report)
     return 0
@@ -318,9 +319,3 @@ def _at_round(marks: BackupMarks | None) -> str:
 
 def _warn(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
-
-
-def _print_json(report: dict[str, Any]) -> None:
-    import msgspec
-
-    typer.echo(msgspec.json.format(msgspec.json.encode(report), indent=2))

@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from swarmd.cli.options import PrintJson
+from swarmd.cli.printing import print_json
 from swarmd.cli.swarm.options import MAX_GWEI, Endpoints, ManifestFile, payer
 from swarmd.errors import ConfigError
 from swarmd.manifest import Manifest, read_manifest
@@ -78,7 +79,7 @@ def status(
         found = anyio.run(_status, target.urls(urls), chain.chain_id, chain.contract, chain.from_block)
         _show(found, as_json)
     elif as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(target.manifest), indent=2))
+        print_json(target.manifest)
     else:
         typer.echo(
             f"rounds: by {target.manifest.creator}; where they are tells `swarmd status` of any node of the swarm,"
@@ -182,7 +183,7 @@ async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
 
 def _show(found: ContractStatus, as_json: bool) -> None:
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2))
+        print_json(found)
         return
     open_s = max(0.0, found.block_at - found.opened_at)
     block_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found.block_at))
