@@ -402,7 +402,19 @@ def _convert(tables: dict[str, Any], origin: str) -> Config:
     try:
         return msgspec.convert(tables, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{origin}: {_named(str(error))}") from error
+        message = _named(str(error))
+        raise ConfigError(f"{origin}: {message}", _choices(message)) from error
+
+
+def _choices(message: str) -> str:
+    """Where a key takes one of a few values and has another: which these are; empty for any other error."""
+    key, _, reason = message.partition(": ")
+    if not reason.startswith("Invalid enum value"):
+        return ""
+    hint: Any = Config
+    for name in key.split("."):
+        hint = section_of(get_type_hints(hint)[name])
+    return f"Choose one of {', '.join(str(value) for value in get_args(hint))}"
 
 
 def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: str) -> None:

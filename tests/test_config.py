@@ -74,6 +74,19 @@ def test_a_wrong_value_is_named(text: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ('role = "boss"\n[swarm]\nid = "s"', "coordinator, follower"),
+        (COORDINATOR + '[logs]\nlevel = "INFO"', "debug, info, warning, error"),
+        (ON_CHAIN + 'sender = "me"', "wallet, proxy, none"),
+    ],
+    ids=["top", "table", "optional table"],
+)
+def test_where_there_are_a_few_values_they_are_named(text: str, choices: str) -> None:
+    assert refused(text).fix == f"Choose one of {choices}"
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         (FOLLOWER.replace("coordinator", "#"), "a follower needs swarm.coordinator"),
