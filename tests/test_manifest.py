@@ -389,6 +389,13 @@ def test_malformed_files_name_the_key(tmp_path: Path, old: str, new: str, told: 
     assert fix in caught.value.fix
 
 
+def test_a_copy_by_another_systems_editor_is_read(tmp_path: Path) -> None:
+    """With a mark at its beginning, and lines that end otherwise."""
+    file = tmp_path / "swarm.toml"
+    file.write_bytes(TEXT.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert read_manifest(file) == parse_manifest(TEXT)
+
+
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         read_manifest(tmp_path / "none.toml")

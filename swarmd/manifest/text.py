@@ -60,7 +60,7 @@ def read_manifest(path: Path) -> Manifest:
     if len(raw) > MANIFEST_BYTES_MAX:
         raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")
     try:
-        manifest = parse_manifest(raw.decode("utf-8"))
+        manifest = parse_manifest(raw.decode("utf-8-sig"))
         verify(manifest)
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path} is no manifest: it is not UTF-8 text") from error
