@@ -35,9 +35,14 @@ SWARM_S_A_PEER = 0.002  # and so much more for each peer: a view of many is larg
 
 
 class Client:
-    """What waits for one client."""
+    """What waits for one client.
 
-    def __init__(self) -> None:
+    Args:
+        begun: how often the node's log had been begun when it came, as `LogNode.begun` has it.
+    """
+
+    def __init__(self, begun: int = 0) -> None:
+        self.begun = begun
         self.lost = False
         self._events: deque[tuple[int, bytes]] = deque()
         self._latest: dict[str, bytes] = {}  # of charts, status and swarm only the newest counts
@@ -63,7 +68,7 @@ class Client:
         self._wake.set()
 
     def end(self) -> None:
-        """End this client's stream: the server is stopping."""
+        """End this client's stream."""
         self.lost = True
         self._wake.set()
 
@@ -132,12 +137,19 @@ class Stream:
         moved, self._charts = charts != self._charts, charts
         if not self._clients:
             return
+        self._end_old_clients()
         for applied in batch:
             told = chunk("event", event_row(applied), applied.seq)
             for client in self._clients:
                 client.put_event(applied.seq, told)
         if moved:
             self._send_to_all("charts", chunk("charts", charts))
+
+    def _end_old_clients(self) -> None:
+        """End the streams of those who came before the log was begun anew: it may be another one, with other events."""
+        for client in self._clients:
+            if self._node is not None and client.begun != self._node.begun:
+                client.end()
 
     def _send_to_all(self, kind: str, told: bytes) -> None:
         for client in self._clients:
@@ -197,7 +209,7 @@ class Stream:
 
     async def feed(self, after_seq: int | None) -> AsyncGenerator[bytes, None]:
         """What one client gets, from now on or from an event on; nothing where its place was taken meanwhile."""
-        client = Client()
+        client = Client(self._node.begun if self._node is not None else 0)
         if not self._clients.take_place(client, asker.get()):
             return
         self._somebody.set()

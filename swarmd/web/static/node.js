@@ -110,9 +110,10 @@ class NodePage {
    */
   async catchUp() {
     await here(() => {});
-    await this.part("node/events?first=-1&count=1", ({ events }) =>
-      events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row)),
-    );
+    await this.part("node/events?first=-1&count=1", ({ end, events }) => {
+      if (end < this.log.end) location.reload(); // another log lies there now
+      events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row));
+    });
     notice("");
   }
 

@@ -195,6 +195,7 @@ class LogHistory:
         state: after the last event taken.
         next_seq: of the event that comes next.
         at: time of the last event, POSIX seconds; 0 before any.
+        begun: how often it began anew: what was made of an earlier one may be of another log.
     """
 
     def __init__(self, directory: Path, followers: Sequence[Follower] = ()) -> None:
@@ -203,6 +204,7 @@ class LogHistory:
         self.state = State()
         self.next_seq = 0
         self.at = 0.0
+        self.begun = 0
         self._followers = tuple(followers)
         self._place: Cursor | None = None
         self._keyframes = Keyframes()
@@ -217,7 +219,7 @@ class LogHistory:
         """Restart from a base state."""
         with self.lock:
             self.state, self.next_seq, self.at, self._place = base.state, base.seq, 0.0, None
-            self._keyframes, self._windows = Keyframes(), []
+            self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
             self._keyframes.keep(base.seq, None, base.state)
             for follower in self._followers:
                 follower.begin(base)
@@ -245,7 +247,7 @@ class LogHistory:
             raise ValueError("it was not kept at this place")
         with self.lock:
             self.state, self.next_seq, self.at, self._place = decode_state(read.state), read.next_seq, read.at, place
-            self._keyframes, self._windows = Keyframes(), []
+            self._keyframes, self._windows, self.begun = Keyframes(), [], self.begun + 1
             packed = msgspec.msgpack.decode(keyframes, type=list[KeptKeyframe])
             self._keyframes.resume(packed, self.directory, read.distance)
             for follower, followed in zip(self._followers, followers, strict=True):

@@ -267,6 +267,11 @@ class LogNode:
         """Of the event that comes next."""
         return self._shown.history.next_seq
 
+    @property
+    def begun(self) -> int:
+        """How often the log was begun anew: with another number it may be another log."""
+        return self._shown.history.begun
+
     def here(self) -> PageSource:
         """What this server shows: version, kind of source, directory."""
         settings = self.state.settings

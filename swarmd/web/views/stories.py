@@ -65,6 +65,7 @@ class Stories:
         self._history, self._stages, self._timeline = history, stages, timeline
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._begun = history.begun
 
     def story(self, round_: int, now: float | None) -> Story:
         """The story of a round so far; reads the log.
@@ -77,8 +78,11 @@ class Stories:
             NotFoundError, LogDamaged: the log cannot be read there.
         """
         with self._lock:
+            if self._begun != self._history.begun:
+                self._begun = self._history.begun
+                self._kept.clear()
             kept = self._kept.pop(round_, None)
-            if kept is None or kept.ahead or kept.next > self._history.next_seq or kept.first < self._history.first:
+            if kept is None or kept.ahead or kept.first < self._history.first:
                 kept = self._begin(round_)
             while kept.next < min(kept.end, self._history.next_seq):
                 count = min(STEP_EVENTS, kept.end - kept.next)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 import os
 import threading
@@ -12,11 +14,11 @@ from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
-from swarmd.eventlog.segment import list_segments, read_header
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.regular_files import open_regular
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.keeping import Keeping
-from swarmd.web.views.log_cursor import Gone, begin_of, commits_at
+from swarmd.web.views.log_cursor import Cursor, Gone, begin_of, commits_at
 
 POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
 SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
@@ -24,6 +26,7 @@ AGAIN_S = 5.0  # after trouble, before the log is looked at again
 BATCH_EVENTS = 64  # told at once while there is much to read
 RECENT_EVENTS = 10_000  # shown at once of a long log
 ALMOST = 0.999  # the share told at most before the log's end was reached
+MARK_BYTES = 4096  # of what was read last, by which a log is known again: with the times of its commits
 
 log = logging.getLogger("swarmd.web")
 
@@ -71,6 +74,7 @@ class LogTail:
         self.after: threading.Event | None = None
         self.stopping = threading.Event()
         self._directory_stamp = -1
+        self._mark: tuple[Cursor, bytes] | None = None  # the place that was reached, and what stands before it
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
@@ -104,6 +108,7 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
+                    self._mark = None
                     if self._keeping is None or not self._keeping.resume():
                         self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
@@ -124,6 +129,7 @@ class LogTail:
         while not self.stopping.is_set():
             if self._look_for_more():
                 self._read()
+                self._set_mark()
             if not self._grows:
                 self._judge()
             if self.trouble is not None and not self._suspect:
@@ -175,6 +181,7 @@ class LogTail:
         directory = self._history.directory
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:
+            self._refuse_another()
             self._directory_stamp = stamp
             self._heed_removal(directory)
             return True
@@ -205,6 +212,24 @@ class LogTail:
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
+    def _set_mark(self) -> None:
+        place = self._history.place
+        if place is not None and (self._mark is None or self._mark[0] != place):
+            with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
+                self._mark = (place, bytes_before(place))
+
+    def _refuse_another(self) -> None:
+        """Raise Gone where the log is not the one that was read: a backup was restored here, or a node begun anew."""
+        if self._mark is None:
+            return
+        place, known = self._mark
+        try:
+            other = bytes_before(place) != known
+        except FileNotFoundError:  # old segments go, and the log begins later then
+            other = begin_of(place.path.parent) <= first_seq_of(place.path)
+        if other:
+            raise Gone(f"the event log in {place.path.parent} is another one than before", "Load the page anew")
+
     def _heed_removal(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
         begin = begin_of(directory)
@@ -212,6 +237,13 @@ class LogTail:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
+
+
+def bytes_before(place: Cursor) -> bytes:
+    """A digest of the last bytes before a place. Raises OSError."""
+    first = max(0, place.offset - MARK_BYTES)
+    with open_regular(place.path) as file:
+        return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
 def base_of(directory: Path, recent: bool) -> Base:

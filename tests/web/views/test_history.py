@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.errors import ChartError, LogDamaged, NotFoundError, SwarmdError
@@ -24,7 +25,7 @@ from swarmd.web.views.tail import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.observe.counting import samples_of
-from tests.web.serving import CHAIN, COORDINATOR, copy_of, served, until
+from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Listener, copy_of, served, told, until
 
 
 def filled(events: Path) -> LogHistory:
@@ -315,6 +316,26 @@ def test_a_directory_that_goes_away_is_told(tmp_path: Path) -> None:
         assert until(lambda: server.json("/api/v1/here")["trouble"])
         assert server.json("/api/v1/node/status", 503)["detail"] == "unavailable"
         assert server.get("/api/v1/node/moments/3").status_code in (404, 503)
+
+
+@pytest.mark.parametrize("other", [CHAIN, FOLLOWER, None], ids=["chain", "follower", "its own beginning"])
+def test_another_log_in_the_place_of_the_one_that_was_read_is_shown_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Path | None
+) -> None:
+    monkeypatch.setattr(tail_module, "AGAIN_S", 0.02)
+    restored = tmp_path / "restored"
+    copy_of(other, restored) if other else told(restored, follower_story(2))
+    end = filled(restored / "events").next_seq
+    (story,) = tell_round(restored, 4)
+    with served(told(tmp_path / "node", follower_story(6))) as server:
+        assert server.json("/api/v1/node/rounds/4")["verdict"] != story.verdict
+        listener = Listener(server)
+        (tmp_path / "node" / "events").rename(tmp_path / "before")
+        (restored / "events").rename(tmp_path / "node" / "events")
+        until(lambda: server.json("/api/v1/node/events")["end"] == end)
+        until(lambda: server.json("/api/v1/here")["trouble"] == "")
+        assert server.json("/api/v1/node/rounds/4")["verdict"] == story.verdict
+        assert listener.ended.wait(20.0), "who listens has events of the other log, and is to come again"
 
 
 def test_a_log_of_a_newer_swarmd_is_refused_and_named(tmp_path: Path) -> None:
