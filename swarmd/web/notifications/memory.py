@@ -35,23 +35,28 @@ class NotifierState:
         self._kept = b""
 
     def acquire(self) -> bool:
-        """Whether this process is the one that tells now. A directory that cannot be written to forbids nobody."""
-        if self._lock is not None:
-            return True
-        try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            log.warning("notes are not remembered from process to process: %s", error)
-            self._lock = -1
-            return True
+        """Whether this process is the one that tells now. A directory that cannot be written to, or a file system that
+        gives no locks, forbids nobody."""
+        if self._lock is None:
+            try:
+                self._lock = self._locked()
+            except BlockingIOError:  # another process tells
+                return False
+            except OSError as error:
+                log.warning("notes may be told twice, for it cannot be kept who tells: %s", error)
+                self._lock = -1
+        return True
+
+    def _locked(self) -> int:
+        """The open lock file. Raises OSError."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self._directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(lock)
-            return False
-        self._lock = lock
-        return True
+            raise
+        return lock
 
     def recall(self) -> NodeState:
         """What was kept last; nothing where it cannot be understood."""
