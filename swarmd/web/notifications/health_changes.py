@@ -121,7 +121,8 @@ def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
         reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
         return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
     layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
-    if status.source == "daemon" and status.process.healthy and status.process.age_s >= START_S:
+    starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
+    if status.source == "daemon" and status.process.healthy and not starts:
         layers += [("network", status.network), ("training", status.training), ("round", status.round)]
         layers += [
             ("chain", status.chain),

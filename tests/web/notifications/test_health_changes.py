@@ -135,6 +135,11 @@ def test_a_starting_node_is_not_judged_by_its_layers() -> None:
     assert watch([(500, young)]) == []
 
 
+def test_a_node_whose_clock_was_set_back_since_it_started_is_judged_all_the_same() -> None:
+    earlier = replace(ILL, process=replace(ILL.process, age_s=-3600.0))
+    assert said(watch([(300, earlier)])) == [("network", False)]
+
+
 def test_a_reason_is_short_and_without_secrets() -> None:
     secret = replace(ILL, network=replace(ILL.network, reason="token=hunter2hunter2 " + "x" * 5000))
     note = watch([(100, secret)])[0][1]
