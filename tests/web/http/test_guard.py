@@ -133,6 +133,10 @@ def test_the_own_page_may_ask(open_server: Served) -> None:
     assert open_server.client.post("/api/id-to-name", json=[], headers=own).status_code == 200
     proxied = {"Origin": "https://dash.example", "Host": "dash.example"}
     assert open_server.client.post("/api/id-to-name", json=[], headers=proxied).status_code == 200
+    elsewhere = {"Origin": "https://dash.example:8443", "Host": "dash.example:8443"}
+    assert open_server.client.post("/api/id-to-name", json=[], headers=elsewhere).status_code == 200
+    portless = elsewhere | {"Host": "dash.example"}  # as docs/DASHBOARD.md says of nginx's $host
+    assert open_server.client.post("/api/id-to-name", json=[], headers=portless).status_code == 403
 
 
 def test_a_link_may_lead_here_and_nothing_else_of_another_site(open_server: Served) -> None:
