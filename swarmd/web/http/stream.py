@@ -256,7 +256,7 @@ class _Streaming(Response):
     """The answer that does not end."""
 
     def __init__(self, stream: Stream, after_seq: int | None) -> None:
-        super().__init__(media_type="text/event-stream")
+        super().__init__(media_type="text/event-stream", headers={"x-accel-buffering": "no"})  # for nginx before it
         del self.headers["content-length"]
         self._stream = stream
         self._after_seq = after_seq

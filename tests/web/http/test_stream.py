@@ -25,7 +25,7 @@ from swarmd.web.http.work import WorkBusy
 from swarmd.web.views.node import LogNode
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
-from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until
+from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, empty, served, until
 from tests.web.test_hostile import gathering, shared
 
 
@@ -43,6 +43,12 @@ def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> Non
             rows = [msgspec.json.decode(body, type=shapes.EventRow) for _, _, body in listener.of("event")]
             assert [row.seq for row in rows] == list(range(5, len(events)))
             listener.close()
+
+
+def test_a_proxy_is_told_not_to_hold_the_stream_back(tmp_path: Path) -> None:
+    with served(empty(tmp_path)) as server:
+        headers = server.client.head("/api/v1/stream").headers
+        assert headers["x-accel-buffering"] == "no" and headers["cache-control"] == "no-store"
 
 
 def test_who_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
