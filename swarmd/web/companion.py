@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import threading
@@ -127,9 +128,10 @@ async def _watch_only(node: LogNode, background: tuple[Background, ...], linger_
 
 def at_end_of_input(call: Callable[[], Any]) -> None:
     """Call, in a thread, when whoever started this process is gone."""
+    descriptor = sys.stdin.fileno()
 
     def wait() -> None:
-        while sys.stdin.buffer.read(4096):
+        while os.read(descriptor, 4096):  # not by `sys.stdin`: Python aborts at its end where a thread waits in that
             continue
         call()
 

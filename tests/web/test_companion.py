@@ -181,6 +181,15 @@ def test_it_ends_when_its_input_does(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("web", [WebConfig(listen="127.0.0.1:0"), WebConfig()], ids=["page", "messages"])
+def test_it_ends_in_order_while_its_input_is_open(tmp_path: Path, web: WebConfig) -> None:
+    notify = NotifyConfig(command=("true",))
+    process = started(Config(SwarmConfig("a"), web=web, notify=notify), copy_of(FOLLOWER, tmp_path))
+    assert process.stdout and process.stdout.readline()
+    process.terminate()
+    assert process.wait(20) == 0 and process.stderr and b"Fatal" not in process.stderr.read()
+
+
 def test_it_watches_without_a_page_and_stays_to_tell_of_the_daemons_end(tmp_path: Path) -> None:
     out = tmp_path / "told"
     notify = NotifyConfig(command=("/bin/sh", "-c", f"cat >> {out}; echo >> {out}"), after_s=0.2, quiet_s=0.2)
