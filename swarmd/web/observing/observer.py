@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,6 +57,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.paths import DataPaths
+from swarmd.web.http.work import WorkPool
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Message, PageSource, PeerPage, SwarmView
 from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
@@ -64,6 +66,7 @@ from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.swarm import ViewContext, isolated_words, peer_page, peer_rows, swarm_view
 
 CURVES_SHOWN = 10  # where none are asked for
+THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
 GATHER_S = 20.0  # for the rollouts of a stage
 AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
@@ -98,6 +101,8 @@ class DhtSwarm:
         self._isolated = ""  # why the coordinator is not heard although nodes answer
         self._seq = 0
         self._begun_at = time.time()
+        self._answers = WorkPool("answers", THREADS)
+        self._books = threading.RLock()  # held where the event loop writes what the answers' thread reads
         self._session: Session
         self._members: Members
         self._reports: ReportCollector
@@ -157,6 +162,13 @@ class DhtSwarm:
 
     def observe(self, event: Event) -> None:
         """Take an event of the session. In the event loop."""
+        with self._books:
+            noted = self._take(event)
+        if noted:
+            self.changes.notify()
+
+    def _take(self, event: Event) -> bool:
+        """Whether the event says anything that is shown."""
         if isinstance(event, RoundAnnounced):
             self._heed_clock(event)
         elif isinstance(event, CONTRACT_EVENTS):
@@ -171,8 +183,8 @@ class DhtSwarm:
         elif isinstance(event, IN_BOOKS):
             self._book(event)
         else:
-            return
-        self.changes.notify()
+            return False
+        return True
 
     def _book(self, event: Event) -> None:
         self._seq += 1
@@ -239,7 +251,8 @@ class DhtSwarm:
 
     def _settle(self, board: LeaderboardBody) -> None:
         """Take over the coordinator's sums."""
-        self._ledger.settle(board.round, board.standings, time.time())
+        with self._books:
+            self._ledger.settle(board.round, board.standings, time.time())
         self._session.compared.read_board(board.reports)
         self.changes.notify()
 
@@ -247,19 +260,31 @@ class DhtSwarm:
 
     async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
         """Where the swarm is and who takes part."""
+        return await self._answers.do(self._view, peers_max)
+
+    def _view(self, peers_max: int) -> SwarmView:
         around = ViewContext(self._manifest.recipe.kind, "", time.time(), 0, ())
-        seen = swarm_view(self._state, self._ledger, around, peers_max)
-        return msgspec.structs.replace(seen, source="dht", notes=self._notes())
+        with self._books:
+            seen = swarm_view(self._state, self._ledger, around, peers_max)
+            return msgspec.structs.replace(seen, source="dht", notes=self._notes())
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
         """Part of the leaderboard."""
-        return peer_page(self._state, self._ledger, first, count, find)
+        return await self._answers.do(self._peers, first, count, find)
+
+    def _peers(self, first: int, count: int, find: str) -> PeerPage:
+        with self._books:
+            return peer_page(self._state, self._ledger, first, count, find)
 
     async def curves(self, peers: Sequence[str]) -> Curves:
         """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
-        wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
-        accounts = self._ledger.accounts
-        return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
+        return await self._answers.do(self._curves, tuple(peers))
+
+    def _curves(self, peers: tuple[str, ...]) -> Curves:
+        with self._books:
+            wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
+            accounts = self._ledger.accounts
+            return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
 
     async def gossip(self, since_round: int = -1) -> Gossip:
         """What peers shared."""

@@ -32,8 +32,9 @@ from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.web.http.stream import Stream
+from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy
 from swarmd.web.observing.observer import DhtSwarm
-from swarmd.web.shapes import SwarmView
+from swarmd.web.shapes import PeerPage, SwarmView
 from tests.dht.driver import SWARM, Driver
 from tests.dht.test_worker import announce
 from tests.test_manifest import unsigned
@@ -162,6 +163,15 @@ async def test_a_swarm_that_nobody_answers_for_is_said_to_be_out_of_reach(tmp_pa
         view = await observed.view()
         assert (view.round, view.total) == (-1, 0)
         assert any("not reached" in note for note in view.notes)
+
+
+async def test_of_many_questions_at_once_some_are_refused(tmp_path: Path) -> None:
+    observed = DhtSwarm(unsigned(), made(tmp_path / "observer"))
+    asked = [observed.peers(0, 10, f"name {number}") for number in range(2 * WAITING_MAX)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    refused = [answer for answer in answers if isinstance(answer, WorkBusy)]
+    assert len(answers) - len(refused) == WAITING_OF_ONE_MAX
+    assert all(isinstance(answer, PeerPage | WorkBusy) for answer in answers)
 
 
 async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) -> None:
