@@ -14,7 +14,7 @@ import { showStatus } from "./health.js";
 import { Stream } from "./stream.js";
 import { Timeline } from "./timeline.js";
 import { Training } from "./training.js";
-import { bindTheme, here, notice, report, showCondition, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, notice, report, showCondition, whenRead } from "./top.js";
 
 const STAGES_EVERY_MS = 1500; // at most so often are the stages asked for again
 
@@ -109,12 +109,12 @@ class NodePage {
    * that was away for long sends the latest events only. What lies before them is fetched when it comes into sight.
    */
   async catchUp() {
-    await here(() => {});
+    const found = await here(() => {});
     await this.part("node/events?first=-1&count=1", ({ end, events }) => {
       if (end < this.log.end) location.reload(); // another log lies there now
       events.forEach((/** @type {import("./log.js").EventRow} */ row) => this.append(row));
     });
-    notice("");
+    notice(found.trouble);
   }
 
   follow() {
@@ -136,7 +136,10 @@ const found = await here();
 if (found.node) {
   const page = new NodePage(found.live);
   await page.load();
-  if (found.live) page.follow();
+  if (found.live) {
+    page.follow();
+    followTrouble(found);
+  }
   whenRead(found, () => {
     if (page.line.following) location.reload();
     else notice("All of the log has been read. Load this page anew to see its older part.");

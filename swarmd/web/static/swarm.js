@@ -8,7 +8,7 @@ import { Gossip } from "./gossip.js";
 import { showChain } from "./chain.js";
 import { showRound, tick } from "./round.js";
 import { Stream } from "./stream.js";
-import { bindTheme, here, notice, report, showCondition, whenRead } from "./top.js";
+import { bindTheme, followTrouble, here, notice, report, showCondition, whenRead } from "./top.js";
 
 const PAGE_PEERS = 2000; // as many as the server gives at once
 const REST_EVERY_MS = 60000; // of a large swarm's leaderboard, the part that does not come by itself
@@ -91,9 +91,9 @@ class SwarmPage {
 
   /** After a lost stream, once the server has read its log. */
   async catchUp() {
-    await here(() => {});
+    const found = await here(() => {});
     await this.load();
-    notice("");
+    notice(found.trouble);
   }
 
   follow() {
@@ -118,7 +118,10 @@ if (found.swarm) {
   const page = new SwarmPage(found);
   await page.load();
   setInterval(tick, 1000);
-  if (found.live) page.follow();
+  if (found.live) {
+    page.follow();
+    followTrouble(found);
+  }
   whenRead(found, () => page.load());
 } else {
   notice(

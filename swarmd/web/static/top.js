@@ -8,6 +8,7 @@ const THEMES = ["auto", "light", "dark"];
 const RETRY_MS = 3000;
 const READING_MS = 400; // a long log is read for some seconds; asked again meanwhile
 const REREAD_MS = 2000; // while older parts of the log are read
+const TROUBLE_MS = 5000; // between two looks whether the log can still be read
 
 /**
  * @typedef {{version: string, node: boolean, swarm: boolean, live: boolean, peer: string, name: string,
@@ -64,6 +65,18 @@ export async function whenRead(found, done) {
     now = (await get("here").catch(() => null)) || now;
   }
   done();
+}
+
+/**
+ * Say what is wrong with the log whenever that changes: damage is found some seconds after it is met.
+ * @param {PageSource} found what the server said last
+ */
+export function followTrouble(found) {
+  let told = found.trouble;
+  setInterval(async () => {
+    const now = await get("here").catch(() => null);
+    if (now && now.trouble !== told) notice((told = now.trouble));
+  }, TROUBLE_MS);
 }
 
 /** @param {PageSource} found */

@@ -19,6 +19,7 @@ from swarmd.core.events import MemberSeen
 from swarmd.observe.narrative.story import Story
 from tests.web.page.conftest import Served, Watched, played
 from tests.web.page.played import HOSTILE, HOSTILE_MARK, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
+from tests.web.views.test_history import damaged
 
 Tab = Callable[[str], Watched]
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -565,6 +566,18 @@ def test_a_lost_stream_comes_back_and_catches_up(tmp_path: Path, tab: Tab) -> No
         expect(page.locator("#strip")).to_have_attribute("aria-valuenow", str(before + 4))
         expect(page.locator("#events-scroller .text", has_text="network worker exited")).to_have_count(1)
         served.end()
+
+
+def test_damage_that_is_found_later_is_told_and_is_again_when_the_stream_comes_back(tmp_path: Path, tab: Tab) -> None:
+    served = Served(damaged(tmp_path))
+    page = tab(served.url).open("/node")
+    expect(page.locator("#notice")).to_contain_text("is damaged at byte")
+    served.end()
+    expect(page.locator("#pulse")).to_contain_text("connection lost, again in")
+    served.start()
+    expect(page.locator("#pulse")).to_have_text("connected")
+    expect(page.locator("#notice")).to_contain_text("is damaged at byte")
+    served.end()
 
 
 def test_a_server_that_asks_for_a_token_gets_it_by_a_form(node: PlayedNode, tmp_path: Path, tab: Tab) -> None:
