@@ -91,12 +91,14 @@ class Keyframes:
     """States to fold from, by number; packed in a temporary file, which is gone with the process.
 
     Where that cannot be written, one is tried again after as many events: folds begin further back, and take longer.
+    The first one, without which nothing can be shown, is then kept in memory, and those after it.
     """
 
     def __init__(self) -> None:
         self.kept: list[Keyframe] = []
         self.distance = KEYFRAME_EVENTS
         self._file = scratch_file()
+        self._in_memory = False
         self._end = 0
         self._due_seq = 0
 
@@ -107,7 +109,7 @@ class Keyframes:
     def keep(self, seq: int, place: Cursor | None, state: State) -> None:
         """Pack a state; at the bound every second one goes, and the distance doubles."""
         packed = zlib.compress(encode_state(state), 1)
-        if self._write(packed):
+        if self._put(packed):
             self.kept.append(Keyframe(seq, place, self._end - len(packed), len(packed)))
             if self._end > KEYFRAME_BYTES_MAX and len(self.kept) > 2:
                 self.distance *= 2
@@ -153,19 +155,29 @@ class Keyframes:
 
     def begin_at(self, seq: int, state: State) -> None:
         """Forget what lies before an event."""
-        later = [keyframe for keyframe in self.kept if keyframe.seq > seq]
+        self.kept = [keyframe for keyframe in self.kept if keyframe.seq > seq]
         packed = zlib.compress(encode_state(state), 1)
-        first = [Keyframe(seq, None, self._end - len(packed), len(packed))] if self._write(packed) else []
-        self.kept = first + later
+        if self._put(packed):
+            self.kept.insert(0, Keyframe(seq, None, self._end - len(packed), len(packed)))
 
     def replace(self, kept: Sequence[Keyframe]) -> None:
         """Keep only these, in a file of their own."""
         before, self._file, self._end, self.kept = self._file, scratch_file(), 0, []
+        self._in_memory = False
         with before:
             for keyframe in kept:
                 packed = os.pread(before.fileno(), keyframe.size_bytes, keyframe.offset)
-                if self._write(packed):
+                if self._put(packed):
                     self.kept.append(keyframe._replace(offset=self._end - len(packed)))
+
+    def _put(self, packed: bytes) -> bool:
+        """Write at the file's end; whether there was room."""
+        if self._write(packed):
+            return True
+        if self.kept or self._in_memory:
+            return False
+        self._file, self._end, self._in_memory = memory_file(), 0, True
+        return self._write(packed)
 
     def _read(self, offset: int, size_bytes: int) -> bytes:
         return os.pread(self._file.fileno(), size_bytes, offset)
@@ -185,7 +197,12 @@ def scratch_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile(prefix="swarmd-states-")
     except OSError:
-        return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
+        return memory_file()
+
+
+def memory_file() -> IO[bytes]:
+    """A file that takes no disk."""
+    return os.fdopen(os.memfd_create("swarmd-states"), "w+b")
 
 
 class LogHistory:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+from io import FileIO
 from pathlib import Path
 
 import msgspec
@@ -102,6 +103,16 @@ def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest
     wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
     assert [keyframe.seq for keyframe in history._keyframes.kept] == [0] and len(written) > 2
     assert history.moment(150) == wanted[150]
+
+
+def test_on_a_full_disk_all_of_a_log_can_be_gone_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "scratch_file", lambda: FileIO("/dev/full", "r+"))
+    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
+    monkeypatch.setattr(history_module, "KEYFRAME_BYTES_MAX", 10_000)  # all of them are moved to another file
+    history = filled(CHAIN / "events")
+    wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
+    assert history.first == 0 and len(history._keyframes.kept) > 2
+    assert [history.moment(seq) for seq in (0, 20, 150)] == [wanted[seq] for seq in (0, 20, 150)]
 
 
 def test_where_no_keyframe_can_be_written_it_is_tried_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
