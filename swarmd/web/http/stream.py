@@ -137,19 +137,15 @@ class Stream:
         moved, self._charts = charts != self._charts, charts
         if not self._clients:
             return
-        self._end_old_clients()
+        for client in self._clients:
+            if self._node is not None and client.begun != self._node.begun:
+                client.end()  # the log was begun anew since: it may be another one, with other events
         for applied in batch:
             told = chunk("event", event_row(applied), applied.seq)
             for client in self._clients:
                 client.put_event(applied.seq, told)
         if moved:
             self._send_to_all("charts", chunk("charts", charts))
-
-    def _end_old_clients(self) -> None:
-        """End the streams of those who came before the log was begun anew: it may be another one, with other events."""
-        for client in self._clients:
-            if self._node is not None and client.begun != self._node.begun:
-                client.end()
 
     def _send_to_all(self, kind: str, told: bytes) -> None:
         for client in self._clients:

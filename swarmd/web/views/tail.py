@@ -31,6 +31,36 @@ MARK_BYTES = 4096  # of what was read last, by which a log is known again: with 
 log = logging.getLogger("swarmd.web")
 
 
+class LogMark:
+    """Knows a log again, by the bytes before the place up to which it was read."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Cursor, bytes] | None = None
+
+    def put(self, place: Cursor | None) -> None:
+        """Remember the place that was reached."""
+        if place is not None and (self._known is None or self._known[0] != place):
+            with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
+                self._known = (place, bytes_before(place))
+
+    def is_gone(self) -> bool:
+        """Whether another log lies there: a backup was restored, a node begun anew. Raises NotFoundError, OSError."""
+        if self._known is None:
+            return False
+        place, known = self._known
+        try:
+            return bytes_before(place) != known
+        except FileNotFoundError:  # old segments go, and the log begins later then
+            return begin_of(place.path.parent) <= first_seq_of(place.path)
+
+
+def bytes_before(place: Cursor) -> bytes:
+    """A digest of the last bytes before a place. Raises OSError."""
+    first = max(0, place.offset - MARK_BYTES)
+    with open_regular(place.path) as file:
+        return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
+
+
 class JournalListener(Protocol):
     """Is told what a log has had added."""
 
@@ -74,7 +104,7 @@ class LogTail:
         self.after: threading.Event | None = None
         self.stopping = threading.Event()
         self._directory_stamp = -1
-        self._mark: tuple[Cursor, bytes] | None = None  # the place that was reached, and what stands before it
+        self._mark = LogMark()
         self._suspect = 0
         self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
 
@@ -108,7 +138,7 @@ class LogTail:
         while not self.stopping.is_set():
             try:
                 if not started:
-                    self._mark = None
+                    self._mark = LogMark()
                     if self._keeping is None or not self._keeping.resume():
                         self._history.begin(base_of(self._history.directory, self._recent))
                     started = True
@@ -129,7 +159,7 @@ class LogTail:
         while not self.stopping.is_set():
             if self._look_for_more():
                 self._read()
-                self._set_mark()
+                self._mark.put(self._history.place)
             if not self._grows:
                 self._judge()
             if self.trouble is not None and not self._suspect:
@@ -181,7 +211,8 @@ class LogTail:
         directory = self._history.directory
         stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
         if stamp != self._directory_stamp:
-            self._refuse_another()
+            if self._mark.is_gone():
+                raise Gone(f"the event log in {directory} is another one than before", "Load the page anew")
             self._directory_stamp = stamp
             self._heed_removal(directory)
             return True
@@ -212,24 +243,6 @@ class LogTail:
                 self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
                 raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
 
-    def _set_mark(self) -> None:
-        place = self._history.place
-        if place is not None and (self._mark is None or self._mark[0] != place):
-            with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
-                self._mark = (place, bytes_before(place))
-
-    def _refuse_another(self) -> None:
-        """Raise Gone where the log is not the one that was read: a backup was restored here, or a node begun anew."""
-        if self._mark is None:
-            return
-        place, known = self._mark
-        try:
-            other = bytes_before(place) != known
-        except FileNotFoundError:  # old segments go, and the log begins later then
-            other = begin_of(place.path.parent) <= first_seq_of(place.path)
-        if other:
-            raise Gone(f"the event log in {place.path.parent} is another one than before", "Load the page anew")
-
     def _heed_removal(self, directory: Path) -> None:
         """Forget what was removed at the log's front."""
         begin = begin_of(directory)
@@ -237,13 +250,6 @@ class LogTail:
             base = oldest_base(directory)
             if self._history.first < base.seq <= self._history.next_seq:
                 self._history.drop_before(base)
-
-
-def bytes_before(place: Cursor) -> bytes:
-    """A digest of the last bytes before a place. Raises OSError."""
-    first = max(0, place.offset - MARK_BYTES)
-    with open_regular(place.path) as file:
-        return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
 
 
 def base_of(directory: Path, recent: bool) -> Base:
