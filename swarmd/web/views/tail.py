@@ -14,7 +14,7 @@ from swarmd.core.applied import Applied
 from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
-from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
 from swarmd.regular_files import open_regular
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.keeping import Keeping
@@ -226,7 +226,8 @@ class LogTail:
             return True
         if not head.strip(b"\0"):
             self._suspect = 0
-            return False
+            # When the next segment came to the directory it may have had no commit yet.
+            return (directory / segment_name(place.seq)).exists()
         self._suspect += 1
         if self._suspect == SUSPECT_POLLS:
             self._judge()

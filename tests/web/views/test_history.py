@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 from io import FileIO
@@ -15,8 +16,8 @@ from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.errors import ChartError, LogDamaged, NotFoundError, SwarmdError
-from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.fold import Base, commits_from, fold, oldest_base
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.web.shapes import EventPage, Moment
 from swarmd.web.views import history as history_module
 from swarmd.web.views import tail as tail_module
@@ -153,6 +154,28 @@ def test_what_is_appended_is_shown_and_new_segments_are_followed(tmp_path: Path)
                 write_story(later, events[12:], state, group=1)
                 until(lambda: server.json("/api/v1/node/events")["end"] == len(events))
     assert len(list_segments(tmp_path / "events")) == 2
+
+
+def test_a_segment_that_was_seen_before_its_first_commit_is_followed(tmp_path: Path) -> None:
+    events = follower_story(2)
+    with open_log(tmp_path / "events") as log:
+        state = write_story(log, events[:6], State(), group=1)
+    with open_log(tmp_path / "events", "another life") as later:
+        write_story(later, events[6:], state, group=1)
+    _, segment = list_segments(tmp_path / "events")
+    whole = segment.read_bytes()
+    with FileIO(segment, "r+") as file:
+        begin = read_header(file, segment).size_bytes
+        os.pwrite(file.fileno(), bytes(len(whole) - begin), begin)
+        history = LogHistory(tmp_path / "events")
+        history.begin(Base())
+        tail = LogTail(history, lambda batch: None)
+        for written, end in ((begin, 6), (len(whole), len(events))):
+            os.pwrite(file.fileno(), whole[begin:written], begin)
+            assert tail._look_for_more()
+            tail._read()
+            assert history.next_seq == end
+        assert not tail._look_for_more()
 
 
 def test_a_log_that_is_empty_at_first_is_followed(tmp_path: Path) -> None:
