@@ -289,11 +289,19 @@ class Gathering:
             self._refused.add((peer, content.digest))
             self._replace(peer)
             self._session.rejections.count(peer, error.reason, error.message)
-            if error.reason == SLOW and len(self._session.slow) < SLOW_MAX:
-                self._session.slow[peer] += 1
+            if error.reason == SLOW:
+                self._note_slow(peer)
         except SwarmdError as error:
             log.info("rollouts of %s are not to be had: %s", peer, error)
             self._note_failure(peer)
+
+    def _note_slow(self, peer: str) -> None:
+        """It is not waited for next time. Of too many a stranger is forgotten first: a crowd has other names anyway."""
+        slow = self._session.slow
+        slow[peer] += 1
+        if len(slow) > SLOW_MAX:
+            strangers = (each for each in slow if not self._session.knows(each))
+            del slow[next(strangers, next(iter(slow)))]
 
     def _note_failure(self, peer: str) -> None:
         """Where any other peer is as good, one that gives nothing is not asked for ever."""

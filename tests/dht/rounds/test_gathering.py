@@ -169,6 +169,20 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
         assert await swarm.gather() == {honest}
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_crowd_that_stalled_hides_nobody_who_does_now(
+    is_known: bool, swarm: Swarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather, "FETCH_S", 0.5)
+    monkeypatch.setattr(gather, "SLOW_MAX", 2)
+    swarm.session.slow.update({"credited": 1, "stranger": 1})
+    stalling = swarm.join(worked=True)
+    credited = {"credited", stalling} if is_known else {"credited"}
+    monkeypatch.setattr(swarm.session, "knows", lambda peer: peer in credited)
+    await swarm.gather()
+    assert dict(swarm.session.slow) == {"credited": 1, stalling: 1}
+
+
 async def test_whoever_stalled_and_gives_again_is_waited_for_again(swarm: Swarm) -> None:
     late = swarm.join(worked=True, answering=True)
     swarm.session.slow[late] = 1
