@@ -23,6 +23,7 @@ WITHIN_ONE_ROOM = {
     "dht/identity/kept_work.py::SearchNews.look",
     "doctor/examination.py::Check.run",
     "doctor/waiting.py::Once.make",
+    "results/trackers.py::TrackerThread.make",
     "results/trackers.py::Trackers.makers",
     "sim/coroutines.py::Task.on_end",
     "sim/ports/contract.py::View.get",
