@@ -119,7 +119,7 @@ async def test_whoever_is_met_is_handed_what_it_should_keep(keeper: Keeper, monk
     assert id_of(bob) in keeper.protocol.routing_table
 
 
-@pytest.mark.parametrize(("keys", "owners", "owner_bytes"), [(1, 24_000, 52), (400, 1, 16_000)])
+@pytest.mark.parametrize(("keys", "owners", "owner_bytes"), [(1, 24_000, 52), (1, 1000, 4000), (400, 1, 16_000)])
 async def test_whatever_a_node_holds_what_it_hands_on_fits_into_messages(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch, keys: int, owners: int, owner_bytes: int
 ) -> None:
