@@ -290,18 +290,10 @@ class Gathering:
             self._replace(peer)
             self._session.rejections.count(peer, error.reason, error.message)
             if error.reason == SLOW:
-                self._note_slow(peer)
+                note_slow(self._session, peer)
         except SwarmdError as error:
             log.info("rollouts of %s are not to be had: %s", peer, error)
             self._note_failure(peer)
-
-    def _note_slow(self, peer: str) -> None:
-        """It is not waited for next time. Of too many a stranger is forgotten first: a crowd has other names anyway."""
-        slow = self._session.slow
-        slow[peer] += 1
-        if len(slow) > SLOW_MAX:
-            strangers = (each for each in slow if not self._session.knows(each))
-            del slow[next(strangers, next(iter(slow)))]
 
     def _note_failure(self, peer: str) -> None:
         """Where any other peer is as good, one that gives nothing is not asked for ever."""
@@ -344,6 +336,18 @@ class Gathering:
             return await within(self._runtime, FETCH_S, bodies.fetch, *wanted)
         except TimeoutError:
             raise RecordRejected(SLOW, f"no body within {FETCH_S:g} s") from None
+
+
+def note_slow(session: NetworkSession, peer: str) -> None:
+    """A body stopped coming: its peer is not waited for next time.
+
+    Of too many that are noted a stranger is forgotten first: a crowd has other names anyway.
+    """
+    slow = session.slow
+    slow[peer] += 1
+    if len(slow) > SLOW_MAX:
+        strangers = (each for each in slow if not session.knows(each))
+        del slow[next(strangers, next(iter(slow)))]
 
 
 def _report_of(record: Record) -> ReportRecord:
