@@ -223,10 +223,8 @@ class TrackerThread:
         self._wait_for(lambda: self._tracker.rewind(step), TELL_S)
 
     def close(self) -> None:
-        try:
-            self._wait_for(lambda: self._tracker.close(), CLOSE_S)
-        finally:
-            self.leave()
+        self._wait_for(lambda: self._tracker.close(), CLOSE_S)
+        self.leave()
 
     def leave(self) -> None:
         """Ask for nothing more: the thread ends, once what it is at does."""

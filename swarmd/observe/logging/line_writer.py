@@ -10,7 +10,7 @@ import select
 import threading
 from typing import TextIO
 
-PIECE_CHARS = 1024  # written at once: at most PIPE_BUF bytes, for which there is room where poll(2) says that there is
+PIECE_CHARS = 1024  # written at once: in UTF-8 at most PIPE_BUF bytes, for which a pipe has room where poll(2) says so
 PATIENCE_S = 0.1  # that a reader may be behind
 
 

@@ -157,17 +157,17 @@ class Sampler(Sampling):
             if 0 < self._rows_max < part.rows:
                 left += reversed(part.halve())
                 continue
-            known: list[list[float]] | None = None if wanted.logprobs is None else []
+            known: list[list[float]] = []
             begun = wanted.generator.get_state()
             try:
-                drawn += self._draw_at_once(part._replace(logprobs=known))
+                drawn += self._draw_at_once(part._replace(logprobs=None if wanted.logprobs is None else known))
             except Exception as error:
                 if not self._splits or part.rows == 1 or not is_out_of_memory(error):
                     raise
                 self._rows_max = max(half.rows for half in part.halve())
                 _log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
             else:
-                if wanted.logprobs is not None and known is not None:
+                if wanted.logprobs is not None:
                     wanted.logprobs.extend(known)
                 continue
             release_memory()  # only now: until here the error held on to it
