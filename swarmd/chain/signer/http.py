@@ -10,19 +10,23 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from swarmd.bounds import DECODE_ERRORS, Integer
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.signer.signer import Signer, SignerRequest
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
-from swarmd.http_server import carries_token
+from swarmd.http_server import bears_token
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, make_json_app, read_body, remote_of
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
@@ -66,15 +70,6 @@ class WinnerBody(Body):
     peer_id: str
 
 
-class SignerHttpError(Exception):
-    """An answer other than 200, with the words that stand in it."""
-
-    def __init__(self, status: int, error: str, **more: Any) -> None:
-        super().__init__(error)
-        self.status = status
-        self.content = {"error": error} | more
-
-
 class Access(NamedTuple):
     """Who may ask for what."""
 
@@ -99,49 +94,30 @@ class SignerApp:
         self._recent: deque[float] = deque()
         self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
 
-    def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
-        app.router.add_post("/api/register-peer", self._register)
-        app.router.add_post("/api/submit-reward", self._reward)
-        app.router.add_post("/api/submit-winner", self._winner)
-        app.router.add_get("/healthz", self._health)
-        return app
-
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Every refusal as JSON; nothing of what went wrong inside."""
-        try:
-            return await handler(request)
-        except SignerHttpError as refused:
-            log.info("%s from %s: %d %s", request.path[:100], request.remote, refused.status, refused)
-            return _answer(refused.status, refused.content)
-        except web.HTTPException as refused:
-            return _answer(refused.status, {"error": refused.reason.lower()})
-        except LogWriteFailed as error:
-            if not self.broken.done():
-                self.broken.set_result(error)
-            return _answer(500, {"error": "the audit log cannot be written", "original": error.message})
-        except Exception as error:
-            log.exception("a request failed")
-            return _answer(500, {"error": "unexpected", "original": type(error).__name__})
+    def app(self) -> ASGIApp:
+        """The application. A request counts as one of its minute when it is let in."""
+        routes = [
+            Route("/api/register-peer", self._register, methods=["POST"]),
+            Route("/api/submit-reward", self._reward, methods=["POST"]),
+            Route("/api/submit-winner", self._winner, methods=["POST"]),
+            Route(HEALTH, self._health),
+        ]
+        return make_json_app(routes, self._authorise, int(MINUTE_S))
 
     # --- routes ---
 
-    async def _register(self, request: web.Request) -> web.Response:
+    async def _register(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, RegisterBody)
             return await self._submit(SignerRequest("register", body.peer_id), body, request, refusal_status=400)
 
-    async def _reward(self, request: web.Request) -> web.Response:
+    async def _reward(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, RewardBody)
             place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
             return await self._submit(SignerRequest("reward", body.peer_id, *place, reward=body.reward), body, request)
 
-    async def _winner(self, request: web.Request) -> web.Response:
+    async def _winner(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, WinnerBody)
             if len(body.winners) > WINNERS_MAX:
@@ -150,52 +126,53 @@ class SignerApp:
             number = _place(body.round_number, "roundNumber")
             return await self._submit(SignerRequest("winners", body.peer_id, number, winners=winners), body, request)
 
-    async def _submit(
-        self, asked: SignerRequest, body: Body, request: web.Request, refusal_status: int = 500
-    ) -> web.Response:
+    async def _submit(self, asked: SignerRequest, body: Body, request: Request, refusal_status: int = 500) -> Response:
         _peer(asked.peer, "peerId")
         if body.org_id not in self._access.orgs:
-            raise SignerHttpError(404, "user not found")
+            raise HttpRefusal(404, "user not found")
         if self._access.peers and asked.peer not in self._access.peers:
-            raise SignerHttpError(403, "this peer is not served here")
+            raise HttpRefusal(403, "this peer is not served here")
         try:
-            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=request.remote or ""))
+            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=remote_of(request)))
         except ContractRefused as error:
             if error.code in NAMES:
                 words = [f"Error: {error.code}()", advice(error.code)]
-                raise SignerHttpError(refusal_status, error.code, metaMessages=words) from None
-            raise SignerHttpError(500, "the contract refused it", original=error.message) from None
+                raise HttpRefusal(refusal_status, error.code, metaMessages=words) from None
+            raise HttpRefusal(500, "the contract refused it", original=error.message) from None
         except (ChainError, ChainMismatch) as error:
-            raise SignerHttpError(500, error.message, original=type(error).__name__) from None
-        return _answer(200, {"hash": hash})
+            raise HttpRefusal(500, error.message, original=type(error).__name__) from None
+        except LogWriteFailed as error:
+            if not self.broken.done():
+                self.broken.set_result(error)
+            raise HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
+        return answer(200, {"hash": hash})
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: Request) -> Response:
         trouble = self._signer.trouble
         told = {"status": "degraded" if trouble else "ok"}
         if self._signer.budget.is_scarce:
             told["budget"] = "nearly spent"
-        return _answer(503 if trouble else 200, told)
+        return answer(503 if trouble else 200, told)
 
     # --- who and how much ---
 
     @asynccontextmanager
-    async def _admitted(self, request: web.Request) -> AsyncIterator[None]:
+    async def _admitted(self, request: Request) -> AsyncIterator[None]:
         """Let a request in that may be made, and count it while it is under way."""
-        self._authorise(request)
         self._spend()
         if self._under_way >= REQUESTS_MAX:
-            raise SignerHttpError(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+            raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
         try:
             yield
         finally:
             self._under_way -= 1
 
-    def _authorise(self, request: web.Request) -> None:
-        if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
-            raise SignerHttpError(403, "not for browsers")
-        if not carries_token(request, self._access.token):
-            raise SignerHttpError(401, "unauthorized")
+    def _authorise(self, request: Request) -> None:
+        if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+            raise HttpRefusal(403, "not for browsers")
+        if not bears_token(request.headers.get("authorization", ""), self._access.token):
+            raise HttpRefusal(401, "unauthorized")
 
     def _spend(self) -> None:
         """One of the requests of this minute."""
@@ -204,17 +181,13 @@ class SignerApp:
         while self._recent and monotonic() - self._recent[0] > MINUTE_S:
             self._recent.popleft()
         if len(self._recent) >= self._access.per_minute:
-            raise SignerHttpError(429, "too many requests")
+            raise HttpRefusal(429, "too many requests")
         self._recent.append(monotonic())
 
-    async def _read(self, request: web.Request, kind: type[B]) -> B:
-        if request.content_type != "application/json":
+    async def _read(self, request: Request, kind: type[B]) -> B:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _bad("the content type is not application/json")
-        try:
-            async with asyncio.timeout(BODY_S):
-                content = await request.read()
-        except TimeoutError:
-            raise SignerHttpError(408, "request timeout") from None
+        content = await read_body(request, BODY_BYTES_MAX, BODY_S)
         try:
             return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
         except msgspec.ValidationError as error:
@@ -223,8 +196,8 @@ class SignerApp:
             raise _bad("the body is no JSON") from None
 
 
-def _bad(why: str) -> SignerHttpError:
-    return SignerHttpError(400, "bad request", original=why)
+def _bad(why: str) -> HttpRefusal:
+    return HttpRefusal(400, "bad request", original=why)
 
 
 def _peer(text: str, field: str) -> str:
@@ -237,11 +210,3 @@ def _place(number: int, field: str) -> int:
     if not 0 <= number <= PLACE_MAX:
         raise _bad(f"{field} is out of range")
     return number
-
-
-def _answer(status: int, content: dict[str, Any]) -> web.Response:
-    headers = {"Retry-After": str(int(MINUTE_S))} if status == 429 else {}
-    if status == 401:
-        headers = {"WWW-Authenticate": "Bearer"}
-    body = msgspec.json.encode(content)
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)

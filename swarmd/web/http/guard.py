@@ -18,10 +18,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarmd.http_server import Address, is_loopback, origin_of
+from swarmd.uvicorn_server import RESERVED, cut
 from swarmd.web.http.answers import JsonAnswer, refusal
 from swarmd.web.http.login import admits
 from swarmd.web.http.origins import asker
-from swarmd.web.http.protocol import RESERVED, cut
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none
