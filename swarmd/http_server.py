@@ -1,4 +1,4 @@
-"""What every HTTP server of swarmd shares: where it listens, who may reach it, its bearer token, its orderly end."""
+"""What is said of every HTTP server of swarmd: where it listens, who may reach it, its bearer token."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ WITHIN_ONE_ROOM = {
     "training/trainer.py::SwarmTrainer.tell_held",
     "training/trainer.py::SwarmTrainer.tell_ratios",
     "web/http/guard.py::RequestGuard.let_go",
-    "web/http/server.py::HttpServer.ready",
+    "uvicorn_server.py::HttpServer.let_go",
+    "uvicorn_server.py::HttpServer.ready",
 }
 
 

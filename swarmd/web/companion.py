@@ -29,8 +29,8 @@ from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app
-from swarmd.web.http.background import Background, keep_up
 from swarmd.web.http.guard import AccessRules
+from swarmd.web.http.work import Background, keep_up
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 

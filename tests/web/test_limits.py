@@ -377,8 +377,8 @@ def test_the_address_with_most_connections_makes_room(monkeypatch: pytest.Monkey
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_connection((server.host, server.port), LONG_S, ("127.0.0.2", 0)))
         first.sendall(b"GET /api/healthz HTTP/1.1\r\n")
-        for _ in range(20):
-            stack.enter_context(server.socket())
+        crowd = [stack.enter_context(server.socket()) for _ in range(20)]
+        assert ended(crowd[0]) == b""
         first.sendall(HOST + b"\r\n")
         assert first.recv(12) == b"HTTP/1.1 200"
 

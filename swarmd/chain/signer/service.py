@@ -25,6 +25,7 @@ from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import ChainConfig
 from swarmd.errors import ChainError, KeystoreDamaged, KeystoreError, PathUnusable
 from swarmd.paths import DataPaths, quoted
+from swarmd.uvicorn_server import listening
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
@@ -104,7 +105,7 @@ async def _check(signer: Signer) -> None:
 async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
     door = SignerApp(signer, order.access)
     stopped = http_server.on_signals()
-    async with http_server.listening(door.app(), order.listen, STOP_S) as url:
+    async with listening(door.app(), order.listen, STOP_S) as url:
         audit.append(AuditLine(now(), "started", account=signer.account))
         log.info("listening on %s for %s", url, signer.account)
         following = asyncio.create_task(signer.run())
