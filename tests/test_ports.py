@@ -16,7 +16,7 @@ NAMED = re.compile(r"`(swarmd(?:\.\w+)+)`")
 WITHIN_ONE_ROOM = {
     "chain/signer/audit.py::AuditLog.carried",
     "chain/signer/signer.py::Signer.make_wallet",
-    "chain/submitting/submission_events.py::SubmissionReporter.forget",
+    "chain/submitting/tracking.py::SubmissionReporter.forget",
     "daemon/service.py::Host.begun",
     "daemon/service.py::Host.end",
     "daemon/upgrade.py::Migration.apply",

@@ -49,7 +49,7 @@ OUTSIDE = (
     ),
     Mutant(
         "what replaces a transaction that nobody took is dearer",
-        "swarmd/chain/submitting/broadcasting.py",
+        "swarmd/chain/submitting/submitter.py",
         "following.unwanted.add(prepared.hash)",
         "pass",
         ("tests/chain/submitting/test_submitter.py::test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew",),

@@ -11,22 +11,42 @@ import logging
 import re
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from time import monotonic
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+from eth_account.signers.local import LocalAccount
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, Integer
 from swarmd.chain.contract import ERRORS, advice
+from swarmd.chain.endpoints.endpoint import read_urls
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.fees import Budget
+from swarmd.chain.keystore import load_account
+from swarmd.chain.signer.audit import AuditLine, AuditLog, SignerLedger, now
 from swarmd.chain.signer.signer import Signer, SignerRequest
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
+from swarmd.chain.submitting.sender import DYNAMIC_FEE
+from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.config import ChainConfig
+from swarmd.errors import (
+    ChainError,
+    ChainMismatch,
+    ContractRefused,
+    KeystoreDamaged,
+    KeystoreError,
+    LogWriteFailed,
+    PathUnusable,
+)
 from swarmd.http_server import bears_token
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, make_json_app, read_body, remote_of
+from swarmd.paths import DataPaths, quoted
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
@@ -210,3 +230,96 @@ def _place(number: int, field: str) -> int:
     if not 0 <= number <= PLACE_MAX:
         raise _bad(f"{field} is out of range")
     return number
+
+
+TOKEN = http_server.TOKEN._replace(error=KeystoreError)
+
+log = logging.getLogger(__name__)
+
+
+class SignerSetup(NamedTuple):
+    """What a signer is to do."""
+
+    chain: ChainConfig
+    data: DataPaths  # that relative files of `chain` lie in
+    listen: http_server.Address
+    access: Access
+    audit: Path
+
+
+def load_token(named: str, root: Path) -> str:
+    """The bearer token in a file, as `swarmd.http_server.load_token` reads it. Raises KeystoreError."""
+    return http_server.load_token(named, root, TOKEN)
+
+
+async def run_signer(order: SignerSetup) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        KeystoreError, ConfigError, ChainMismatch: it does not start.
+        LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
+    """
+    http_server.check_listen(order.listen, order.access.token, "the signer")
+    urls = read_urls(order.chain.rpc, order.data.root)
+    account = load_account(order.chain, order.data)
+    rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
+    rpc.has_base_fee = not order.chain.fees.legacy
+    try:
+        async with _opened(order, rpc, account) as (signer, audit):
+            await _check(signer)
+            await _serve(order, signer, audit)
+    finally:
+        await rpc.close()
+
+
+@asynccontextmanager
+async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
+    if not order.audit.parent.is_dir():
+        fix = f"Make it first: `mkdir -m 700 -p {quoted(order.audit.parent)}`"
+        raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
+    ledger = SignerLedger()
+    audit = AuditLog(order.audit, ledger.carried)
+    try:
+        for line in audit.lines:
+            if line.account and line.account != account.address:
+                raise KeystoreDamaged(
+                    f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
+                    "Give each account an audit log of its own with --audit",
+                )
+            ledger.apply(line)
+            rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
+        audit.lines.clear()
+        budget = Budget(order.chain.fees)
+        budget.restore(*ledger.spent)
+        yield (
+            Signer(order.chain, rpc, lambda caller: wallet_of(order.chain, caller, account, budget), audit, ledger),
+            audit,
+        )
+    finally:
+        audit.close()
+
+
+async def _check(signer: Signer) -> None:
+    """Refuse another chain or contract; while no endpoint answers, requests are answered that it is so."""
+    try:
+        await signer.check()
+    except ChainError as error:
+        log.warning("nothing can be signed yet: %s", error)
+
+
+async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
+    door = SignerApp(signer, order.access)
+    stopped = http_server.on_signals()
+    async with listening(door.app(), order.listen, STOP_S) as url:
+        audit.append(AuditLine(now(), "started", account=signer.account))
+        log.info("listening on %s for %s", url, signer.account)
+        following = asyncio.create_task(signer.run())
+        ends: set[asyncio.Future[Any]] = {following, door.broken, stopped}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping")
+    following.cancel()
+    with suppress(asyncio.CancelledError):
+        await following
+    if door.broken.done():
+        raise door.broken.result()
+    audit.append(AuditLine(now(), "stopped", account=signer.account))
