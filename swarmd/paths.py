@@ -81,18 +81,8 @@ class DataPaths(msgspec.Struct, frozen=True):
 
     @property
     def layout(self) -> Path:
-        """Which layout the directory has, see `swarmd.daemon.upgrade`."""
+        """Which layout the directory has, see `swarmd.daemon.layout`."""
         return self.root / "layout.json"
-
-    @property
-    def before_upgrade(self) -> Path:
-        """What there was before the last upgrade."""
-        return self.root / "before-upgrade"
-
-    @property
-    def after_upgrade(self) -> Path:
-        """What an upgrade that was undone had left."""
-        return self.root / "after-upgrade"
 
     @property
     def restored(self) -> Path:

@@ -21,7 +21,7 @@ from swarmd.backup.tar_headers import BoundedTarHeader, each_member
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.daemon.notes import Restored
 from swarmd.dht.identity.backup import BackupMarks
-from swarmd.errors import BackupError, NotFoundError
+from swarmd.errors import BackupError, NotFoundError, OtherVersion
 from swarmd.eventlog.files import remedy
 from swarmd.regular_files import read_start
 
@@ -194,9 +194,8 @@ def decode_manifest(raw: bytes, path: Path) -> BackupManifest:
     """Raises BackupError."""
     try:
         version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"]
-        if msgspec.json.decode(version, type=int) != FORMAT:
-            problem = f"{path} is a backup of format {bytes(version).decode()}, this swarmd reads format {FORMAT}"
-            raise BackupError(problem, "Use the newer swarmd that wrote it")
+        if (found := msgspec.json.decode(version, type=int)) != FORMAT:
+            raise OtherVersion.of(f"the backup {path}", "format", found, FORMAT)
         return msgspec.json.decode(raw, type=BackupManifest)
     except (*DECODE_ERRORS, KeyError) as error:
         raise BackupError(f"the manifest of {path} cannot be read: {error}", AGAIN) from error

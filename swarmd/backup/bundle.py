@@ -24,7 +24,7 @@ from swarmd.backup.tar_headers import BoundedTarHeader, each_member
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError
+from swarmd.errors import BundleError, BundleHoldsSecret, BundleUnwritable, NotFoundError, OtherVersion
 from swarmd.eventlog.files import remedy, remove_left
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
@@ -142,7 +142,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
     Raises:
         BundleError: it is no bundle, of a newer format, altered or too large; the directory is not empty; or its log
             folds to another state here than where it was made.
-        CommitDiffers, LogDamaged, LogNewer: as `verify` raises them.
+        CommitDiffers, LogDamaged, OtherVersion: as `verify` raises them.
     """
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise BundleUnwritable(f"{into} is not an empty directory", "Name a new one with --to")
@@ -232,8 +232,8 @@ def read_manifest(path: Path, file: Path) -> BundleManifest:
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX)
         version = msgspec.json.decode(raw, type=_Version).format
-        if version > FORMAT:  # whose other fields may be others
-            raise BundleError(f"{file} has format {version}, this swarmd reads {FORMAT}", "Upgrade swarmd")
+        if version != FORMAT:  # whose other fields may be others
+            raise OtherVersion.of(f"the bundle {file}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=BundleManifest)
     except (OSError, *DECODE_ERRORS) as error:
         raise BundleError(f"{file} is no bundle: {MANIFEST} cannot be read: {error}") from error

@@ -32,9 +32,9 @@ from swarmd.backup.sealed import SEALED_BYTES_MAX, seal
 from swarmd.backup.unfinished import clear_unfinished, unfinished_path
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
+from swarmd.daemon.layout import read_layout
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
-from swarmd.daemon.upgrade import read_layout
 from swarmd.dht.identity.backup import marks_of
 from swarmd.errors import BackupError, BackupUnwritable
 from swarmd.eventlog.blobs import Blobs
@@ -54,12 +54,7 @@ from swarmd.training.checkpoints.checkpoint_files import newest_whole
 SWARM = "swarm.toml"
 WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # said by sticks and network file systems
 TRIES = 5  # a running node may remove a file that was just listed
-LEFT_OUT = (
-    "records.bin",
-    "peers.json",
-    "moved.json",
-    "restored.json",
-)  # of older layouts; and notes, see `BackupManifest`
+LEFT_OUT = ("moved.json", "restored.json")  # notes, see `BackupManifest`
 PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
 
 
@@ -250,7 +245,7 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
     end, last = opening.size_bytes, b""
     for offset, payload in read_frames(file, end, opening.seed):
         end, last = offset, payload
-    return end, decode_commit(last, RULES, path).end_seq if last else opening.header.first_seq
+    return end, decode_commit(last, path).end_seq if last else opening.header.first_seq
 
 
 def _state_at(events: Path, next_seq: int) -> State:

@@ -29,10 +29,10 @@ from swarmd.backup.archive import (
 )
 from swarmd.backup.sealed import SEALED_BYTES_MAX, unseal
 from swarmd.backup.unpacking import unpacking
+from swarmd.daemon.layout import LAYOUT
 from swarmd.daemon.notes import Restored, write_note
-from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity.identity import parse_identity, write_private
-from swarmd.errors import BackupError, BackupUnwritable, LogDamaged, LogNewer, NoSpaceLeft, SwarmdError
+from swarmd.errors import BackupError, BackupUnwritable, LogDamaged, NoSpaceLeft, OtherVersion, SwarmdError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.paths import DataPaths
@@ -112,7 +112,7 @@ def restore_backup(
 
     Raises:
         BackupError: as `check_backup`; or the directory holds something, or the backup is not one of a move.
-        LogNewer, LogDamaged, ReplayDifference: the log in it does not replay here.
+        OtherVersion, LogDamaged, ReplayDifference: the log in it does not replay here.
         NoSpaceLeft: the disk is full.
     """
     try:
@@ -170,9 +170,8 @@ def _check_move(path: Path, manifest: BackupManifest, moved: bool) -> None:
 
 def _check_log(making: DataPaths, manifest: BackupManifest) -> Verified:
     """Replay the log, and see that it is the one that the manifest speaks of."""
-    if manifest.layout > LAYOUT:
-        problem = f"the backup has layout {manifest.layout}, this swarmd knows layouts up to {LAYOUT}"
-        raise LogNewer(problem, "Use the newer swarmd that wrote it")
+    if manifest.layout != LAYOUT:
+        raise OtherVersion.of("the backup", "layout", manifest.layout, LAYOUT)
     verified = verify(making.events)
     owner = node_of(making.events)
     end = verified.from_seq + verified.events

@@ -143,7 +143,7 @@ class NetworkSession(ABC):
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
         fixed = None if config.chain is None else config.chain.shards
-        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
+        self.shards = AnnouncedShards.of_swarm(fixed, config.dht.admission)
         self.waits = AnnouncedWaits()  # of stages, for whom
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another

@@ -11,11 +11,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from swarmd.daemon.upgrade import take_over
 
 from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import restore_backup
 from swarmd.daemon.notes import read_restored
-from swarmd.daemon.upgrade import take_over
 from swarmd.errors import BackupError, LogDamaged
 from swarmd.eventlog.fold import load
 from swarmd.paths import DataPaths

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from swarmd.core.commands import Register, StartWorker
 from swarmd.core.events import LinkDown, MemberSeen, ReportSeen, StageTrained
-from swarmd.errors import CommitTooLarge, LogNewer
+from swarmd.errors import CommitTooLarge, OtherVersion
 from swarmd.eventlog.commit import COMMIT_BYTES_MAX, Commit, decode_commit, encode_commit
 from swarmd.eventlog.digest import COMMANDS_DIGEST_BYTES, NO_COMMANDS, digest_commands
 from swarmd.eventlog.reader import read_commits
@@ -60,7 +60,7 @@ def test_fields_added_behind_are_read_over() -> None:
 )
 def test_what_a_newer_swarmd_wrote_is_refused_by_name(rules, event, message) -> None:
     payload = msgspec.msgpack.encode([0, 1.0, rules, [event], NO_COMMANDS])
-    with pytest.raises(LogNewer, match=message):
+    with pytest.raises(OtherVersion, match=message):
         decode_commit(payload, 1, HERE)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
-from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
+from swarmd.errors import LogDamaged, LogForeign, NotFoundError, OtherVersion
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.frame import RESERVE_BYTES, TAIL_BYTES_MAX, encode_frame
@@ -247,7 +247,7 @@ def test_a_newer_format_is_named(tmp_path: Path) -> None:
     newer = PREFIX.pack(MAGIC, FORMAT + 1, *PREFIX.unpack_from(header)[2:]) + header[PREFIX.size :]
     (tmp_path / segment_name(0)).write_bytes(newer)
     for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path)):
-        with pytest.raises(LogNewer, match=f"log format {FORMAT + 1}.*newer swarmd"):
+        with pytest.raises(OtherVersion, match=f"log format {FORMAT + 1}.*newer swarmd"):
             attempt()
 
 
@@ -255,7 +255,7 @@ def test_newer_rules_are_named(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append(0.0, [MemberSeen("p")], NO_COMMANDS, rules=99)
     for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path)):
-        with pytest.raises(LogNewer, match=r"rules 99.*newer swarmd"):
+        with pytest.raises(OtherVersion, match=r"rules 99.*newer swarmd"):
             attempt()
 
 

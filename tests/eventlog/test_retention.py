@@ -11,7 +11,7 @@ import pytest
 from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
+from swarmd.errors import LogDamaged, LogForeign, OtherVersion, ReplayDifference
 from swarmd.eventlog.fold import base_upto, bases_of, fold_log, load, newest_base, oldest_base
 from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.offline.check import check_log
@@ -161,13 +161,13 @@ def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> No
     assert read_snapshot(path, NODE, 2).state == State(run="a")
     with pytest.raises(LogForeign, match="of node 12D3KooWAlice, not of bob"):
         read_snapshot(path, "bob", 2)
-    with pytest.raises(LogNewer, match="rules 2"):
+    with pytest.raises(OtherVersion, match="rules 2"):
         read_snapshot(path, NODE, 1)
 
 
 def test_a_snapshot_with_a_chart_state_that_no_chart_has_is_refused_by_type(tmp_path: Path) -> None:
     unknown: Any = "hibernating"
-    with pytest.raises(LogNewer, match=r"hibernating.*Use the swarmd that wrote it"):
+    with pytest.raises(OtherVersion, match=r"hibernating.*Use the swarmd that wrote it"):
         write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a", chart=unknown)))
     assert not list_snapshots(tmp_path), "what does not read back is no beginning for a fold"
 

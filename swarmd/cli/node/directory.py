@@ -167,7 +167,7 @@ class NodeDirectory:
 
         Raises:
             OtherSwarm: it is of another swarm, or the log of its node is.
-            LogDamaged, LogForeign, LogNewer: the log cannot be read.
+            LogDamaged, LogForeign, OtherVersion: the log cannot be read.
         """
         config = load_config(self.config) if self.config.exists() else None
         data = DataPaths(self.root / config.data if config else self.data)

@@ -9,9 +9,9 @@ from pathlib import Path
 from swarmd.config import Config, SenderKind, SwarmConfig
 from swarmd.config_checks import check_notify
 from swarmd.core.state import State
+from swarmd.daemon.layout import refuse_start
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
-from swarmd.daemon.upgrade import refuse_start
 from swarmd.dht.addresses import check_addresses
 from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
@@ -128,8 +128,8 @@ DATA_UNFIT = FindingKind(
     "directory.unfit",
     "error",
     "The node would refuse to start in this data directory",
-    "A newer swarmd wrote it, a restore into it was cut off, its log is gone, or layout.json cannot be read: a start "
-    "ends with code 65.",
+    "A swarmd of another version wrote it, a restore into it was cut off, or layout.json cannot be read: a start ends "
+    "with code 65.",
 )
 DATA_OTHER = FindingKind(
     "directory.swarm",

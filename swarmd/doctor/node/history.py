@@ -8,7 +8,7 @@ from pathlib import Path
 from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
-from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
+from swarmd.errors import LogDamaged, LogForeign, NotFoundError, OtherVersion
 from swarmd.eventlog.offline.check import LogCheck, check_log
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import log_bytes
@@ -28,12 +28,12 @@ LOG_DAMAGED = FindingKind(
     "The node refuses to start with it (code 65): what it did is no longer certain.",
     "Restore the file from a copy, or begin with an empty data directory and the same identity",
 )
-LOG_NEWER = FindingKind(
-    "log.newer",
+LOG_OTHER = FindingKind(
+    "log.version",
     "error",
-    "The event log was written by a newer swarmd",
+    "The event log was written by a swarmd of another version",
     "This version cannot read it and ends with code 65. Nothing is changed in it.",
-    "Install the version that wrote it, or a later one",
+    "Use the swarmd that wrote it",
 )
 LOG_FOREIGN = FindingKind(
     "log.foreign",
@@ -80,8 +80,8 @@ async def check_log_health(subject: Subject) -> list[Finding]:
     size = await in_thread(log_bytes, data.events)
     try:
         sound = await in_thread(examine_log, data.events, size > WHOLE_BYTES_MAX)
-    except LogNewer as error:
-        return [LOG_NEWER.found(error.message, error.fix)]
+    except OtherVersion as error:
+        return [LOG_OTHER.found(error.message, error.fix)]
     except LogForeign as error:
         return [LOG_FOREIGN.found(error.message, error.fix)]
     except (LogDamaged, NotFoundError) as error:

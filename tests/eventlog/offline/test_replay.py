@@ -13,7 +13,7 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, WorkerStarted, tag_of
 from swarmd.core.state import State
 from swarmd.core.step import REPRODUCES, RULES, StateFold, step
-from swarmd.errors import ExitCode, LogNewer, ReplayDifference
+from swarmd.errors import ExitCode, OtherVersion, ReplayDifference
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold, fold_commit, load
 from swarmd.eventlog.offline.changes import Change
@@ -112,7 +112,7 @@ def test_newer_rules_are_not_replayed(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append(0.0, follower_story()[:1], b"\0" * 16, rules=RULES + 1)
     for attempt in (load, verify):
-        with pytest.raises(LogNewer, match=f"rules {RULES + 1}"):
+        with pytest.raises(OtherVersion, match=f"rules {RULES + 1}"):
             attempt(tmp_path)
 
 
