@@ -19,7 +19,6 @@ WITHIN_ONE_ROOM = {
     "chain/submitting/tracking.py::SubmissionReporter.forget",
     "daemon/service.py::Host.begun",
     "daemon/service.py::Host.end",
-    "daemon/upgrade.py::Migration.apply",
     "dht/identity/kept_work.py::SearchNews.look",
     "doctor/examination.py::Check.run",
     "doctor/waiting.py::Once.make",

@@ -142,7 +142,7 @@ def test_a_module_of_the_core() -> None:
         ("statecharts/round.yaml", "tests/core/node/test_rounds.py"),
         ("configs/reference.toml", "tests/cli/test_config.py"),
         ("swarmd/web/static/page.css", "tests/web/page/test_static.py"),
-        ("tests/golden/rules-3/stages/node-1/state.json", "tests/golden/test_golden.py"),
+        ("tests/golden/chain/state.json", "tests/golden/test_golden.py"),
         ("Makefile", "tests/packaging/test_files.py"),
         ("contracts/SwarmCoordinator.sol", "tests/contracts/test_interface.py"),
     ],

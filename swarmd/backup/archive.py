@@ -191,7 +191,7 @@ def is_questions(name: str) -> bool:
 
 
 def decode_manifest(raw: bytes, path: Path) -> BackupManifest:
-    """Raises BackupError."""
+    """Raises BackupError, OtherVersion."""
     try:
         version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"]
         if (found := msgspec.json.decode(version, type=int)) != FORMAT:

@@ -228,7 +228,7 @@ def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
 
 
 def read_manifest(path: Path, file: Path) -> BundleManifest:
-    """The manifest of an unpacked bundle. Raises BundleError."""
+    """The manifest of an unpacked bundle. Raises BundleError, OtherVersion."""
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX)
         version = msgspec.json.decode(raw, type=_Version).format

@@ -48,7 +48,8 @@ def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
 
     Raises:
         NotFoundError: there is no such file.
-        BackupError: it is damaged, incomplete, or of a newer format.
+        BackupError: it is damaged or incomplete.
+        OtherVersion: it has another format.
         IdentityError: the passphrase is wrong.
     """
     sealed = bytearray()

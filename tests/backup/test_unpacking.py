@@ -11,10 +11,10 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from swarmd.daemon.upgrade import take_over
 
 from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import restore_backup
+from swarmd.daemon.layout import claim_layout
 from swarmd.daemon.notes import read_restored
 from swarmd.errors import BackupError, LogDamaged
 from swarmd.eventlog.fold import load
@@ -63,7 +63,7 @@ def test_a_mount_point_is_restored_into(node: DataPaths, archive: Path, mounted:
     assert load(data.events) == load(node.events) and read_restored(data) is not None
     assert mounted.stat().st_ino == inode
     assert not [path for path in mounted.iterdir() if path.name.startswith(".")]
-    take_over(data)
+    claim_layout(data)
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -107,10 +107,10 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(node: DataPaths, a
         if data.restoring.exists():
             refused += 1
             with pytest.raises(LogDamaged, match="cut off") as told:
-                take_over(data)
+                claim_layout(data)
             assert "swarmd restore" in told.value.fix
             restore_backup(archive, data.root, None)
-        take_over(data)
+        claim_layout(data)
         assert load(data.events) == whole and read_restored(data) is not None
         assert not data.restoring.exists()
     assert refused > 10

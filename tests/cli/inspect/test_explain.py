@@ -26,7 +26,7 @@ from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
 
 GOLDEN = Path(__file__).parent.parent.parent / "golden"
-LATE = str(GOLDEN / "rules-1" / "late-joiner" / "node-3")
+LATE = str(GOLDEN / "crash")
 
 
 def output_of(capsys: pytest.CaptureFixture[str], *args: str, code: int = ExitCode.OK) -> str:
@@ -52,7 +52,7 @@ def test_json_has_the_same(capsys) -> None:
 
 
 def test_chain_submissions_belong_to_their_round(capsys) -> None:
-    text = output_of(capsys, str(GOLDEN / "rules-2" / "chain-kills" / "node-1"), "4")
+    text = output_of(capsys, str(GOLDEN / "chain"), "4")
     assert "reward/4/0: confirmed" in text and "reward/5/0" not in text
 
 
@@ -107,7 +107,7 @@ def test_a_log_without_evidence_says_so(capsys) -> None:
     assert "no evidence" in output_of(capsys, LATE, "--evidence")
 
 
-@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Path) -> None:
     """All that is read less of the log than the whole is what came after the node was through with the round."""
     log = node / "events"
@@ -139,7 +139,7 @@ def with_snapshots(log: Path, copy: Path) -> list[Applied]:
 def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = with_snapshots(GOLDEN / "rules-1" / "kills" / "node-2" / "events", tmp_path / "events")
+    heard = with_snapshots(GOLDEN / "follower" / "events", tmp_path / "events")
     begins: list[int] = []
     monkeypatch.setattr(
         "swarmd.eventlog.fold.commits_from", lambda log, base: begins.append(base.seq) or read_commits(log, base.seq)
@@ -148,14 +148,14 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
     assert begins and min(begins) > 0
 
 
-@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 def test_the_latest_rounds_are_told_as_when_they_are_asked_for(node: Path) -> None:
     latest = tell_latest(node)
     assert latest == [story for told in latest for story in tell_round(node, told.round)]
 
 
 def test_for_the_latest_round_the_end_of_the_log_is_folded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = GOLDEN / "rules-1" / "kills" / "node-1"
+    node = GOLDEN / "coordinator"
     folded: list[int] = []
     monkeypatch.setattr(
         "swarmd.eventlog.fold.fold_commit",

@@ -30,7 +30,6 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire.records import ReportRecord, sign
@@ -64,7 +63,7 @@ def write_log(directory: Path, claimed: tuple[float, ...]) -> Path:
     with EventLog.open(data / "events", "me", "run") as log:
         for at, event in enumerate(events):
             planned = plan(state, log.next_seq, float(at), [event])
-            log.append(float(at), planned.events, digest_commands(planned.commands), RULES)
+            log.append(float(at), planned.events, digest_commands(planned.commands))
             state = planned.state
     return data
 
@@ -111,7 +110,7 @@ def test_peer_ids_are_shown_whole_however_narrow_the_terminal(
     assert len(standing["peer"]) > 40 and standing["peer"] in shown and "…" not in shown
 
 
-@pytest.mark.parametrize("log", ["rules-1/kills/node-1", "rules-2/chain-kills/node-2"])
+@pytest.mark.parametrize("log", ["coordinator", "chain"])
 def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(log: str) -> None:
     """In a real terminal of 80 columns."""
     root = Path(__file__).parents[3]

@@ -63,7 +63,7 @@ from tests.observe.counting import tell as tell_events
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
 
 SERIES_MAX = 600  # of one node, whatever happens to it
-LOGS = sorted(GOLDEN.glob("rules-*/*/node-*"))
+LOGS = sorted(GOLDEN.glob("*/"))
 ROOT = Path(__file__).resolve().parents[3]
 JOINED: list[Event] = [
     NodeStarted(node_settings(), "run1"),
@@ -136,7 +136,7 @@ def test_counts_begin_anew_with_every_life_of_the_daemon() -> None:
     assert ("swarmd_stage_trained_timestamp_seconds",) not in found
 
 
-@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+@pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 def test_a_server_that_folds_from_the_last_start_has_what_one_that_saw_all_has(node: Path) -> None:
     whole, late = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
     fold_into(whole, node / "events")
@@ -154,7 +154,7 @@ def is_start(envelope: object) -> bool:
 
 def test_a_log_with_kills_on_a_chain_is_counted_as_its_state_has_it() -> None:
     metrics = Metrics(clock=lambda: 0.0)
-    state = fold_into(metrics, GOLDEN / "rules-2/chain-reorgs/node-1/events")
+    state = fold_into(metrics, GOLDEN / "chain/events")
     found = read(metrics)
     assert state.settings is not None and state.settings.chain is not None
     confirmed = [each for each in state.submissions if each.kind == "reward" and each.chart == "confirmed"]
@@ -271,7 +271,7 @@ SPENT = {"spent_day": int(NOW // 86_400), "spent_wei": str(10**18 // 8)}
 
 def full_status(now: float = NOW) -> Status:
     """A coordinator at work on a chain, with everything that a status can hold."""
-    chained, _ = load(GOLDEN / "rules-2/chain-reorgs/node-1/events")
+    chained, _ = load(GOLDEN / "chain/events")
     waiting = replace(chained.submissions[-1], chart="sent")
     submissions = (*chained.submissions[:-1], waiting)
     node = replace(STATE.settings, chain=chained.settings.chain)

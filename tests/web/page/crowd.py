@@ -184,7 +184,7 @@ def charts() -> shapes.ChartsView:
 
 
 def status() -> Any:
-    log = sorted(GOLDEN.glob("rules-*/*/node-*"))[-1]
+    log = GOLDEN / "hostile"
     state, end = load(log / "events")
     return status_of(state, state.since + 5, LogStatus("events", end, 1))
 

@@ -516,7 +516,7 @@ def test_what_was_set_aside_is_counted_by_reason_with_one_example_that_stays_tex
 
 @pytest.mark.parametrize(
     ("golden", "skips", "chain"),
-    [("rules-1/late-joiner/node-3", True, False), ("rules-2/chain-kills/node-2", False, True)],
+    [("crash", True, False), ("chain", False, True)],
 )
 def test_logs_of_earlier_versions_are_shown(tmp_path: Path, tab: Tab, golden: str, skips: bool, chain: bool) -> None:
     shutil.copytree(GOLDEN / golden / "events", tmp_path / "events")

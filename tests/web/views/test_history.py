@@ -238,12 +238,11 @@ def test_figures_of_a_life_whose_start_has_left_the_log_go_on_from_what_is_known
 
 def _prune(events: Path, keep: int) -> int:
     """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
-    from swarmd.core.step import RULES
     from swarmd.eventlog.retention import retain
     from tests.eventlog.making import NODE
 
     sizes = [path.stat().st_size for path in list_segments(events)[-keep:]]
-    assert retain(events, NODE, RULES, sum(sizes))
+    assert retain(events, NODE, sum(sizes))
     return oldest_base(events).seq
 
 
