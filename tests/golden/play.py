@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from swarmd.core.events import NodeStarted
+from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
 from swarmd.sim.node import SimNode
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
+
+END = "signal SIGTERM"
 
 
 def play(seed: int, **given: Any) -> World:
@@ -20,7 +25,7 @@ def play(seed: int, **given: Any) -> World:
 
 
 def write_log(events: Path, node: SimNode) -> None:
-    """The commits of a simulated node, each life in a segment of its own."""
+    """The commits of a simulated node, each life in a segment of its own; it is stopped in order at the end."""
     log: EventLog | None = None
     for commit in node.disk.log.commits:
         first = commit.events[0]
@@ -31,4 +36,15 @@ def write_log(events: Path, node: SimNode) -> None:
         assert log is not None, "a log begins with the start of a node"
         log.append(commit.at, commit.events, commit.commands_digest)
     if log is not None:
+        _stop(log, node.disk.log.commits[-1].at)
         log.close()
+
+
+def _stop(log: EventLog, at: float) -> None:
+    state, _ = load(log.directory)
+    for event in (StopRequested(END), NodeStopped(END)):
+        if state.chart in ("stopped", "failed"):
+            return
+        planned = plan(state, log.next_seq, at, [event])
+        log.append(at, planned.events, digest_commands(planned.commands))
+        state = planned.state

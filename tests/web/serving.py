@@ -27,6 +27,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 COORDINATOR = GOLDEN / "coordinator"
 FOLLOWER = GOLDEN / "follower"
 CHAIN = GOLDEN / "chain"
+CRASH = GOLDEN / "crash"
 LOCAL = Address("127.0.0.1", 0)
 LONG_S = 20.0
 
