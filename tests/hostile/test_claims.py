@@ -15,7 +15,7 @@ from swarmd.core.commands import Gather, PublishReport, Train
 from swarmd.core.events import ReportPublished, RolloutsGathered, StageTrained
 from swarmd.core.peers.claims import GAPS_MIN, unbacked
 from swarmd.core.values import Backing
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts
 from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, back_peers

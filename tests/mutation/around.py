@@ -386,7 +386,7 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/data/hub_dataset.py",
+        "swarmd/swarms/data/dataset.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
         ("tests/swarms/data/test_hub_dataset.py",),
@@ -407,7 +407,7 @@ WORTH = (
     ),
     Mutant(
         "a program that failed counts as one that ran",
-        "swarmd/swarms/code/rewards.py",
+        "swarmd/swarms/code/programs.py",
         'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
         "verdict is None or not verdict.stdout.strip()",
         ("tests/swarms/code/test_rewards.py",),

@@ -9,8 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.sandbox import Verdict
-from swarmd.swarms.code.form import find_executions
-from swarmd.swarms.code.rewards import compat_parts, count_programs
+from swarmd.swarms.code.programs import compat_parts, count_programs, find_executions
 
 TEXT = "<program>\n```python\nprint(1)\n```\n</program>\n<output>\n1\n</output>\n"
 
