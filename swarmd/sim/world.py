@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
-from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
@@ -213,7 +213,6 @@ class World:
             ready_s=20.0,
             coordination=None if index or profile.chain else self._coordinator_settings(),
             chain=self._chain_settings(index) if profile.chain else None,
-            promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
         if index and profile.catch_up_rounds:
             settings = replace(settings, catch_up_rounds=profile.catch_up_rounds, catch_up_s=profile.catch_up_s)
