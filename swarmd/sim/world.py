@@ -46,7 +46,6 @@ COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a worl
 JOIN_S = 5.0  # in which all nodes are started that come at once
 FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
 PROGRESS_STEPS = 200
-SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
