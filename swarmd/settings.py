@@ -55,8 +55,7 @@ def _catches_up(config: Config) -> bool:
 def _can_change_weights(config: Config) -> bool:
     """Only a trainer that is one process, and samples from its own weights, can change them between two steps."""
     training = config.training
-    able = training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
-    return able and config.dht.records == "signed"
+    return training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
 
 
 def contract_name(chain_id: int, address: str) -> str:
@@ -72,13 +71,11 @@ def _coordination_of(config: Config) -> CoordinatorSettings:
     return CoordinatorSettings(**given)
 
 
-def _promised_of(config: Config) -> Promised | None:
-    """What this follower judges its coordinator by; nothing where nobody's clock is signed.
+def _promised_of(config: Config) -> Promised:
+    """What this follower judges its coordinator by.
 
     A coordinator looks at its reports every `dht.poll_s`, hints or not.
     """
-    if config.dht.records != "signed":
-        return None
     return Promised(config.round.stage_s, config.round.quorum, SEEN_S + SEEN_POLLS * config.dht.poll_s)
 
 

@@ -62,9 +62,9 @@ REJECTION_REASONS = (
     "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
     "hints", "idle", "index", "leaderboard-full", "logprobs", "malformed", "members-full", "missing", "nested",
     "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol",
-    "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed",
-    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-question", "unknown-task", "unowned",
-    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys",
+    "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
+    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",
+    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key",
     "wrong-round", "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip
 
