@@ -47,7 +47,7 @@ WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
     "no-better", "worse",
 )  # fmt: skip
 COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
-    "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",
+    "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip
 # What the contract calls its errors, and swarmd's own words for what the contract never sees.
