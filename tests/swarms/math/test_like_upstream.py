@@ -158,7 +158,7 @@ def test_agreements_are_worth_what_v04_gives(shown: list[str], said: list[str], 
     assert published(2, prompt, texts) == score(2, prompt, "4", texts)
 
 
-def hostile(plan: MathPlan, stage: int, marker: str) -> tuple[Material, Question]:
+def hostile(plan: MathPlan, stage: int, marker: str) -> Question:
     """A question of a later stage, in the material of which every text holds the marker."""
     bodies = [publish(plan, peer, 0, NO_MATERIAL, lambda p, q: (answer(4, marker),), 1) for peer in ("alpha", "beta")]
     material = gather(plan, bodies, Material())
@@ -167,14 +167,14 @@ def hostile(plan: MathPlan, stage: int, marker: str) -> tuple[Material, Question
         material = gather(
             plan, [publish(plan, p, 1, material, lambda p, q: said, 1) for p in ("alpha", "beta")], material
         )
-    return material, take(plan, StageId("alpha", 0, stage), 1, material)[0]
+    return take(plan, StageId("alpha", 0, stage), 1, material)[0]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_marker_in_a_peers_text_changes_no_score(stage: int, marker: str) -> None:
     plan = make_plan(rewards="compat")
-    _, question = hostile(plan, stage, marker)
+    question = hostile(plan, stage, marker)
     prompt, truth = question.messages[-1].content, str(question.entry["answer"])
     texts = [write for choice in CHOICES for write in (opinion(choice), agreement(choice, "q", truth))]
     assert [each.reward for each in plan.score(question, texts)] == score(stage, prompt, truth, texts)
