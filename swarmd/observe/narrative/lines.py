@@ -30,7 +30,6 @@ from swarmd.core.events import (
     NodeStarted,
     NodeStopped,
     NoRoundYet,
-    OutputsMade,
     RecordsRejected,
     Registered,
     ReportPublished,
@@ -120,7 +119,6 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     CommandFailed: ("warning", "command {command} failed: {reason}"),
     TrainerReady: ("info", "trainer ready: {model} on {device}, {parameters} parameters, {numbers}"),
     StageTrained: ("info", "round {round} stage {stage} trained in {seconds:.1f} s, reward {reward:.4f}"),
-    OutputsMade: ("debug", "round {round} stage {stage}: what there is so far goes to the network"),
     TrainingCancelled: ("info", "training of round {round} stage {stage} cancelled after {steps} steps"),
     WeightsFetched: ("info", "{weights.peer}"),  # these three have words of their own
     WeightsRefused: ("info", "{cause}"),
