@@ -16,7 +16,7 @@ from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
 from swarmd.swarms.code import programs, rewards
 from swarmd.swarms.code.plan import MIXTURE, CodePlan
-from swarmd.swarms.code.programs import compat_parts
+from swarmd.swarms.code.rewards import compat_parts
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan
 
