@@ -101,7 +101,7 @@ class DataPaths(msgspec.Struct, frozen=True):
 
     @property
     def restoring(self) -> Path:
-        """What a restore into a directory that was there already has unpacked, until it is whole."""
+        """What a restore has unpacked, until it is whole."""
         return self.root / ".restoring"
 
     @property

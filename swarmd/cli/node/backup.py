@@ -14,7 +14,7 @@ from swarmd.cli.options import BackupPassphraseFile
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.backup.archive import BackupManifest
+    from swarmd.backup.create import BackupManifest
 
 MIB = 1024 * 1024
 
@@ -106,7 +106,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
 
 
 def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
-    from swarmd.dht.identity.backup_notes import note_backup
+    from swarmd.dht.identity.backup import note_backup
 
     try:
         note_backup(key, manifest.peer, manifest.made_at, out)
