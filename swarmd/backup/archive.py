@@ -86,9 +86,10 @@ class ArchiveWriter:
 
     def __init__(self, file: BinaryIO, scratch: Path, out: Path) -> None:
         self._file, self._scratch, self._out = file, scratch, out
-        mode: Any = "w" if out.name.endswith(".tar") else "w:gz"
-        more = {} if mode == "w" else {"compresslevel": 1}
-        self._tar = tarfile.open(fileobj=file, mode=mode, format=tarfile.GNU_FORMAT, **more)  # noqa: SIM115
+        if out.name.endswith(".tar"):
+            self._tar = tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
+        else:
+            self._tar = tarfile.open(fileobj=file, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=1)  # noqa: SIM115
         self.members: list[ArchiveMember] = []
 
     def add(self, name: str, source: BinaryIO, size_bytes: int) -> None:

@@ -100,8 +100,20 @@ def member(name: str, content: bytes = b"x") -> tuple[tarfile.TarInfo, io.BytesI
 
 @pytest.mark.parametrize(
     "name",
-    "../evil /etc/passwd identity.key restored.json events/../../x events/ events/.. checkpoints/../identity.key "
-    "checkpoints/./x a/b/c blobs/zz/x x/".split(),
+    [
+        "../evil",
+        "/etc/passwd",
+        "identity.key",
+        "restored.json",
+        "events/../../x",
+        "events/",
+        "events/..",
+        "checkpoints/../identity.key",
+        "checkpoints/./x",
+        "a/b/c",
+        "blobs/zz/x",
+        "x/",
+    ],
 )
 def test_a_name_that_leads_elsewhere_is_not_a_member(name: str, tmp_path: Path) -> None:
     assert not BackupManifest.allows(name)
