@@ -32,7 +32,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ArchiveError, ArchiveUnwritable, ExitCode, NoSpaceLeft, NotFoundError, SwarmdError
 from swarmd.eventlog.files import remedy, remove_left, sync_directory, sync_tree
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.regular_files import open_regular
 
 FORMAT = 1
@@ -292,7 +292,7 @@ def unpacking(root: Path) -> Iterator[Path]:
         ArchiveError: another command unpacks there.
     """
     there = root.exists()
-    making, moved = DataPaths(root).restoring, []
+    making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _alone(root):

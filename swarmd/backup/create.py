@@ -40,13 +40,13 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.observe.logging.redaction import redact_text
-from swarmd.paths import DataPaths
+from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.regular_files import open_regular
 from swarmd.secret_files import seal
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
-CONFIG, SWARM, PEERS, INVITATIONS = "config.toml", "swarm.toml", "network/peers.json", "network/invitations.json"
+SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
 PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold nothing secret
 NOTES = ("moved.json", "restored.json")  # what they say is in the manifest
 TRIES = 5  # a running node may remove a file that was just listed
@@ -117,7 +117,7 @@ class OpenPart(NamedTuple):
     size_bytes: int
 
 
-def make_backup(data: DataPaths, out: Path, plan: BackupPlan) -> BackupManifest:
+def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManifest:
     """Write a backup of the node in `data`.
 
     Raises:
@@ -143,7 +143,7 @@ def make_backup(data: DataPaths, out: Path, plan: BackupPlan) -> BackupManifest:
 
 
 @contextlib.contextmanager
-def _leaving(data: DataPaths) -> Iterator[None]:
+def _leaving(data: NodeDirectory) -> Iterator[None]:
     """Nothing else writes the log meanwhile, and the node has not left before."""
     lock = take_lock(data.events)
     try:
@@ -154,7 +154,7 @@ def _leaving(data: DataPaths) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
+def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
     write_note(data.moved, moved)
     try:
         yield
@@ -163,7 +163,7 @@ def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
         raise
 
 
-def _fill(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
+def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
     # before the log: a start writes the note there first, then removes it
     restored = read_restored(data)
     with contextlib.ExitStack() as stack:
@@ -245,7 +245,7 @@ def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitSta
     return parts
 
 
-def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
+def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
     """The newest checkpoint that is whole."""
     for _ in range(TRIES):
         found = newest_whole(data.checkpoints)
@@ -257,7 +257,7 @@ def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str,
     raise ArchiveError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
 
 
-def _add_files(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> None:
+def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> None:
     """What lies in the directory itself: in the open if it is known not to be a secret, else sealed or not at all."""
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:

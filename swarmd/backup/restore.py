@@ -21,11 +21,10 @@ from swarmd.dht.identity.identity import parse_identity, write_private
 from swarmd.errors import ArchiveError, LogDamaged, LogNewer
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.replay import Verified, verify
-from swarmd.paths import DataPaths
+from swarmd.paths import IDENTITY, NodeDirectory
 from swarmd.secret_files import unseal
 
 MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary one
-IDENTITY = "identity.key"
 
 
 def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
@@ -59,7 +58,7 @@ def restore_backup(
         NoSpaceLeft: the disk is full.
     """
     with unpacking(root) as making:
-        data = DataPaths(making)
+        data = NodeDirectory(making)
         manifest, sealed = read_archive(path, BackupManifest, making)
         if moved:
             _check_move(path, manifest)
@@ -71,7 +70,7 @@ def restore_backup(
     return manifest, verified
 
 
-def _mark(data: DataPaths, manifest: BackupManifest, moved: bool, from_round: int) -> None:
+def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
     """The note for the next start: of this restore, or of an earlier one that the node had not yet started after."""
     earlier = manifest.restored
     if moved:
@@ -93,7 +92,7 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
         raise ArchiveError(f"{path} is older than a day; a node may have run on it already", fix)
 
 
-def _check_log(data: DataPaths, manifest: BackupManifest) -> Verified:
+def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
     """Replay the log, and see that it is the one that the manifest speaks of."""
     if manifest.layout > LAYOUT:
         problem = f"the backup has layout {manifest.layout}, this swarmd knows layouts up to {LAYOUT}"

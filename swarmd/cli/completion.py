@@ -113,8 +113,11 @@ def toml_files(incomplete: str) -> Iterator[str]:
 
 def nodes(incomplete: str) -> Iterator[str]:
     """Directories of nodes, where there are any; else all directories."""
+    from swarmd.paths import NodeDirectory
+
     directories = [(place, shown) for place, shown in _entries(incomplete) if place.is_dir()]
-    found = [shown for place, shown in directories if (place / "config.toml").is_file() or (place / "events").is_dir()]
+    places = [(NodeDirectory(place), shown) for place, shown in directories]
+    found = [shown for place, shown in places if place.config.is_file() or place.events.is_dir()]
     yield from found or (f"{shown}/" for _, shown in directories)
 
 

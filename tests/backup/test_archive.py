@@ -25,7 +25,7 @@ from swarmd.daemon.notes import read_restored
 from swarmd.daemon.upgrade import take_over
 from swarmd.errors import ArchiveError, LogDamaged
 from swarmd.eventlog.fold import load
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
 from tests.backup.making import PASSPHRASE, make_node
 from tests.durability import recording
@@ -146,18 +146,18 @@ def test_an_archive_of_a_later_format_or_without_a_readable_manifest_is_refused(
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> DataPaths:
+def node(tmp_path_factory: pytest.TempPathFactory) -> NodeDirectory:
     return make_node(tmp_path_factory.mktemp("node") / "node")
 
 
 @pytest.fixture(scope="module")
-def archive(node: DataPaths) -> Path:
+def archive(node: NodeDirectory) -> Path:
     out = node.root.parent / "node.tar.gz"
     make_backup(node, out, BackupPlan(None))
     return out
 
 
-def test_a_mount_point_is_restored_into(node: DataPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mount_point_is_restored_into(node: NodeDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory that can be neither removed nor renamed over."""
     root = tmp_path / "mounted"
     root.mkdir(mode=0o755)
@@ -167,7 +167,7 @@ def test_a_mount_point_is_restored_into(node: DataPaths, tmp_path: Path, monkeyp
     inode = root.stat().st_ino
     make_backup(node, tmp_path / "sealed.tar", BackupPlan(PASSPHRASE))
     restore_backup(tmp_path / "sealed.tar", root, PASSPHRASE)
-    data = DataPaths(root)
+    data = NodeDirectory(root)
     assert load(data.events) == load(node.events) and read_restored(data) is not None
     assert (root / "identity.key").read_bytes() == (node.root / "identity.key").read_bytes()
     assert root.stat().st_ino == inode
@@ -213,9 +213,9 @@ def crashed(archive: Path, root: Path, new: bool) -> Iterator[bool]:
 
 @pytest.mark.parametrize("new", [False, True])
 def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
-    node: DataPaths, archive: Path, tmp_path: Path, new: bool
+    node: NodeDirectory, archive: Path, tmp_path: Path, new: bool
 ) -> None:
-    data = DataPaths(tmp_path / "there")
+    data = NodeDirectory(tmp_path / "there")
     refused, emptied, whole = 0, 0, load(node.events)
     for died in crashed(archive, data.root, new):
         if not died or not data.root.exists() or not any(data.root.iterdir()):
@@ -238,8 +238,8 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
     assert refused > 10 and emptied > 3
 
 
-def test_a_second_crash_while_the_first_is_cleared_away(node: DataPaths, archive: Path, tmp_path: Path) -> None:
-    data = DataPaths(tmp_path / "there")
+def test_a_second_crash_while_the_first_is_cleared_away(node: NodeDirectory, archive: Path, tmp_path: Path) -> None:
+    data = NodeDirectory(tmp_path / "there")
     for nth, died in enumerate(crashed(archive, data.root, False)):
         if died and [path.name for path in data.root.iterdir()] == [".restoring"]:
             with dying(nth % 9):
@@ -266,7 +266,7 @@ def test_a_failure_leaves_the_directory_as_empty_as_it_was(
 
 
 def test_what_is_not_its_own_is_left_alone(archive: Path, tmp_path: Path) -> None:
-    data = DataPaths(tmp_path / "there")
+    data = NodeDirectory(tmp_path / "there")
     data.root.mkdir()
     (data.root / "identity.key").write_bytes(b"mine")
     data.restoring.mkdir()

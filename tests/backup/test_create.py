@@ -17,7 +17,7 @@ import pytest
 
 from swarmd.backup import create
 from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
-from swarmd.backup.restore import IDENTITY, check_backup, open_sealed, restore_backup
+from swarmd.backup.restore import check_backup, open_sealed, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
@@ -26,7 +26,7 @@ from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, 
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.secret_files import seal
 from tests.backup.crash import dying
 from tests.backup.making import BODY, PASSPHRASE, SECRET, make_checkpoint, make_node
@@ -38,7 +38,7 @@ OPEN = BackupPlan(None)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> DataPaths:
+def node(tmp_path: Path) -> NodeDirectory:
     return make_node(tmp_path / "node")
 
 
@@ -53,10 +53,10 @@ def names(archive: Path) -> set[str]:
 
 
 def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
-    node: DataPaths, out: Path, tmp_path: Path
+    node: NodeDirectory, out: Path, tmp_path: Path
 ) -> None:
     manifest = make_backup(node, out, SEALED)
-    restored = DataPaths(tmp_path / "new")
+    restored = NodeDirectory(tmp_path / "new")
     _, verified = restore_backup(out, restored.root, PASSPHRASE)
     assert load(restored.events) == load(node.events)
     assert verified.events == manifest.next_seq
@@ -71,7 +71,7 @@ def test_a_restored_directory_has_the_state_the_key_and_the_newest_checkpoint(
     assert not restored.records.exists(), "old records would be published again"
 
 
-def test_the_manifest_says_how_far_the_node_had_come(node: DataPaths, out: Path) -> None:
+def test_the_manifest_says_how_far_the_node_had_come(node: NodeDirectory, out: Path) -> None:
     manifest = make_backup(node, out, SEALED)
     assert manifest.marks.done == (3, 0)
     assert (manifest.from_seq, manifest.checkpoint, manifest.sealed) == (0, "r000000003-s0000", True)
@@ -79,7 +79,7 @@ def test_the_manifest_says_how_far_the_node_had_come(node: DataPaths, out: Path)
     assert check_backup(out) == manifest
 
 
-def test_no_secret_stands_in_the_open(node: DataPaths, out: Path) -> None:
+def test_no_secret_stands_in_the_open(node: NodeDirectory, out: Path) -> None:
     make_backup(node, out, SEALED)
     with tarfile.open(out) as tar:
         content = b"".join(tar.extractfile(info).read() for info in tar)  # type: ignore[union-attr]
@@ -88,27 +88,27 @@ def test_no_secret_stands_in_the_open(node: DataPaths, out: Path) -> None:
     assert out.stat().st_mode & 0o077 == 0
 
 
-def test_without_keys_nothing_secret_goes_along(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_without_keys_nothing_secret_goes_along(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, OPEN)
     assert {name for name in names(out) if "/" not in name} == {"config.toml", BackupManifest.FILE}
     restore_backup(out, tmp_path / "new", None)
     assert not (tmp_path / "new" / "identity.key").exists()
 
 
-def test_a_configuration_with_a_secret_in_it_is_no_open_file(node: DataPaths, out: Path) -> None:
+def test_a_configuration_with_a_secret_in_it_is_no_open_file(node: NodeDirectory, out: Path) -> None:
     (node.root / "config.toml").write_text('[chain]\nrpc = ["https://user:hunter2hunter2@rpc.example/v2/k3y"]\n')
     make_backup(node, out, OPEN)
     assert "config.toml" not in names(out)
 
 
-def test_checkpoints_can_be_left_out_and_a_damaged_one_is_passed_over(node: DataPaths, tmp_path: Path) -> None:
+def test_checkpoints_can_be_left_out_and_a_damaged_one_is_passed_over(node: NodeDirectory, tmp_path: Path) -> None:
     (make_checkpoint(node, 9) / "model.safetensors").write_bytes(b"damaged")
     assert make_backup(node, tmp_path / "a.tar", OPEN).checkpoint == "r000000003-s0000"
     assert make_backup(node, tmp_path / "b.tar", BackupPlan(None, checkpoint=False)).checkpoint == ""
     assert not [name for name in names(tmp_path / "b.tar") if name.startswith("checkpoints/")]
 
 
-def test_a_running_node_is_copied_up_to_a_commit(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_running_node_is_copied_up_to_a_commit(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     peer = read_identity(node.root / "identity.key").peer_id
     with EventLog.open(node.events, peer, "run2") as log:
         log.append(1.0, [MemberSeen("somebody")], b"\0" * 16)
@@ -124,7 +124,7 @@ def test_a_running_node_is_copied_up_to_a_commit(node: DataPaths, out: Path, tmp
 
 
 def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
-    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = read_identity(node.root / "identity.key").peer_id
     opened = create._open_log
@@ -139,10 +139,10 @@ def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
     monkeypatch.setattr(create, "_open_log", open_and_go_on)
     assert make_backup(node, out, OPEN).marks.done == (3, 0)
     restore_backup(out, tmp_path / "new", None)
-    assert [path.read_bytes() for path in DataPaths(tmp_path / "new").blobs.glob("??/*")] == [BODY]
+    assert [path.read_bytes() for path in NodeDirectory(tmp_path / "new").blobs.glob("??/*")] == [BODY]
 
 
-def test_what_a_killed_backup_left_is_overwritten_but_not_one_in_progress(node: DataPaths, out: Path) -> None:
+def test_what_a_killed_backup_left_is_overwritten_but_not_one_in_progress(node: NodeDirectory, out: Path) -> None:
     left = out.with_name(".node.tar.gz.tmp")
     left.write_bytes(b"half a backup" * 10_000)
     other = os.open(left, os.O_RDONLY)
@@ -157,7 +157,7 @@ def test_what_a_killed_backup_left_is_overwritten_but_not_one_in_progress(node: 
     assert check_backup(out) and not left.exists()
 
 
-def test_a_byte_that_changed_is_found(node: DataPaths, tmp_path: Path) -> None:
+def test_a_byte_that_changed_is_found(node: NodeDirectory, tmp_path: Path) -> None:
     out = tmp_path / "node.tar"
     make_backup(node, out, SEALED)
     raw = bytearray(out.read_bytes())
@@ -173,7 +173,7 @@ def test_a_byte_that_changed_is_found(node: DataPaths, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.gz"])
-def test_an_archive_that_was_cut_off_is_refused(node: DataPaths, tmp_path: Path, suffix: str) -> None:
+def test_an_archive_that_was_cut_off_is_refused(node: NodeDirectory, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"node{suffix}"
     make_backup(node, out, OPEN)
     raw = out.read_bytes()
@@ -182,14 +182,14 @@ def test_an_archive_that_was_cut_off_is_refused(node: DataPaths, tmp_path: Path,
         check_backup(out)
 
 
-def test_a_wrong_passphrase_restores_nothing(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_wrong_passphrase_restores_nothing(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, SEALED)
     with pytest.raises(IdentityError, match="does not open"):
         restore_backup(out, tmp_path / "new", "wrong horse battery")
     assert not (tmp_path / "new").exists()
 
 
-def test_nothing_is_overwritten(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, OPEN)
     with pytest.raises(ArchiveError, match="exists already"):
         make_backup(node, out, OPEN)
@@ -203,21 +203,21 @@ def test_nothing_is_overwritten(node: DataPaths, out: Path, tmp_path: Path) -> N
         make_backup(node, tmp_path / "none" / "x.tar.gz", OPEN)
     assert "Make it first" in refused.value.fix
     with pytest.raises(NotFoundError):
-        make_backup(DataPaths(tmp_path / "none"), tmp_path / "x.tar", OPEN)
+        make_backup(NodeDirectory(tmp_path / "none"), tmp_path / "x.tar", OPEN)
     with pytest.raises(NotFoundError):
         check_backup(tmp_path / "none.tar")
 
 
-def test_what_is_sealed_is_the_nodes_own_key_and_plain_names(node: DataPaths, out: Path) -> None:
+def test_what_is_sealed_is_the_nodes_own_key_and_plain_names(node: NodeDirectory, out: Path) -> None:
     manifest = make_backup(node, out, OPEN)
 
     def opened(files: dict[str, bytes]) -> dict[str, bytes]:
         return open_sealed(seal(msgspec.msgpack.encode(files), PASSPHRASE), manifest, PASSPHRASE)
 
-    own = {IDENTITY: (node.root / IDENTITY).read_bytes()}
+    own = {"identity.key": (node.root / "identity.key").read_bytes()}
     assert opened(own) == own
     with pytest.raises(ArchiveError, match=f"not that of {manifest.peer}"):
-        opened({IDENTITY: generate_identity().encode()})
+        opened({"identity.key": generate_identity().encode()})
     for name in ("../identity.key", "", ".."):
         with pytest.raises(ArchiveError, match="a path for a name"):
             opened({name: b""})
@@ -226,7 +226,7 @@ def test_what_is_sealed_is_the_nodes_own_key_and_plain_names(node: DataPaths, ou
 
 
 def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
-    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -243,28 +243,28 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
 # --- old signing state ---
 
 
-def test_a_restored_directory_carries_a_note_for_the_next_start(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_restored_directory_carries_a_note_for_the_next_start(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     manifest = make_backup(node, out, OPEN)
     restore_backup(out, tmp_path / "new", None, from_round=40)
-    note = read_restored(DataPaths(tmp_path / "new"))
+    note = read_restored(NodeDirectory(tmp_path / "new"))
     assert note is not None
     assert (note.made_at, note.from_round) == (manifest.made_at, 40)
     assert isinstance(note, Restored)
 
 
-def test_a_move_closes_the_old_directory_and_goes_on_in_the_new_one(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_move_closes_the_old_directory_and_goes_on_in_the_new(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, BackupPlan(PASSPHRASE, for_move=True))
     with pytest.raises(IdentityInUse) as refused:
         refuse_moved(node)
     assert refused.value.exit_code == 79 and str(node.moved) in refused.value.fix
-    new = DataPaths(tmp_path / "new")
+    new = NodeDirectory(tmp_path / "new")
     restore_backup(out, new.root, PASSPHRASE, moved=True)
     assert read_restored(new) is None, "nothing was signed since: it takes up the round where it was"
     refuse_moved(new)
 
 
 def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
-    node: DataPaths, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_backup(node, out, OPEN)
     with pytest.raises(ArchiveError, match="may have gone on"):
@@ -275,10 +275,10 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
     with pytest.raises(ArchiveError, match="older than a day"):
         restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
     restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)
-    assert read_restored(DataPaths(tmp_path / "new")) is not None
+    assert read_restored(NodeDirectory(tmp_path / "new")) is not None
 
 
-def test_a_node_that_moved_does_not_move_again(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_node_that_moved_does_not_move_again(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, BackupPlan(PASSPHRASE, for_move=True))
     with pytest.raises(IdentityInUse, match="was moved away"):
         make_backup(node, tmp_path / "again.tar.gz", BackupPlan(PASSPHRASE, for_move=True))
@@ -286,7 +286,7 @@ def test_a_node_that_moved_does_not_move_again(node: DataPaths, out: Path, tmp_p
     assert not make_backup(node, tmp_path / "plain.tar.gz", OPEN).for_move, "but what lies there can be kept"
 
 
-def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: DataPaths, tmp_path: Path) -> None:
+def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: NodeDirectory, tmp_path: Path) -> None:
     for step in count():
         out = tmp_path / f"{step}.tar"
         with dying(step) as died:
@@ -298,8 +298,8 @@ def test_at_no_step_of_a_move_is_there_an_archive_and_an_open_directory(node: Da
     assert step > 3 and out.exists()
 
 
-def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: DataPaths, out: Path, tmp_path: Path) -> None:
-    peer = read_identity(node.root / IDENTITY).peer_id
+def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
+    peer = read_identity(node.root / "identity.key").peer_id
     for life in range(80):
         with EventLog.open(node.events, peer, f"life{life}") as log:
             log.append(1e6 + life, [MemberSeen(f"peer{life}")], NO_COMMANDS)
@@ -315,7 +315,7 @@ def test_a_node_of_more_lives_than_files_may_be_open_is_copied(node: DataPaths, 
 
 
 def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
-    node: DataPaths, out: Path, monkeypatch: pytest.MonkeyPatch
+    node: NodeDirectory, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def come_meanwhile(path: Path, note: Moved) -> None:
         write_note(path, note)
@@ -329,10 +329,10 @@ def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
 
 
 def test_the_note_of_a_restore_moves_along_until_a_start_has_read_it(
-    node: DataPaths, out: Path, tmp_path: Path
+    node: NodeDirectory, out: Path, tmp_path: Path
 ) -> None:
     made_at = make_backup(node, out, OPEN).made_at
-    first, moved, second = (DataPaths(tmp_path / name) for name in ("first", "moved", "second"))
+    first, moved, second = (NodeDirectory(tmp_path / name) for name in ("first", "moved", "second"))
     restore_backup(out, first.root, None, from_round=40)
     make_backup(first, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     restore_backup(tmp_path / "move.tar.gz", moved.root, None, moved=True)
@@ -350,7 +350,7 @@ QUESTIONS = b'{"prompt": "1+1", "answer": "2"}\n' * 100_000
 @pytest.mark.parametrize("name", ["questions.jsonl", "mine/of the school.jsonl"])
 @pytest.mark.parametrize("plan", [SEALED, OPEN])
 def test_the_file_of_questions_goes_along_whatever_its_size(
-    name: str, plan: BackupPlan, node: DataPaths, out: Path, tmp_path: Path
+    name: str, plan: BackupPlan, node: NodeDirectory, out: Path, tmp_path: Path
 ) -> None:
     path = node.root / name
     path.parent.mkdir(exist_ok=True)
@@ -362,7 +362,7 @@ def test_the_file_of_questions_goes_along_whatever_its_size(
     assert (tmp_path / "new" / name).read_bytes() == QUESTIONS
 
 
-def test_the_manifest_of_the_swarm_names_it_as_well(node: DataPaths, out: Path) -> None:
+def test_the_manifest_of_the_swarm_names_it_as_well(node: NodeDirectory, out: Path) -> None:
     (node.root / "questions.jsonl").write_bytes(QUESTIONS)
     (node.root / "swarm.toml").write_text('[recipe]\nkind = "file"\noptions = { data = "questions.jsonl" }\n')
     make_backup(node, out, OPEN)
@@ -372,14 +372,14 @@ def test_the_manifest_of_the_swarm_names_it_as_well(node: DataPaths, out: Path) 
 @pytest.mark.parametrize(
     "name", ["../outside.jsonl", "/etc/outside.jsonl", "account.json", "none.jsonl", "\\u0000.jsonl"]
 )
-def test_nothing_else_goes_along_by_that_way(name: str, node: DataPaths, out: Path) -> None:
+def test_nothing_else_goes_along_by_that_way(name: str, node: NodeDirectory, out: Path) -> None:
     (node.root.parent / "outside.jsonl").write_bytes(SECRET)
     (node.root / "config.toml").write_text(f'[swarm]\nid = "test"\noptions = {{ data = "{name}" }}\n')
     make_backup(node, out, OPEN)
     assert not {each for each in names(out) if each.endswith(("account.json", "outside.jsonl", "none.jsonl"))}
 
 
-def test_a_stray_file_is_not_read(node: DataPaths, out: Path, tmp_path: Path) -> None:
+def test_a_stray_file_is_not_read(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     with (node.root / "stray.bin").open("wb") as file:
         file.truncate(64 * 2**20)
     tracemalloc.start()
@@ -406,7 +406,7 @@ def passphrase(tmp_path: Path) -> str:
 
 
 def test_the_verbs(
-    node: DataPaths, out: Path, tmp_path: Path, passphrase: str, capsys: pytest.CaptureFixture[str]
+    node: NodeDirectory, out: Path, tmp_path: Path, passphrase: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     secret = ["--passphrase-file", passphrase]
     assert run_command(["backup", str(node.root), str(out), *secret]) == 0

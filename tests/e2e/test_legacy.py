@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from swarmd.cli.local_swarm.layout import LOOPBACK, ConfigSource, NodePlace, choose_port, write_config
+from swarmd.cli.local_swarm.layout import LOOPBACK, ConfigSource, LocalNode, choose_port, write_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.dht.identity.rsa import create_rsa_identity
@@ -73,7 +73,7 @@ class LegacySwarm(Swarm):
     def stages(self, number: int) -> dict[tuple[int, int], tuple[Train, StageTrained]]:
         """What a node trained, by round and stage."""
         place = self.places[number - 1]
-        if not place.paths.events.is_dir():
+        if not place.events.is_dir():
             return {}
         return {(event.round, event.stage): (order, event) for order, event in stages_of(place)}
 
@@ -96,7 +96,7 @@ class LegacySwarm(Swarm):
         return body_of(self.places[number - 1], self.stages(number)[round, stage][1].rollouts)
 
 
-def make_key(place: NodePlace) -> str:
+def make_key(place: LocalNode) -> str:
     place.root.mkdir(mode=0o700, parents=True)
     return create_rsa_identity(place.identity).peer_id
 

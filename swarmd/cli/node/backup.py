@@ -81,11 +81,10 @@ def make(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
     )
     _tell(out, manifest)
-    key = directory / "identity.key"
-    if secret is None or not key.exists():
+    if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        _note(key, manifest, out)
+        _note(data.identity, manifest, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
