@@ -16,7 +16,7 @@ NAMED = re.compile(r"`(swarmd(?:\.\w+)+)`")
 WITHIN_ONE_ROOM = {
     "chain/signer/audit.py::AuditLog.carried",
     "chain/signer/signer.py::Signer.make_wallet",
-    "chain/submitting/submission_events.py::SubmissionReporter.forget",
+    "chain/submitting/tracking.py::SubmissionReporter.forget",
     "daemon/service.py::Host.begun",
     "daemon/service.py::Host.end",
     "daemon/upgrade.py::Migration.apply",
@@ -41,7 +41,8 @@ WITHIN_ONE_ROOM = {
     "training/trainer.py::SwarmTrainer.tell_held",
     "training/trainer.py::SwarmTrainer.tell_ratios",
     "web/http/guard.py::RequestGuard.let_go",
-    "web/http/server.py::HttpServer.ready",
+    "uvicorn_server.py::HttpServer.let_go",
+    "uvicorn_server.py::HttpServer.ready",
 }
 
 

@@ -31,7 +31,14 @@ CALLED_FROM_OUTSIDE = {
     "transformers": {"on_step_begin", "on_step_end"},
     "trl": {"_compute_loss", "_generate_and_score_completions", "_iter_named_params"},
     "typer": {"compact_log", "import_key", "uninstall"},
-    "uvicorn": {"connection_lost", "connection_made", "data_received", "on_response_complete", "send_400_response"},
+    "uvicorn": {
+        "capture_signals",
+        "connection_lost",
+        "connection_made",
+        "data_received",
+        "on_response_complete",
+        "send_400_response",
+    },
     "web3": {"make_request"},
 }
 FOR_TESTS_AND_BENCHES = {

@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.endpoint import check_url, name_of, read_urls
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import check_url, name_of, read_urls
 from swarmd.chain.keystore import load_account
 from swarmd.chain.onchain_standings import chain_id_of
 from swarmd.chain.operator.transactions import Journal, OperatorTransactions

@@ -15,8 +15,8 @@ from starlette.requests import Request
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmdError
+from swarmd.uvicorn_server import read_body
 from swarmd.web.http.answers import BadRequest, JsonAnswer
-from swarmd.web.http.bodies import read_body
 from swarmd.web.shapes import CURVES_MAX, Curve, Message, SwarmView
 from swarmd.web.sources import SwarmSource
 from swarmd.web.views.ledger import PEERS_MAX
@@ -188,7 +188,7 @@ class Upstream:
 
     async def id_to_name(self, request: Request) -> JsonAnswer:
         """POST: a JSON list of ids; unknown ones are left out."""
-        body = await read_body(request, BODY_BYTES_MAX)
+        body = await read_body(request, BODY_BYTES_MAX, 15.0)
         try:
             ids = msgspec.json.decode(body, type=list[str])
         except DECODE_ERRORS as error:

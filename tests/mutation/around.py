@@ -28,7 +28,7 @@ WEB = (
     ),
     Mutant(
         "tokens may be guessed without end",
-        "swarmd/web/http/login.py",
+        "swarmd/web/http/guard.py",
         "        if self._fails_often(asker.get(), time.monotonic()):",
         "        if False:",
         ("tests/web/http/test_guard.py::test_wrong_tokens_are_counted_and_the_right_one_comes_in_all_the_same",),
@@ -42,14 +42,14 @@ WEB = (
     ),
     Mutant(
         "half requests keep their places",
-        "swarmd/web/http/protocol.py",
+        "swarmd/uvicorn_server.py",
         "        if waiting:",
         "        if False:",
         ("tests/web/test_limits.py::test_half_requests_shut_nobody_out",),
     ),
     Mutant(
         "the form leads to another server",
-        "swarmd/web/http/login.py",
+        "swarmd/web/http/guard.py",
         'not text.startswith(("//", "/\\\\"))',
         'not text.startswith("//")',
         ("tests/web/http/test_guard.py::test_after_the_form_one_stays_on_this_server",),
@@ -70,14 +70,14 @@ WEB = (
     ),
     Mutant(
         "any number of clients listen",
-        "swarmd/web/http/audience.py",
+        "swarmd/web/http/stream.py",
         "        return len(self._origins) < CLIENTS_MAX or self._who_gives_way(origin) is not None\n",
         "        return True\n",
         ("tests/web/http/test_stream.py::test_clients_have_a_bound_and_leaving_frees_a_place",),
     ),
     Mutant(
         "one address holds all places of the stream",
-        "swarmd/web/http/audience.py",
+        "swarmd/web/http/stream.py",
         "        if most < held[origin] + 2:\n",
         "        if True:\n",
         ("tests/web/http/test_stream.py::test_one_address_keeps_nobody_else_out",),

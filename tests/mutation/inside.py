@@ -523,14 +523,14 @@ CHAIN = (
     ),
     Mutant(
         "a name registered to another account counts as ours",
-        "swarmd/chain/submitting/resolution.py",
+        "swarmd/chain/submitting/tracking.py",
         "if not self._account or owner.lower() == self._account.lower():",
         "if owner:",
         ("tests/chain/submitting/test_resolution.py",),
     ),
     Mutant(
         "one refusal too early is taken for the last word",
-        "swarmd/chain/submitting/resolution.py",
+        "swarmd/chain/submitting/tracking.py",
         "if known is None or not await self._is_on_chain(known):",
         "if False:",
         ("tests/chain/submitting/test_resolution.py",),

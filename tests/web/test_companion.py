@@ -23,8 +23,8 @@ from swarmd.daemon import companion as beside
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
+from swarmd.uvicorn_server import bind
 from swarmd.web import companion
-from swarmd.web.http.server import bind
 from tests.daemon.node import FakeNode, fake_node, is_alive
 from tests.web.serving import FOLLOWER, copy_of, until
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from swarmd import uvicorn_server
 from swarmd.core.applied import Applied
 from swarmd.errors import NotFoundError
-from swarmd.web.http import guard, protocol
-from swarmd.web.http.protocol import BoundedProtocol
+from swarmd.uvicorn_server import BoundedProtocol
+from swarmd.web.http import guard
 from swarmd.web.http.work import WAITING_OF_ONE_MAX
 from swarmd.web.shapes import Moment
 from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
@@ -34,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     """A server with little patience."""
-    monkeypatch.setattr(protocol, "SILENT_S", 0.4)
+    monkeypatch.setattr(uvicorn_server, "SILENT_S", 0.4)
     monkeypatch.setattr(guard, "REQUEST_S", 0.8)
     with served(copy_of(FOLLOWER, tmp_path)) as running:
         yield running
@@ -238,9 +239,9 @@ def test_nonsense_behind_an_answer_ends_the_connection_and_is_no_fault(
 
 
 def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(protocol, "SILENT_S", 0.5)
+    monkeypatch.setattr(uvicorn_server, "SILENT_S", 0.5)
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
-        for _ in range(protocol.CONNECTIONS_MAX + 20):
+        for _ in range(uvicorn_server.CONNECTIONS_MAX + 20):
             connection = stack.enter_context(server.socket())
             with contextlib.suppress(OSError):
                 connection.sendall(b"GET / HTTP/1.1\r\n")
@@ -284,7 +285,7 @@ def unread_answers(server: Served, count: int, more: bytes) -> Iterator[None]:
 def test_an_answer_that_nobody_reads_is_given_up(
     more: bytes, lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(protocol, "UNREAD_S", 0.2)
+    monkeypatch.setattr(uvicorn_server, "UNREAD_S", 0.2)
     with served(copy_of(FOLLOWER, tmp_path)) as server, unread_answers(server, 3, more):
         until(lambda: len(lost) == 3)
         assert well(server)
@@ -309,7 +310,7 @@ def test_who_asks_on_and_reads_nothing_is_given_up(
 
 
 def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "UNREAD_S", 0.001)
+    monkeypatch.setattr(uvicorn_server, "UNREAD_S", 0.001)
     left = [100, 60, 59, 59]
 
     class Unread:
@@ -334,7 +335,7 @@ def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatc
 def test_answers_that_nobody_reads_count_as_connections_though_they_are_closed(
     lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 4)
     with (
         served(copy_of(FOLLOWER, tmp_path)) as server,
         unread_answers(server, 12, b"Connection: close\r\n"),
@@ -361,7 +362,7 @@ HALVES = {
 @pytest.mark.parametrize("half", HALVES.values(), ids=list(HALVES))
 def test_half_requests_shut_nobody_out(half: bytes, server: Served) -> None:
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(server.socket()) for _ in range(protocol.CONNECTIONS_MAX + 44)]
+        opened = [stack.enter_context(server.socket()) for _ in range(uvicorn_server.CONNECTIONS_MAX + 44)]
         for connection in opened:
             with contextlib.suppress(OSError):
                 connection.sendall(half)
@@ -372,12 +373,12 @@ def test_half_requests_shut_nobody_out(half: bytes, server: Served) -> None:
 
 
 def test_the_address_with_most_connections_makes_room(monkeypatch: pytest.MonkeyPatch, server: Served) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 8)
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_connection((server.host, server.port), LONG_S, ("127.0.0.2", 0)))
         first.sendall(b"GET /api/healthz HTTP/1.1\r\n")
-        for _ in range(20):
-            stack.enter_context(server.socket())
+        crowd = [stack.enter_context(server.socket()) for _ in range(20)]
+        assert ended(crowd[0]) == b""
         first.sendall(HOST + b"\r\n")
         assert first.recv(12) == b"HTTP/1.1 200"
 
@@ -411,8 +412,8 @@ def test_a_crowd_that_scrubs_is_told_to_wait_and_holds_up_nobody_else(
 
 
 def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(protocol, "RESERVED_MAX", 2)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(uvicorn_server, "RESERVED_MAX", 2)
     over = threading.Event()
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
         begun: list[int] = []

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
-from swarmd.chain.endpoints.urls import name_of
+from swarmd.chain.endpoints.endpoint import name_of
 from swarmd.chain.fees import quote
-from swarmd.chain.operator.deploy import DEPLOY_GAS, Deployed, DeploymentPlan, deploy
-from swarmd.chain.operator.transactions import Journal, OperatorTransactions
+from swarmd.chain.operator.transactions import (
+    DEPLOY_GAS,
+    Deployed,
+    DeploymentPlan,
+    Journal,
+    OperatorTransactions,
+    deploy,
+)
 from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
@@ -30,7 +36,7 @@ SETTLE_LOOK_S = 2.0
 
 def create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
     """Create the swarm's contract, or go on where an earlier run ended. Raises as
-    `swarmd.chain.operator.deploy.deploy`."""
+    `swarmd.chain.operator.transactions.deploy`."""
     return anyio.run(_create, node, wishes, manifest, account)
 
 

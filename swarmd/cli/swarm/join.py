@@ -229,7 +229,7 @@ def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
 
 
 def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
 
     payer, proxy = wishes.paid_by, chain.proxy
     return [
@@ -347,7 +347,7 @@ async def _join_chain(
 
 def _urls(node: NewNode, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
 
     if known is not None and not wishes.paid_by.rpc:
         return read_urls(known.rpc, node.data.root)

@@ -229,7 +229,7 @@ def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
         return
     identity, recipe = generate_identity(), recipe_of(wishes.base)
     if wishes.paid_by.rpc:
-        from swarmd.chain.operator.deploy import check_stages
+        from swarmd.chain.operator.transactions import check_stages
 
         check_stages(recipe.stages)
     manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from time import time
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.endpoint import read_urls
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account

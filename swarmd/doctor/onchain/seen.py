@@ -7,8 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.chain.endpoints.endpoint import Throttled, endpoint_of
-from swarmd.chain.endpoints.urls import name_of, read_urls
+from swarmd.chain.endpoints.endpoint import Throttled, endpoint_of, name_of, read_urls
 from swarmd.chain.fees import quantity
 from swarmd.chain.watching.blocks import BlockHeader
 from swarmd.config import ChainConfig

@@ -7,7 +7,6 @@ twice. What cannot be had is an error: there is no training without the KL term 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -19,7 +18,7 @@ import torch
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
-from swarmd.http_client import Connect, HttpRequest, ask, connect_to
+from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.ports import CancellationSource
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
@@ -75,7 +74,7 @@ class ReferenceClient:
         cancellation: CancellationSource = Cancellation,
     ) -> None:
         self._server = server
-        self._connect, self._path = _parse_url(server.url)
+        self._url = _check_url(server.url)
         self._model = model
         self._temperature = temperature
         self._name = name
@@ -182,23 +181,23 @@ class ReferenceClient:
         if self._server.token:
             headers["Authorization"] = f"Bearer {self._server.token}"
         try:
-            return ask(self._connect, HttpRequest(method, self._path + path, body, headers), deadline, ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
-            raise _Again(str(error) or type(error).__name__) from None
+            return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+        except HttpFailed as error:
+            raise _Again(str(error)) from None
 
 
-def _parse_url(url: str) -> tuple[Connect, str]:
-    """How to connect there, and the path in front of all others. Raises ConfigError."""
+def _check_url(url: str) -> str:
+    """The URL without a final slash. Raises ConfigError."""
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
+        host, _ = parts.hostname or "", parts.port
         host.encode("idna")
     except ValueError:  # also of a host whose name is none in DNS
-        host, port = "", None
+        host = ""
     odd = not host or parts.query or parts.fragment or parts.username or not _is_plain(host, parts.path)
     if odd or parts.scheme not in ("http", "https"):
         raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
-    return connect_to(parts.scheme, host, port), parts.path.rstrip("/")
+    return url.rstrip("/")
 
 
 def _is_plain(host: str, path: str) -> bool:

@@ -8,10 +8,11 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from swarmd.config import TrainingConfig
-from swarmd.http_server import Address, check_listen, listening, on_signals
+from swarmd.http_server import Address, check_listen, on_signals
 from swarmd.training.library_logging import refuse_telemetry
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
+from swarmd.uvicorn_server import listening
 
 STOP_S = 20.0  # requests under way may take so long once the last job is computed
 

@@ -14,9 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
 from swarmd.chain.endpoints import endpoint, rpc
-from swarmd.chain.endpoints.endpoint import retry_after_s
+from swarmd.chain.endpoints.endpoint import name_of, read_urls, retry_after_s
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import name_of, read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.config import FeesConfig

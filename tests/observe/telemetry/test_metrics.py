@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quote
-from swarmd.chain.signer.budget import Budget
+from swarmd.chain.fees import Budget, quote
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import FeesConfig, parse_config
 from swarmd.core.events import (

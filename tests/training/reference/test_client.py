@@ -140,7 +140,7 @@ def test_what_no_request_could_be_sent_to_is_refused_before_anything_is_trained(
 
 @pytest.mark.parametrize("url", ["http://ä.example/under", "https://[::1]:443/under", "http://127.0.0.1:59807/under/"])
 def test_what_may_be_an_address_is_none_to_refuse(url: str) -> None:
-    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._path == "/under"
+    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._url == url.rstrip("/")
 
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]

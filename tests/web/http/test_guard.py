@@ -15,8 +15,19 @@ from starlette.types import Receive, Scope, Send
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
-from swarmd.web.http.guard import AccessRules, RequestGuard, host_of, known_hosts
-from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, PASSES_MAX, Login, pass_of, safe_path
+from swarmd.web.http.guard import (
+    ADDRESSES_MAX,
+    COOKIE,
+    FAILURES_MAX,
+    PASSES_MAX,
+    AccessRules,
+    Login,
+    RequestGuard,
+    host_of,
+    known_hosts,
+    pass_of,
+    safe_path,
+)
 from swarmd.web.shapes import PageSource
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served, until
 

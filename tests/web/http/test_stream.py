@@ -19,8 +19,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
-from swarmd.web.http.audience import CLIENTS_MAX
-from swarmd.web.http.stream import Client, last_seq
+from swarmd.web.http.stream import CLIENTS_MAX, Client, last_seq
 from swarmd.web.http.work import WorkBusy
 from swarmd.web.views.node import LogNode
 from tests.core.story import Story, coordinator_settings
