@@ -494,6 +494,13 @@ async def test_more_than_the_requests_of_a_minute_are_refused(ground: Ground, tm
         assert statuses == [500, 500, 500, 429, 429]
 
 
+def _answers(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/healthz", timeout=2).status_code == 200
+    except requests.RequestException:
+        return False
+
+
 # --- beginning and end ---
 
 
