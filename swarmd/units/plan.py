@@ -152,7 +152,7 @@ def plan_config(place: ServicePaths, source: Path, config: Config) -> Planned:
         told = ", ".join(f"{key} has more than {shown}" for key, shown in held)
         raise UnitError(
             f"{source} holds a secret, and {place.config} can be read by all: {told}",
-            f"chain.rpc and notify.webhook take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
+            f"chain.rpc and notify.urls take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
             "credential:NAME; another address has a token of its own beside it. See docs/SYSTEMD.md, Secrets",
         )
     readers, mode = ("you alone", 0o600) if place.user else ("all", 0o644)

@@ -195,10 +195,10 @@ def test_the_template_stays_for_an_instance_that_runs(machine: PrivateSystemd) -
 
 
 def test_a_secret_in_the_configuration_is_not_published(machine: PrivateSystemd) -> None:
-    held = f'role = "coordinator"\n[swarm]\nid = "test"\n[notify]\nwebhook = "https://example.org/{CANARY}"\n'
+    held = f'role = "coordinator"\n[swarm]\nid = "test"\n[notify]\nurls = ["jsons://example.org/{CANARY}"]\n'
     machine.put("/run/held.toml", held, 0o600)
     refused = machine.call(SWARMD, "service", "install", "--instance", "held", "-c", "/run/held.toml", "--cpu")
-    assert refused.returncode == 73 and "notify.webhook has more than https://example.org" in refused.stderr
+    assert refused.returncode == 73 and "notify.urls has more than jsons://" in refused.stderr
     assert CANARY not in refused.stderr and not machine.path("/etc/swarmd/held.toml").exists()
     assert not machine.path("/etc/systemd/system/swarmd@held.service.d").exists(), "nothing is written"
 
@@ -218,7 +218,7 @@ server.serve_forever()
 
 def test_a_failure_is_told_to_an_address_in_a_file(machine: PrivateSystemd) -> None:
     """The file lies in the data directory, and the configuration, as `join` writes it, calls its own place that."""
-    config = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "test"\n[notify]\nwebhook = "file:webhook.url"\n'
+    config = 'role = "coordinator"\ndata = "."\n[swarm]\nid = "test"\n[notify]\nurls = ["file:service.url"]\n'
     machine.put("/run/hears.py", HEARS)
     machine.run("systemd-run", "--unit=hears", f"{VENV}/bin/python", "/run/hears.py")
     with node_on(machine, "filed") as node:
@@ -228,8 +228,8 @@ def test_a_failure_is_told_to_an_address_in_a_file(machine: PrivateSystemd) -> N
         assert machine.call("systemctl", "start", node.unit).returncode != 0
         node.until(lambda: machine.run(*failure).strip() == "exit-code")  # there is no such file yet: that shows
         port = node.until(lambda: machine.run("cat", "/run/port", check=False).strip())
-        file = f"{node.data}/webhook.url"
-        machine.put(file, f"http://127.0.0.1:{port}/x\n", 0o600)
+        file = f"{node.data}/service.url"
+        machine.put(file, f"json://127.0.0.1:{port}/x\n", 0o600)
         machine.run("chown", f"--reference={node.data}/.", file)
         machine.call("systemctl", "start", node.unit)
         heard = node.until(lambda: machine.run("cat", "/run/heard", check=False))

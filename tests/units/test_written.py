@@ -191,13 +191,11 @@ def test_a_group_that_has_no_name_here_is_named_by_its_number(tmp_path: Path, mo
 def test_every_secret_of_a_configuration_can_be_a_credential() -> None:
     reference = load_config(ROOT / "configs/reference.toml")
     text = (ROOT / "configs/reference.toml").read_text()
-    slots = re.findall(r"^(keystore|passphrase|token|telegram_token|webhook) =", text, re.M)
-    assert len(slots) == 8 and credential_names(reference) == ()
-    named = re.sub(
-        r'^(keystore|passphrase|token|telegram_token|webhook) = "[^"]*"', r'\1 = "credential:\1"', text, flags=re.M
-    )
-    config = parse_config(re.sub(r"^rpc = \[[^]]*\]", 'rpc = ["credential:rpc"]', named, flags=re.M), "x")
-    expected = {"rpc", "keystore", "passphrase", "token", "webhook", "telegram_token"}
+    slots = re.findall(r"^(keystore|passphrase|token) =", text, re.M)
+    assert len(slots) == 6 and credential_names(reference) == ()
+    named = re.sub(r'^(keystore|passphrase|token) = "[^"]*"', r'\1 = "credential:\1"', text, flags=re.M)
+    config = parse_config(re.sub(r"^(rpc|urls) = \[[^]]*\]", r'\1 = ["credential:\1"]', named, flags=re.M), "x")
+    expected = {"rpc", "keystore", "passphrase", "token", "urls"}
     assert set(credential_names(config)) == expected
     files = plan(ServicePaths("a"), COMMAND, config)
     passed = [planned for planned in files if planned.path.name == "30-credentials.conf"]
@@ -231,19 +229,19 @@ def test_who_has_no_home_has_no_service_there(tmp_path: Path, monkeypatch: pytes
 
 def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:
     source, home = tmp_path / "config.toml", tmp_path / "home"
-    source.write_text(MINIMAL + '[notify]\nwebhook = "https://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"\n')
+    source.write_text(MINIMAL + '[notify]\nurls = ["jsons://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"]\n')
     held = load_config(source)
     with pytest.raises(UnitError) as caught:
         plan_config(ServicePaths(etc=tmp_path / "etc"), source, held)
     said = str(caught.value)
-    assert "notify.webhook has more than https://hooks.example.org:444" in said and "file:NAME" in said
+    assert "notify.urls has more than jsons://" in said and "file:NAME" in said
     assert not re.search("canary|hunter|me:", said)
     own = plan_config(find_place(user=True, home=home), source, held)
     put(own)
     assert own.path.stat().st_mode & 0o777 == 0o600
     own.path.chmod(0o644)
     assert put(own) == "as it should be" and own.path.stat().st_mode & 0o777 == 0o600
-    source.write_text(MINIMAL + '[notify]\nwebhook = "https://hooks.example.org/public"\n')
+    source.write_text(MINIMAL + '[notify]\nurls = ["jsons://hooks.example.org/public"]\n')
     assert plan_config(ServicePaths(etc=tmp_path / "etc"), source, load_config(source)).mode == 0o644
 
 
