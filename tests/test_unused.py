@@ -23,6 +23,7 @@ CALLED_FROM_OUTSIDE = {
         "_read_from_persistent_conn",
         "_read_outputs",
         "_write_to_persistent_conn",
+        "call_find",
         "call_unary_handler",
         "sign_value",
         "strip_value",

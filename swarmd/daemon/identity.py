@@ -31,18 +31,9 @@ def node_identity(config: Config, data: DataPaths) -> Identity:
         _check_pin(config.dht.peer, identity, path)
         return identity
     _refuse_to_make(config.dht.peer, path, data, begun)
-    identity = _make(config, path)
+    identity = create_identity(path)
     log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
     return identity
-
-
-def _make(config: Config, path: Path) -> Identity:
-    """A new key, of the kind that the network's other nodes have."""
-    if config.dht.records == "legacy":
-        from swarmd.dht.identity.rsa import create_rsa_identity
-
-        return create_rsa_identity(path)
-    return create_identity(path)
 
 
 def _check_pin(pin: str, identity: Identity, path: Path) -> None:

@@ -17,8 +17,6 @@ from swarmd.config import Config, decode
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
-from swarmd.dht.legacy.actions import LegacyActions
-from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.memory_watch import COLLECTED, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.p2p.p2pd import find_p2pd
@@ -44,8 +42,7 @@ class NetworkService:
     """
 
     def __init__(self, session: Session) -> None:
-        actions = LegacyActions(session) if isinstance(session, LegacySession) else SignedActions(session)
-        self._agent = NetworkAgent(session, actions)
+        self._agent = NetworkAgent(session, SignedActions(session))
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""
@@ -88,8 +85,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     try:
         with ExitStack() as held:
             identity = await _take_identity(paths.root / config.dht.identity, start.peer, held)
-            kind = LegacySession if config.dht.records == "legacy" else Session
-            session = kind(config, paths, identity, Blobs(paths.blobs), outbox)
+            session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
             await session.run(lambda: NetworkService(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None

@@ -14,7 +14,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, OutputsMade, StageTrained
+from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
@@ -23,7 +23,7 @@ from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
 from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
-from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
+from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
@@ -53,11 +53,8 @@ from swarmd.worker.ports import EventSink
 _log = structlog.get_logger(__name__)
 
 
-LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
-
-
-def _no_outputs(event: Event) -> None:
-    """Ignore outputs: no listener is set."""
+def _no_events(event: Event) -> None:
+    """Ignore events: no listener is set."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
@@ -156,11 +153,9 @@ class TrainingEngine:
         order: Train,
         cancellation: Cancellation,
         report: FiguresSink = _no_figures,
-        observe: EventSink = _no_outputs,
+        observe: EventSink = _no_events,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
-
-        In legacy networks `observe` is told in mid-stage what there is so far, as often as RL Swarm v0.4 publishes.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
@@ -194,13 +189,6 @@ class TrainingEngine:
     def _batch_rows(self) -> int:
         """Completions in a step."""
         return self._training.questions * self._training.generations
-
-    @property
-    def _recipe_completions(self) -> int:
-        """Own completions of a stage at most."""
-        training = self._training
-        questions = max(training.questions, training.own_questions, training.own_questions_max)
-        return training.steps * questions * training.generations * max(training.processes, 1)
 
     def _cut_smaller(self, error: Exception) -> bool:
         """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
@@ -321,8 +309,6 @@ class TrainingEngine:
             done = self.steps - first
             report(done, self._training.steps, figures_of(stage, done, self._training.steps))
             self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
-            if self._quotes and done % LEGACY_CADENCE_STEPS == 1:
-                observe(OutputsMade(order.id, order.round, order.stage, publish(stage, self._blobs)[0]))
 
         self._pace.report = tell
         self._take_steps(stage, order)
@@ -348,7 +334,6 @@ class TrainingEngine:
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
-            backed=back_peers(self._plan, collected, self._recipe_completions),
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()
@@ -356,11 +341,6 @@ class TrainingEngine:
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
-
-    @property
-    def _quotes(self) -> bool:
-        """Whether questions are published in words, too."""
-        return self._config.dht.records == "legacy"
 
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
@@ -372,7 +352,6 @@ class TrainingEngine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
-            quoted=self._quotes,
             tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
@@ -400,7 +379,6 @@ class TrainingEngine:
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
-            quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             tokenizer=self._tokenizer,

@@ -22,7 +22,7 @@ from swarmd.errors import ArchiveError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.observe.logging.secret_locations import known_secrets, secret_locations
-from swarmd.units.plan import find_place
+from swarmd.units import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 
 GOLDEN = Path(__file__).parent.parent / "golden"

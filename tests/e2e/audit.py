@@ -73,7 +73,7 @@ def assert_none_accused(events: list[Event], nodes: set[str]) -> None:
 
 
 def assert_one_report_each(swarm: LocalSwarm) -> None:
-    """Nobody's report of a stage was ever signed with two contents. Rewards in legacy networks grow, unsigned."""
+    """Nobody's report of a stage was ever signed with two contents."""
     contents: dict[tuple[str, int, int], set[tuple[float, str]]] = {}
     for event in events_of(swarm.places[0].events):
         for report in reports_in(event):

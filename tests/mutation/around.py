@@ -276,27 +276,24 @@ CARE = (
     ),
     Mutant(
         "a moved node is open in both places for a moment",
-        "swarmd/units/transfer.py",
-        "        transfer.source.moved.unlink()\n        raise",
-        "        raise",
-        ("tests/units/test_transfer.py::test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed",),
+        "swarmd/units.py",
+        "                source.moved.unlink()\n                raise",
+        "                raise",
+        ("tests/units/test_units.py::test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed",),
     ),
     Mutant(
-        "a unit that somebody changed is replaced",
-        "swarmd/units/files.py",
-        'return "ours" if planned.marked and intact else "changed"',
-        'return "ours" if planned.marked else "changed"',
-        ("tests/units/test_written.py::test_a_file_is_ours_until_somebody_changes_it",),
-    ),
-    Mutant(
-        "a daemon that finds another one is never started again",
-        "swarmd/units/settings.py",
-        " and code != ExitCode.IN_USE",
+        "a configuration that somebody changed is lost",
+        "swarmd/units.py",
+        "            os.link(path, kept)\n",
         "",
-        (
-            "tests/units/test_written.py::test_the_shipped_files_are_what_the_table_says",
-            "tests/units/test_written.py::test_permanent_codes_are_not_restarted",
-        ),
+        ("tests/units/test_units.py::test_what_is_replaced_is_kept",),
+    ),
+    Mutant(
+        "a user's service asks for what only root's can do",
+        "swarmd/units.py",
+        'text = ROOT_ONLY.sub("", text)',
+        "pass",
+        ("tests/units/test_units.py::test_systemd_takes_a_users_units_without_a_word",),
     ),
 )
 

@@ -76,7 +76,7 @@ def bundle(
 
 def find_config(place: Path) -> Path | None:
     """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
-    from swarmd.units.plan import place_with
+    from swarmd.units import place_with
 
     own = DataPaths(place).config
     if own.is_file():
