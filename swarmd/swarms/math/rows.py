@@ -10,7 +10,7 @@ import msgspec
 
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import SwarmError, check_digest, read_rows
-from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer

@@ -36,7 +36,7 @@ from swarmd.plugin import (
     hash_number,
     split_of,
 )
-from swarmd.swarms.own_limits import narrow, tell_cuts
+from swarmd.swarms.options import narrow, tell_cuts
 from swarmd.swarms.proposer import prompts
 from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
 from swarmd.swarms.proposer.judge import Judge

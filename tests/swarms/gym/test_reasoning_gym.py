@@ -27,9 +27,8 @@ from swarmd.swarms.answers import (
     is_harmless,
     is_overpaid,
 )
-from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.gym.digits import TASK_NAMES
-from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
 from swarmd.swarms.registry import make_plan
 
