@@ -18,9 +18,8 @@ from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
 from swarmd.sandbox.conversation import Cut, Ended, converse
 from swarmd.sandbox.inside import READY
-from swarmd.sandbox.layout import find_layout
+from swarmd.sandbox.layout import bubblewrap_command, find_layout, interpreter_command, launcher_command
 from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
-from swarmd.sandbox.ways import bubblewrap_command, interpreter_command, launcher_command
 
 
 @contextlib.contextmanager

@@ -362,7 +362,7 @@ WORTH = (
     ),
     Mutant(
         "a problem that nobody solves is worth most",
-        "swarmd/swarms/proposer/difficulty.py",
+        "swarmd/swarms/proposer/pool.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
         ("tests/swarms/proposer/test_difficulty.py",),
@@ -376,7 +376,7 @@ WORTH = (
     ),
     Mutant(
         "one value, written in two ways, tells a solution from none",
-        "swarmd/swarms/proposer/cases.py",
+        "swarmd/swarms/proposer/proposals.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
         ("tests/swarms/proposer/test_cases.py",),

@@ -70,7 +70,7 @@ WEIGHTS = (
     ),
     Mutant(
         "fetched weights are given on for ever",
-        "swarmd/weights/fetched.py",
+        "swarmd/weights/chunks.py",
         "if self._is_offered(manifest)",
         "if manifest",
         ("tests/weights/test_fetched.py::test_what_nobody_offers_is_not_given_on",),

@@ -38,10 +38,10 @@ from swarmd.plugin import (
     span_answer,
     split_of,
 )
-from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless, is_overpaid
 from swarmd.swarms.gym.digits import KNOWN_NAMES, TASK_NAMES, register_digits
 from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Datasets, GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
+from swarmd.swarms.text import UNSAFE_TASKS, is_harmless, is_overpaid
 
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 

@@ -17,9 +17,8 @@ from swarmd.swarms.code.programs import frame_output
 from swarmd.swarms.gym.gym_tasks import make_levels
 from swarmd.swarms.math.prompts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, StageId
-from swarmd.swarms.proposer.cases import TESTS_MIN, is_telling
 from swarmd.swarms.proposer.pool import FAMILIES, NUMBER, NUMBERS, Family, Steps, compose, find_steps
-from swarmd.swarms.proposer.proposals import SECTIONS, Problem
+from swarmd.swarms.proposer.proposals import SECTIONS, TESTS_MIN, Problem, is_telling
 from swarmd.swarms.text import CLOSING, OPENING
 
 PROGRAMS = {  # of reasoning-gym's tasks: what stands in the question, and the expression that computes the answer
