@@ -355,7 +355,7 @@ WORTH = (
     ),
     Mutant(
         "a problem that nobody solves is worth most",
-        "swarmd/swarms/proposer/difficulty.py",
+        "swarmd/swarms/proposer/pool.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
         ("tests/swarms/proposer/test_difficulty.py",),
@@ -369,7 +369,7 @@ WORTH = (
     ),
     Mutant(
         "one value, written in two ways, tells a solution from none",
-        "swarmd/swarms/proposer/cases.py",
+        "swarmd/swarms/proposer/proposals.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
         ("tests/swarms/proposer/test_cases.py",),
@@ -383,7 +383,7 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/data/hub_dataset.py",
+        "swarmd/swarms/data/dataset.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
         ("tests/swarms/data/test_hub_dataset.py",),
