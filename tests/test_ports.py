@@ -22,7 +22,7 @@ WITHIN_ONE_ROOM = {
     "daemon/upgrade.py::Migration.apply",
     "dht/identity/kept_work.py::SearchNews.look",
     "doctor/examination.py::Check.run",
-    "doctor/waiting.py::Once.make",
+    "doctor/examination.py::Once.make",
     "results/trackers.py::TrackerThread.make",
     "results/trackers.py::Trackers.makers",
     "sim/coroutines.py::Task.on_end",

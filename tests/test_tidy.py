@@ -54,7 +54,6 @@ CLASSES_OF_MANY_METHODS: dict[str, dict[str, int]] = {
         "chain/ports.py::ContractReader": 13,
         "chain/submitting/tracking.py::TrackedSubmission": 17,
         "cli/local_swarm/nodes.py::LocalSwarm": 15,
-        "doctor/subject.py::Subject": 13,
         "paths.py::DataPaths": 21,
         "sim/ports/contract.py::View": 15,
         "training/batches/aside.py::SetAsideTally": 14,
