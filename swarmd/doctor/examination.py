@@ -49,7 +49,6 @@ from swarmd.training.models.source import AUTO
 SECRETS_S = 5.0  # to read the files with secrets, which lie on whatever disks
 ANSWER_S = 2.0  # for a data directory to show that its disk answers
 EVIDENCE_LENGTH_MAX = 2000  # characters; what a peer, an endpoint or a library says is not bounded otherwise
-KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.models.pool writes it
 
 Severity = Literal["ok", "note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")
@@ -258,7 +257,7 @@ class Subject:
         if self.data is None:
             return ""
         try:
-            return str(msgspec.json.decode((self.data.root / KEPT_MODEL).read_bytes())["model"])
+            return str(msgspec.json.decode(self.data.model.read_bytes())["model"])
         except (OSError, *DECODE_ERRORS, KeyError, TypeError):
             return ""
 

@@ -18,7 +18,7 @@ from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
 from swarmd.daemon.upgrade import refuse_start
 from swarmd.dht.addresses import check_addresses
-from swarmd.dht.identity.backup_notes import last_backup, note_of
+from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError, SwarmdError, UnitError
@@ -43,7 +43,6 @@ from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.units import outdated_files, places_of
 
-MANIFEST = "swarm.toml"  # that `swarmd swarm new` and `swarmd join` leave beside the configuration
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 KEY_NAMES = ("identity.key", "swarm.pem")
 NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
@@ -165,7 +164,8 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
             refuse()
         except SwarmdError as failure:
             yield error(id, title, failure.message, failure.fix)
-    yield from _compare_manifest(config, (subject.path.parent if subject.path else root) / MANIFEST)
+    # `swarmd swarm new` and `swarmd join` leave it beside the configuration.
+    yield from _compare_manifest(config, DataPaths(subject.path.parent).manifest if subject.path else data.manifest)
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:

@@ -21,7 +21,7 @@ from swarmd.core.events import LinkUp, RoundAnnounced
 from swarmd.core.step import RULES
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity.backup_notes import note_backup
+from swarmd.dht.identity.backup import note_backup
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.doctor import machine, network, node
 from swarmd.doctor.checks import choose_checks

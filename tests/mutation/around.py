@@ -204,16 +204,16 @@ CARE = (
     Mutant(
         "a local swarm is laid out over another",
         "swarmd/cli/local_swarm/layout.py",
-        "        refuse_other_swarm(place.paths, asked, fix)\n",
+        "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
         ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
     ),
     Mutant(
         "a member of a backup leads out of the directory",
         "swarmd/backup/archive.py",
-        'return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
-        "return _NAME.fullmatch(name) is not None",
-        ("tests/backup/test_create.py::test_a_name_that_leads_elsewhere_is_no_member",),
+        'return cls.NAMES.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
+        "return cls.NAMES.fullmatch(name) is not None",
+        ("tests/backup/test_archive.py::test_a_name_that_leads_elsewhere_is_not_a_member",),
     ),
     Mutant(
         "the key in a backup may be another node's",
@@ -225,15 +225,15 @@ CARE = (
     Mutant(
         "an old archive of a move is taken for the node as it is",
         "swarmd/backup/restore.py",
-        "if moved and time.time() - manifest.made_at > MOVED_S_MAX:",
+        "if time.time() - manifest.made_at > MOVED_S_MAX:",
         "if False:",
         ("tests/backup/test_create.py::test_only_a_fresh_backup_of_a_move_goes_on_where_it_was",),
     ),
     Mutant(
         "a restore writes over what is there",
-        "swarmd/backup/unpacking.py",
-        "if any(path.name != FOREIGN for path in root.iterdir()):",
-        "if False:",
+        "swarmd/backup/archive.py",
+        "if all(path == making or path.name == _FOREIGN for path in root.iterdir()):",
+        "if True:",
         ("tests/backup/test_create.py::test_nothing_is_overwritten",),
     ),
     Mutant(
@@ -355,7 +355,7 @@ WORTH = (
     ),
     Mutant(
         "a problem that nobody solves is worth most",
-        "swarmd/swarms/proposer/difficulty.py",
+        "swarmd/swarms/proposer/pool.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
         ("tests/swarms/proposer/test_difficulty.py",),
@@ -369,7 +369,7 @@ WORTH = (
     ),
     Mutant(
         "one value, written in two ways, tells a solution from none",
-        "swarmd/swarms/proposer/cases.py",
+        "swarmd/swarms/proposer/proposals.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
         ("tests/swarms/proposer/test_cases.py",),
@@ -383,7 +383,7 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/data/hub_dataset.py",
+        "swarmd/swarms/data/dataset.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
         ("tests/swarms/data/test_hub_dataset.py",),

@@ -34,7 +34,6 @@ _LANE_OF: dict[type, str] = {
     events.ReportsSeen: "rounds",
     events.TrainerReady: "training",
     events.StageTrained: "training",
-    events.OutputsMade: "training",
     events.TrainingCancelled: "training",
     events.ModelPushed: "training",
     events.WeightsFetched: "training",
