@@ -90,7 +90,6 @@ class DhtConfig(Section, frozen=True):
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
     invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
     protocol: AtLeastOne = 1  # oldest version of the protocol that members may speak
-    records: Literal["signed", "legacy"] = "signed"  # legacy: the wire format of RL Swarm v0.4, unsigned
     identity: str = "identity.key"  # relative to the data directory
     peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
 

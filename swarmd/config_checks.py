@@ -12,31 +12,23 @@ if TYPE_CHECKING:
     from swarmd.config import ChainConfig, Config, NotifyConfig, TrainingConfig
 
 RECORD_MIN_S, RECORD_MAX_S = 5.0, 3600.0  # as swarmd.dht has them, which loads more than a check may
-LEGACY_STAGES = 3  # in a round of RL Swarm v0.4
 
 
 def check_together(config: Config, origin: str) -> None:
     """Raise ConfigError where settings do not go together; `origin` names the configuration in it."""
     _check_texts(config, "", origin)
-    legacy = config.dht.records == "legacy"
-    if config.role == "follower" and not config.swarm.coordinator and config.chain is None and not legacy:
+    if config.role == "follower" and not config.swarm.coordinator and config.chain is None:
         raise ConfigError(
             f"{origin}: a follower needs swarm.coordinator, the peer id of the swarm's coordinator",
             "The coordinator prints it at start, and `swarmd status` shows it",
         )
     if config.role == "follower" and not config.dht.bootstrap:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
-    if legacy and config.swarm.stages != LEGACY_STAGES:
-        raise ConfigError(
-            f'{origin}: swarm.stages is {config.swarm.stages}; with dht.records = "legacy" it is {LEGACY_STAGES}',
-            f"Set swarm.stages to {LEGACY_STAGES}, and swarm.kind to one that has as many",
-        )
     if config.chain is not None:
         _check_chain(config.chain, origin)
         _check_chain_shards(config.chain, config.dht.protocol, origin)
-    if not legacy:
-        check_name(config.name, f"{origin}: name")
-        _check_lives(config.dht.record_s, origin)
+    check_name(config.name, f"{origin}: name")
+    _check_lives(config.dht.record_s, origin)
     _check_training(config.training, origin)
     _check_staleness(config.training, config.swarm.stages, origin)
     _check_numbers(config.swarm.options, "swarm.options", origin)

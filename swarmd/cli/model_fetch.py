@@ -168,7 +168,7 @@ async def take(
     use_hivemind_log_handler("nowhere")
     paths, answers = DataPaths(place), Answers()
     paths.network.mkdir()
-    identity = create_identity(place / "identity.key")
+    identity = create_identity(DataPaths(place).identity)
     session = Session(
         observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
     )

@@ -30,7 +30,6 @@ NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
 INDEX_MAX = 2**31 - 1
 SOURCES_MAX = 64  # peers' completions in one question
-QUOTED_CHARACTERS_MAX = 65536
 LOGPROB_BYTES_MAX = TOKEN_BYTES * (4 * COMPLETION_CHARACTERS_MAX + 1)  # a token for each byte of the text, and the end
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
@@ -46,15 +45,6 @@ class Source(Value, frozen=True, forbid_unknown_fields=True):
     choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # which completion of the peer's group
 
 
-class Quoted(Value, frozen=True, forbid_unknown_fields=True):
-    """A question in words, for networks that know no references (`dht.records = "legacy"`)."""
-
-    question: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)]
-    answer: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # as the sender says
-    prompt: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # the user's message, of later stages
-    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # the completion that is shown to others
-
-
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
     """Names a question so that anyone with the same task and configuration can generate it.
 
@@ -64,7 +54,6 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
         seed: of a peer's stage, `SEED_MAX` at most.
         index: which question of that seed, `INDEX_MAX` at most.
         sources: the completions of earlier stages that it shows; none at a first stage.
-        quoted: the question in words, in networks that know no references.
     """
 
     task: Name
@@ -72,7 +61,6 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    quoted: Quoted | None = None
 
     @property
     def base(self) -> Reference:
@@ -95,12 +83,11 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
     cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    quoted: Quoted | None = None
     logprobs: Annotated[tuple[Logprobs, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
 
     @property
     def reference(self) -> Reference:
-        return Reference(self.task, self.config_digest, self.seed, self.index, self.sources, self.quoted)
+        return Reference(self.task, self.config_digest, self.seed, self.index, self.sources)
 
 
 class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +99,7 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     round: Count
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
-    total: Real = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
+    total: Real = 0.0  # sum of the rewards of all own completions
     tokenizer: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""  # digest of it, with `logprobs`
 
     @property

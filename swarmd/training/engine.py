@@ -14,7 +14,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, OutputsMade, StageTrained
+from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
@@ -53,11 +53,8 @@ from swarmd.worker.ports import EventSink
 _log = structlog.get_logger(__name__)
 
 
-LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
-
-
-def _no_outputs(event: Event) -> None:
-    """Ignore outputs: no listener is set."""
+def _no_events(event: Event) -> None:
+    """Ignore events: no listener is set."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
@@ -156,11 +153,9 @@ class TrainingEngine:
         order: Train,
         cancellation: Cancellation,
         report: FiguresSink = _no_figures,
-        observe: EventSink = _no_outputs,
+        observe: EventSink = _no_events,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
-
-        In legacy networks `observe` is told in mid-stage what there is so far, as often as RL Swarm v0.4 publishes.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
@@ -314,8 +309,6 @@ class TrainingEngine:
             done = self.steps - first
             report(done, self._training.steps, figures_of(stage, done, self._training.steps))
             self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
-            if self._quotes and done % LEGACY_CADENCE_STEPS == 1:
-                observe(OutputsMade(order.id, order.round, order.stage, publish(stage, self._blobs)[0]))
 
         self._pace.report = tell
         self._take_steps(stage, order)
@@ -349,11 +342,6 @@ class TrainingEngine:
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
 
-    @property
-    def _quotes(self) -> bool:
-        """Whether questions are published in words, too."""
-        return self._config.dht.records == "legacy"
-
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
         limits = PeerLimits(
@@ -364,7 +352,6 @@ class TrainingEngine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
-            quoted=self._quotes,
             tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
@@ -392,7 +379,6 @@ class TrainingEngine:
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
-            quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             tokenizer=self._tokenizer,

@@ -23,7 +23,7 @@ OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; of more, every sec
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Any refusal; upstream's clients know `detail` and `message`."""
+    """Any refusal."""
 
     detail: str  # a short word: not-found, bad-request, too-large, ...
     message: str

@@ -103,7 +103,7 @@ class ScriptedTrainer:
 
     def _understand(self, ref: RolloutsRef, group: Group, material: Material) -> Outcome:
         """A group under this node's own question and truth. Raises RecordRejected."""
-        if group.quoted is None and len(group.completions) != self._config.training.generations:
+        if len(group.completions) != self._config.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         where = StageId(ref.peer, ref.round, ref.stage)
         question = self._plan.regenerate(group.reference, where, material)
@@ -117,11 +117,7 @@ class ScriptedTrainer:
         assert all(map(math.isfinite, rewards)), rewards
         reference = question.reference
         named = (reference.task, reference.config_digest, reference.seed, reference.index)
-        quoted = reference.quoted
-        if self._config.dht.records == "legacy":
-            best = rewards.index(max(rewards))
-            quoted = msgspec.structs.replace(self._plan.quote(question), choice=best)
-        return Group(*named, texts, (), reference.sources, quoted), rewards
+        return Group(*named, texts, (), reference.sources), rewards
 
     def _publish(self, place: StageId, groups: tuple[Group, ...], total: float) -> RolloutsRef:
         stage = (place.round, place.stage)

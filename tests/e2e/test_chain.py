@@ -67,7 +67,7 @@ def test_a_node_killed_at_each_boundary_of_a_submission(chained: ChainedSwarm) -
 
 def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: float = PATIENCE_S) -> None:
     """Until node 2's log has an event of this kind."""
-    events = swarm.places[1].paths.events
+    events = swarm.places[1].events
 
     def happened() -> bool:
         return events.is_dir() and any(map(condition, events_of(events)))
@@ -95,7 +95,7 @@ def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) ->
     assert_once(chained)
     assert_rewards_are_the_logs(chained)
     for daemon in chained.daemons:
-        assert max(preparations(daemon.place.paths.events).values()) <= PREPARED_MAX
+        assert max(preparations(daemon.place.events).values()) <= PREPARED_MAX
 
 
 def preparations(events: Path) -> Counter[str]:

@@ -35,7 +35,7 @@ def test_a_peer_whose_groups_have_another_size(swarm: Swarm) -> None:
         assert status.rejections.keys() == {"group-size"}, status
     swarm.stop()
     for place in swarm.places[:2]:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         trained = [event for event in events if isinstance(event, StageTrained)]
         assert [(event.round, event.stage) for event in trained] == list(product(range(ROUNDS), range(stages)))
         assert all(event.tokens > 0 and event.rollouts.groups > 0 for event in trained)

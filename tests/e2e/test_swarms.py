@@ -111,7 +111,7 @@ def check_everybody_trains(swarm: Swarm, stages: int) -> None:
     """Each node trains each stage, after gathering all peers' rollouts, and refuses nothing of them."""
     peers = len(swarm.places) - 1
     for place in swarm.places:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         trained = [event for event in events if isinstance(event, StageTrained)]
         gathered = [len(event.rollouts) for event in events if isinstance(event, RolloutsGathered)]
         places = [(round, stage) for round in range(ROUNDS) for stage in range(stages)]
@@ -179,7 +179,7 @@ def test_reasoning_gym_on_a_chain_with_a_model_of_ones_own(tmp_path: Path) -> No
         swarm.wait_settled(ROUNDS - 1)
         swarm.stop()
         assert_earned(swarm)
-        events = list(events_of(swarm.places[0].paths.events))
+        events = list(events_of(swarm.places[0].events))
         assert {event.model for event in events if isinstance(event, TrainerReady)} == {str(model)}
         trained = [event for event in events if isinstance(event, StageTrained)]
         assert [event.round for event in trained][:ROUNDS] == list(range(ROUNDS))

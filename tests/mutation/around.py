@@ -204,16 +204,16 @@ CARE = (
     Mutant(
         "a local swarm is laid out over another",
         "swarmd/cli/local_swarm/layout.py",
-        "        refuse_other_swarm(place.paths, asked, fix)\n",
+        "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
         ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
     ),
     Mutant(
         "a member of a backup leads out of the directory",
         "swarmd/backup/archive.py",
-        'return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
-        "return _NAME.fullmatch(name) is not None",
-        ("tests/backup/test_create.py::test_a_name_that_leads_elsewhere_is_no_member",),
+        'return cls.NAMES.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))',
+        "return cls.NAMES.fullmatch(name) is not None",
+        ("tests/backup/test_archive.py::test_a_name_that_leads_elsewhere_is_not_a_member",),
     ),
     Mutant(
         "the key in a backup may be another node's",
@@ -225,15 +225,15 @@ CARE = (
     Mutant(
         "an old archive of a move is taken for the node as it is",
         "swarmd/backup/restore.py",
-        "if moved and time.time() - manifest.made_at > MOVED_S_MAX:",
+        "if time.time() - manifest.made_at > MOVED_S_MAX:",
         "if False:",
         ("tests/backup/test_create.py::test_only_a_fresh_backup_of_a_move_goes_on_where_it_was",),
     ),
     Mutant(
         "a restore writes over what is there",
-        "swarmd/backup/unpacking.py",
-        "if any(path.name != FOREIGN for path in root.iterdir()):",
-        "if False:",
+        "swarmd/backup/archive.py",
+        "if all(path == making or path.name == _FOREIGN for path in root.iterdir()):",
+        "if True:",
         ("tests/backup/test_create.py::test_nothing_is_overwritten",),
     ),
     Mutant(
@@ -269,27 +269,24 @@ CARE = (
     ),
     Mutant(
         "a moved node is open in both places for a moment",
-        "swarmd/units/transfer.py",
-        "        transfer.source.moved.unlink()\n        raise",
-        "        raise",
-        ("tests/units/test_transfer.py::test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed",),
+        "swarmd/units.py",
+        "                source.moved.unlink()\n                raise",
+        "                raise",
+        ("tests/units/test_units.py::test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed",),
     ),
     Mutant(
-        "a unit that somebody changed is replaced",
-        "swarmd/units/files.py",
-        'return "ours" if planned.marked and intact else "changed"',
-        'return "ours" if planned.marked else "changed"',
-        ("tests/units/test_written.py::test_a_file_is_ours_until_somebody_changes_it",),
-    ),
-    Mutant(
-        "a daemon that finds another one is never started again",
-        "swarmd/units/settings.py",
-        " and code != ExitCode.IN_USE",
+        "a configuration that somebody changed is lost",
+        "swarmd/units.py",
+        "            os.link(path, kept)\n",
         "",
-        (
-            "tests/units/test_written.py::test_the_shipped_files_are_what_the_table_says",
-            "tests/units/test_written.py::test_permanent_codes_are_not_restarted",
-        ),
+        ("tests/units/test_units.py::test_what_is_replaced_is_kept",),
+    ),
+    Mutant(
+        "a user's service asks for what only root's can do",
+        "swarmd/units.py",
+        'text = ROOT_ONLY.sub("", text)',
+        "pass",
+        ("tests/units/test_units.py::test_systemd_takes_a_users_units_without_a_word",),
     ),
 )
 

@@ -41,13 +41,6 @@ CROWDS = (
         ("tests/dht/store/test_dictionaries.py",),
     ),
     Mutant(
-        "a value of a legacy network takes room for whatever its arrays promise",
-        "swarmd/dht/legacy/values.py",
-        "    check_plain(encoded, DEPTH_MAX, extensions=True)\n",
-        "",
-        ("tests/dht/legacy/test_values.py",),
-    ),
-    Mutant(
         "whoever is met has all keys looked through, however many are",
         "swarmd/dht/store/handing_on.py",
         'not self._meetings.try_charge("")',
@@ -279,33 +272,5 @@ CROWDS = (
         "*some_of(others, MISSING)",
         "*others",
         ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-    Mutant(
-        "one peer of a legacy network has any number of places",
-        "swarmd/dht/legacy/protocol.py",
-        "                del table[former]\n",
-        "                pass\n",
-        ("tests/dht/legacy/test_guard.py",),
-    ),
-    Mutant(
-        "a peer of a legacy network takes another's place",
-        "swarmd/dht/legacy/protocol.py",
-        "            if table.get(node_id=node_id, default=peer_id) != peer_id:\n",
-        "            if False:\n",
-        ("tests/dht/legacy/test_guard.py",),
-    ),
-    Mutant(
-        "a search in a legacy network puts any number of records together",
-        "swarmd/dht/legacy/search.py",
-        "        if size_bytes <= FOUND_BYTES_MAX:\n",
-        "        if True:\n",
-        ("tests/dht/legacy/test_search.py",),
-    ),
-    Mutant(
-        "the names of legacy records cost nothing",
-        "swarmd/dht/legacy/storage.py",
-        'len(value) + len((subkey or "").encode()) + ENTRY_BYTES',
-        "len(value) + ENTRY_BYTES",
-        ("tests/dht/legacy/test_guard.py",),
     ),
 )

@@ -616,13 +616,6 @@ AT_WORK = (
         ("tests/training/batches/test_corroborate.py",),
     ),
     Mutant(
-        "an answer that came with a sender's words counts as the truth",
-        "swarmd/swarms/math/plan.py",
-        "question.stage == 1 or question.reference.config_digest == QUOTED or",
-        "question.stage == 1 or",
-        ("tests/swarms/math/test_plan.py",),
-    ),
-    Mutant(
         "a worker's frame may have any length",
         "swarmd/worker/frames.py",
         "            if length > FRAME_BYTES_MAX:\n",

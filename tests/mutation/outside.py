@@ -27,13 +27,6 @@ OUTSIDE = (
         ("tests/web/views/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound",),
     ),
     Mutant(
-        "a restore removes what a forged list names",
-        "swarmd/backup/unpacking.py",
-        'if any(name in ("", "..") or',
-        "if False and any(",
-        ("tests/backup/test_unpacking.py::test_what_somebody_else_left_in_the_directory_has_nothing_removed",),
-    ),
-    Mutant(
         "an endpoint that answers to no avail is asked for ever",
         "swarmd/chain/watching/watcher.py",
         "if self._failures % LEFT_AFTER == 0 and",

@@ -24,7 +24,6 @@ from swarmd.swarms.rollouts import (
     LOGPROBS_VERSION,
     VERSION,
     Group,
-    Quoted,
     Rollouts,
     Source,
     encode_rollouts,
@@ -92,10 +91,6 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
     "too many completions": (published(group(completions=("1", "2", "3", "4", "5"))), {"group-size": 1}),
     "no completions": (published(group(completions=())), {"group-size": 1}),
     "a cut mark beyond them": (published(group(cut=(GENERATIONS,))), {"group-size": 1}),
-    "a question in its own words": (
-        published(group(completions=("5",), quoted=Quoted("What is 2 + 2?", "5"))),
-        {"quoted": 1},
-    ),
     "another task's name": (published(group(task=OTHER_TASK.task)), {"config-digest": 1}),
     "another task's seed": (published(group(seed=OTHER_TASK.reference.seed)), {"seed": 1}),
     "another task's settings": (

@@ -22,7 +22,7 @@ SMALL = "embedded"  # the profile of a model that is shipped, which every kind h
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
 GIB = 2**30
 STAGE_S = 300  # shortest stage of a new swarm
-OTHERS = ("coordinator", "follower", "legacy-coordinator", "legacy-follower")
+OTHERS = ("coordinator", "follower")
 
 
 class InitProfile(NamedTuple):

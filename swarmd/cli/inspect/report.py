@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG, RULE, log_of
+from swarmd.cli.locate import RULE, holds_log, log_of
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.paths import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,8 +88,8 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
 
 def node_directories(directory: Path) -> list[Path]:
     """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
-    if directory.is_dir() and not (directory / "events").is_dir() and not (directory / CONFIG).is_file():
-        inner = sorted(place for place in directory.iterdir() if (place / "events").is_dir())
+    if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
+        inner = sorted(place for place in directory.iterdir() if holds_log(place))
         if inner:
             return inner
     log = log_of(directory)

@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from swarmd.plugin import RecordRejected, Split, SwarmError, TaskConfig, hash_number, split_of
+from swarmd.plugin import Split, SwarmError, TaskConfig, hash_number, split_of
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
@@ -70,23 +70,6 @@ class Bank(abc.ABC):
     @abc.abstractmethod
     def _pool(self, round: int) -> tuple[Item, ...]:
         """The questions of a round, all on the training side, each once, in the order of drawing."""
-
-    def recall(self, round: int, text: str) -> Item | None:
-        """The question of these words where it is known here, None for one that is not.
-
-        Raises:
-            RecordRejected: `held-out`: it is not on the training side of the split, or, where it is not known, would
-                not be as a question of any of the tasks. Nobody says which of them made it.
-        """
-        known = next((item for item in self.pool(round) if item.text == text), None)
-        if known is None:
-            self._refuse_held_out(text)
-        return known
-
-    def _refuse_held_out(self, text: str) -> None:
-        for task in self.tasks:
-            if split_of(task, canonical_of(text)) != "train":
-                raise RecordRejected("held-out", f"a question that {task} holds out was sent in words")
 
 
 class GeneratedBank(Bank):
@@ -154,10 +137,8 @@ class RowBank(Bank):
         self._digest = digest_of(rows)
         self._items = [Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)]
         self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
-        self._by_text: dict[str, Item] = {}
         seen: set[str] = set()
         for item in self._items:
-            self._by_text.setdefault(item.text, item)
             if item.canonical not in seen and len(item.text) <= characters_max:
                 seen.add(item.canonical)
                 self._sides[split_of(task, item.canonical)].append(item)
@@ -183,10 +164,6 @@ class RowBank(Bank):
         ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical))
         return ordered[:count]
 
-    def recall(self, round: int, text: str) -> Item | None:
-        self._refuse_held_out(text)
-        return self._by_text.get(text)
-
 
 def _make_task(config: TaskConfig) -> GymTask:
     levels = make_levels(config)
@@ -205,11 +182,6 @@ def _make_task(config: TaskConfig) -> GymTask:
 def canonical_of(text: str) -> str:
     """The text without differences of white space: what the split goes by."""
     return " ".join(text.split())
-
-
-def md5_of(text: str) -> str:
-    """The MD5 of a question in hexadecimal, its name in legacy networks."""
-    return hashlib.md5(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
 
 
 def digest_of(rows: Sequence[tuple[str, str]]) -> str:

@@ -179,7 +179,7 @@ class ProposerSolverPlan(Plan):
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._digest:
             raise RecordRejected("config-digest", f"{place.peer} has other options of proposer-solver")
-        if reference.quoted is not None or place.stage != (0 if reference.task == PROPOSE else 1):
+        if place.stage != (0 if reference.task == PROPOSE else 1):
             raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
         if reference.task == PROPOSE and reference.sources:
             raise RecordRejected("source", f"{place.peer} sent sources with a question that has none")

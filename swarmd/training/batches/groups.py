@@ -116,7 +116,6 @@ class PeerLimits(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
-    quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
     tokenizer: str = ""  # digest of this node's; log-probabilities under others say nothing here. Empty: none are read
 
 
@@ -209,9 +208,7 @@ class PeerGroups:
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
         the preceding stage. Such a one is trained on, too, if it has the size."""
-        if group.quoted is not None and not self._limits.quoted:
-            raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
-        if group.quoted is None and len(group.completions) != self._limits.generations:
+        if len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
@@ -221,7 +218,7 @@ class PeerGroups:
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
         wanted = preceding and self._limits.questions > 0
-        if not wanted or len(group.completions) != self._limits.generations:
+        if not wanted:
             return None
         with self._at_the_cost_of_the_group(ref):
             question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)

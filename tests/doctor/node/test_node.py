@@ -16,11 +16,10 @@ from swarmd.core.events import LinkUp, NodeStopped
 from swarmd.core.step import RULES
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity.backup_notes import note_backup
+from swarmd.dht.identity.backup import note_backup
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.doctor.node import service
-from swarmd.units.plan import ServicePaths, plan
-from swarmd.units.reading import drift
+from swarmd.units import ServicePaths, find_command, plan, write_file
 from tests.daemon.node import FakeNode
 from tests.doctor.making import Made
 
@@ -435,21 +434,12 @@ def test_a_daemon_that_does_not_answer(made: Made) -> None:
 
 def test_a_unit_that_was_changed(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert severities(made, "unit") == {"unit": "ok"}
-    place = ServicePaths(units=tmp_path / "units", etc=tmp_path / "etc", dev=tmp_path / "dev")
-    for directory in (place.units, place.etc, place.dev):
-        directory.mkdir()
-    shutil.copy(made.config, place.config)
-    served = Made.of(place.config, made.data)
-    monkeypatch.setattr(
-        service, "find_place", lambda name, user: place if not name and not user else ServicePaths("other")
-    )
-    for planned in plan(place, "/opt/swarmd/bin/swarmd", served.subject().config):
-        planned.path.parent.mkdir(exist_ok=True)
-        planned.path.write_text(planned.text)
-    monkeypatch.setattr(service, "drift", lambda place: drift(place, "/opt/swarmd/bin/swarmd"))
-    assert severities(served, "unit") == {"unit": "ok"}
-    unit = place.units / place.template
+    place = ServicePaths(units=tmp_path / "units", dev=tmp_path)
+    monkeypatch.setattr(service, "places_of", lambda config: [place])
+    for path, text in plan(place, find_command(user=True), made.subject().config).items():
+        write_file(path, text)
+    assert severities(made, "unit") == {"unit": "ok"}
+    unit = place.units / "swarmd.service"
     unit.write_text(unit.read_text().replace("Restart=on-failure", "Restart=always"))
-    found = served.find("unit")["unit.drift"]
-    assert found.severity == "warning" and "Restart is always, expected on-failure" in found.evidence
-    assert "swarmd service install" in found.fix
+    found = made.find("unit")["unit.drift"]
+    assert found.severity == "warning" and str(unit) in found.evidence and "swarmd service install" in found.fix

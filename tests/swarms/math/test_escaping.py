@@ -15,7 +15,6 @@ from swarmd.swarms.math.prompts import (
     TAGS,
     agreement_prompt,
     comparison_prompt,
-    is_message_of,
 )
 
 PIECES = [
@@ -50,13 +49,11 @@ IDS = ("Student #111", "Student #222")
 def test_injected_text_changes_no_ids_votes_or_sections(said: str, judged: str, vote: str | None, limit: int) -> None:
     shown = [(IDS[0], show_answer(said, limit)), (IDS[1], show_answer(judged, limit))]
     comparison = comparison_prompt(QUESTION, shown)
-    assert is_message_of(comparison, 1) and not is_message_of(comparison, 2)
     assert extract_students(comparison) == list(IDS)
     assert list(extract_answers(comparison, 1)) == list(IDS)
     assert extract_votes(comparison) == []
     critics = [("Criticism #1", show_opinion(judged, vote, limit)), ("Criticism #2", show_opinion(said, None, limit))]
     prompt = agreement_prompt(comparison, critics)
-    assert is_message_of(prompt, 2)
     assert extract_question(prompt) == QUESTION
     assert extract_answers(prompt, 2).keys() == set(IDS)
     assert extract_votes(prompt) == ([] if vote is None else [vote])

@@ -24,7 +24,7 @@ from tests.web.serving import CHAIN, Served, copy_of, served
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
-UNWELL = ("/api/healthz", "/livez", "/readyz", "/productivez")  # say with 503 that the node is not well
+UNWELL = ("/livez", "/readyz", "/productivez")  # say with 503 that the node is not well
 EXAMPLES = 12
 MEND = "run `python -m swarmd.web.http.openapi docs/openapi.json`"
 
@@ -41,9 +41,9 @@ def test_the_document_in_docs_is_the_one_that_is_served(server: Served) -> None:
 
 def test_every_address_is_in_the_document(server: Served) -> None:
     paths = server.json("/api/openapi.json")["paths"]
-    for path in ("/api/healthz", "/api/gossip", "/api/id-to-name", "/api/v1/stream", "/metrics", "/livez", "/readyz"):
+    for path in ("/api/v1/swarm/gossip", "/api/v1/stream", "/metrics", "/livez", "/readyz"):
         assert path in paths
-    assert [path for path, operations in paths.items() if "post" in operations] == ["/api/id-to-name"]
+    assert all(list(operations) == ["get"] for operations in paths.values())
 
 
 def document() -> Any:
