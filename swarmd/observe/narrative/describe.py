@@ -142,7 +142,7 @@ def describe(applied: Applied, stopped_s: float | None = None) -> Description:
         stopped_s: how long before it the event before it was, where that is known.
     """
     event, before, after = applied.event, applied.before, applied.after
-    kind = KINDS[type(event)]
+    kind = WORDS[type(event)]
     if isinstance(event, NodeStarted):
         told = _started(event, applied, stopped_s)
     elif isinstance(kind.words, str):
@@ -362,7 +362,7 @@ def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], D
     return tell
 
 
-KINDS: dict[type[EventBase], Kind] = {
+WORDS: dict[type[EventBase], Kind] = {
     NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
     StopRequested: Kind("stops", "info", _stop_asked),
     NodeStopped: Kind("stops", "info", _stopped),
@@ -416,7 +416,7 @@ KINDS: dict[type[EventBase], Kind] = {
     SubmissionLost: Kind("chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")),
     SubmissionRefused: Kind("chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")),
 }
-LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in KINDS.items()}
+LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in WORDS.items()}
 
 
 class _Fields(dict[str, Any]):
