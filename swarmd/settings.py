@@ -5,10 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.config import ChainConfig, Config
-from swarmd.core.values import ChainSettings, CoordinatorSettings, Promised, Settings
-
-SEEN_S = 5.0  # a report counts as there in time when it could be read so long, and so many polls of the DHT,
-SEEN_POLLS = 2.0  # before its stage closed
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 
 
 def settings_of(config: Config, peer: str) -> Settings:
@@ -33,7 +30,6 @@ def settings_of(config: Config, peer: str) -> Settings:
         chain=None if config.chain is None else _chain_settings_of(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
-        promised=_promised_of(config) if not coordinating and config.chain is None else None,
         catch_up_rounds=config.training.catch_up_rounds if _catches_up(config) else 0,
         catch_up_s=config.training.catch_up_s,
         average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
@@ -54,8 +50,7 @@ def _catches_up(config: Config) -> bool:
 def _can_change_weights(config: Config) -> bool:
     """Only a trainer that is one process, and samples from its own weights, can change them between two steps."""
     training = config.training
-    able = training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
-    return able and config.dht.records == "signed"
+    return training.processes == 1 and training.vllm.mode == "off" and training.held_out_questions > 0
 
 
 def contract_name(chain_id: int, address: str) -> str:
@@ -65,16 +60,6 @@ def contract_name(chain_id: int, address: str) -> str:
 
 def _coordination_of(config: Config) -> CoordinatorSettings:
     return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
-
-
-def _promised_of(config: Config) -> Promised | None:
-    """What this follower judges its coordinator by; nothing where nobody's clock is signed.
-
-    A coordinator looks at its reports every `dht.poll_s`, hints or not.
-    """
-    if config.dht.records != "signed":
-        return None
-    return Promised(config.round.stage_s, config.round.quorum, SEEN_S + SEEN_POLLS * config.dht.poll_s)
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:

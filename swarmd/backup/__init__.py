@@ -1,1 +1,1 @@
-"""Backups of a data directory: making, checking, restoring and moving them; bundles."""
+"""Backups of a data directory, restoring and moving them; support bundles."""

@@ -7,7 +7,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, OtherVersion
 from swarmd.eventlog.files import write_durably
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 
 LAYOUT = 1
 
@@ -18,14 +18,14 @@ class DataLayout(msgspec.Struct, frozen=True):
     layout: int
 
 
-def claim_layout(data: DataPaths) -> None:
+def claim_layout(data: NodeDirectory) -> None:
     """Write `layout.json` where there is none, before anything else reads the directory. Raises as `refuse_start`."""
     refuse_start(data)
     if not data.layout.exists():
         write_durably(data.layout, msgspec.json.encode(DataLayout(LAYOUT)) + b"\n")
 
 
-def refuse_start(data: DataPaths) -> None:
+def refuse_start(data: NodeDirectory) -> None:
     """See that a node may start in a data directory.
 
     Raises:
@@ -42,7 +42,7 @@ def refuse_start(data: DataPaths) -> None:
         raise OtherVersion.of(f"the data directory {data.root}", "layout", layout, LAYOUT)
 
 
-def read_layout(data: DataPaths) -> int:
+def read_layout(data: NodeDirectory) -> int:
     """The directory's layout. Raises LogDamaged."""
     try:
         return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -47,11 +46,11 @@ from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.weights.giving import GivenWeights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore
-from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, keep_standings, open_reports, read_standings
+from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 
@@ -190,7 +189,7 @@ class Session(NetworkSession):
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
         told = (self.rejections, self.emit)
-        exchange = EvidenceGossip(topic, self.policy, self, self.is_credited, *told, self.runtime, self.suppression)
+        exchange = EvidenceGossip(topic, self.policy, self.is_credited, *told, self.runtime, self.suppression)
         self.exchange, self.compared = exchange, RecordComparison(self.coordinator, self.is_credited, exchange.found)
         self.validator.verified = self.compared.see
 
@@ -249,20 +248,12 @@ class Session(NetworkSession):
         offer = await to_thread.run_sync(self.offered.current)
         return b"" if offer is None else offer.encode()
 
-    def read_standings(self) -> KeptStandings | None:
-        """The standings that were kept last, in this life or an earlier one."""
-        return read_standings(self.paths.standings, self.swarm)
-
     async def keep_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next life."""
         try:
             await to_thread.run_sync(keep_standings, self.paths.standings, self.swarm, board)
         except SwarmdError as error:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
-
-    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
-        """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
-        return await to_thread.run_sync(open_reports, board, self.swarm)
 
     async def work(self) -> int:
         """The number that says what this identity has cost: kept, or found now. Cancelled, it ends at once."""
@@ -325,7 +316,7 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
     """How the node of a configuration listens and calls."""
     dht = config.dht
     return NodeSettings(
-        identity=identity_path(config, paths),
+        identity=paths.root / config.dht.identity,
         sockets=paths.sockets,
         peer_id=peer_id,
         listen=dht.listen,
@@ -336,8 +327,3 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
         call_s=dht.call_s,
         connections_max=dht.connections_max,
     )
-
-
-def identity_path(config: Config, paths: DataPaths) -> Path:
-    """The key file: `dht.identity`, relative to the data directory."""
-    return paths.root / config.dht.identity

@@ -14,7 +14,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, OutputsMade, StageTrained
+from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
@@ -23,26 +23,24 @@ from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
 from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
-from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
+from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages, check_tokens
+from swarmd.training.models.checks import check_context, check_stages, check_tokens, digest_tokenizer
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.plan_failures import naming_failures
-from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey
@@ -53,11 +51,8 @@ from swarmd.worker.ports import EventSink
 _log = structlog.get_logger(__name__)
 
 
-LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
-
-
-def _no_outputs(event: Event) -> None:
-    """Ignore outputs: no listener is set."""
+def _no_events(event: Event) -> None:
+    """Ignore events: no listener is set."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
@@ -156,11 +151,9 @@ class TrainingEngine:
         order: Train,
         cancellation: Cancellation,
         report: FiguresSink = _no_figures,
-        observe: EventSink = _no_outputs,
+        observe: EventSink = _no_events,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
-
-        In legacy networks `observe` is told in mid-stage what there is so far, as often as RL Swarm v0.4 publishes.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
@@ -194,13 +187,6 @@ class TrainingEngine:
     def _batch_rows(self) -> int:
         """Completions in a step."""
         return self._training.questions * self._training.generations
-
-    @property
-    def _recipe_completions(self) -> int:
-        """Own completions of a stage at most."""
-        training = self._training
-        questions = max(training.questions, training.own_questions, training.own_questions_max)
-        return training.steps * questions * training.generations * max(training.processes, 1)
 
     def _cut_smaller(self, error: Exception) -> bool:
         """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
@@ -321,8 +307,6 @@ class TrainingEngine:
             done = self.steps - first
             report(done, self._training.steps, figures_of(stage, done, self._training.steps))
             self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
-            if self._quotes and done % LEGACY_CADENCE_STEPS == 1:
-                observe(OutputsMade(order.id, order.round, order.stage, publish(stage, self._blobs)[0]))
 
         self._pace.report = tell
         self._take_steps(stage, order)
@@ -348,7 +332,6 @@ class TrainingEngine:
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
-            backed=back_peers(self._plan, collected, self._recipe_completions),
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()
@@ -356,11 +339,6 @@ class TrainingEngine:
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
-
-    @property
-    def _quotes(self) -> bool:
-        """Whether questions are published in words, too."""
-        return self._config.dht.records == "legacy"
 
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
@@ -372,7 +350,6 @@ class TrainingEngine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
-            quoted=self._quotes,
             tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
@@ -400,7 +377,6 @@ class TrainingEngine:
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
-            quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             tokenizer=self._tokenizer,

@@ -33,7 +33,6 @@ def endpoints_of(
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*api.node_endpoints(node), *api.monitoring_endpoints(node)) if node is not None else ()
     return (
-        *api.upstream_endpoints(swarm),
         api.here_endpoint(node, here),
         *api.swarm_endpoints(swarm),
         *of_node,
@@ -80,7 +79,6 @@ def make_app(
 
     routes = [
         *(endpoint.route() for endpoint in endpoints),
-        *(Route(endpoint.path, pages.refuse_get) for endpoint in endpoints if endpoint.method == "POST"),
         Route("/api/openapi.json", serve_document),
         Route("/login", Login(doors.token).enter, methods=["POST"]),
         Route("/api", pages.refuse_unknown),

@@ -29,7 +29,6 @@ from swarmd.core.events import (
     Equivocated,
     Event,
     LeaderboardPublished,
-    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -41,7 +40,6 @@ from swarmd.core.events import (
     NodeStarted,
     NodeStopped,
     NoRoundYet,
-    OutputsMade,
     PolicyLog,
     RecordsRejected,
     Registered,
@@ -78,7 +76,6 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.node.catchup import advance, missed
-from swarmd.core.peers.observed import StageAccount
 from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import (
     BLOCKS_KEPT,
@@ -100,7 +97,6 @@ from swarmd.core.values import (
     CoordinatorSettings,
     PeerWeights,
     Prepared,
-    Promised,
     RolloutsRef,
     Settings,
 )
@@ -151,14 +147,10 @@ def node_settings(draw: st.DrawFn) -> Settings:
         coordination=coordination if coordinates and not chained else None,
         chain=chain if chained else None,
         catch_up_rounds=draw(st.sampled_from([0, 1, 2])),
-        promised=None if coordinates or chained else draw(st.sampled_from([None, Promised(60.0, 1.0)])),
     )
 
 
 references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0, 9), st.integers(0, 9))
-stage_accounts = st.builds(
-    StageAccount, stages, st.integers(0, 9), st.integers(0, 9), times, st.lists(peers, max_size=3).map(tuple)
-)
 peer_weights = st.builds(PeerWeights, peers, rounds, words, st.integers(1, 9))
 TIMERS = ["clock", "train", "gather", "publish", "drive", "submission", "weights"]
 timers = st.builds(TimerFired, st.sampled_from(TIMERS), times)
@@ -239,16 +231,12 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
         st.just(b"1"),
         st.just(b"2"),
     ),
-    LeaderboardSeen: st.builds(
-        LeaderboardSeen, rounds, rounds, st.booleans(), st.booleans(), st.lists(stage_accounts, max_size=3).map(tuple)
-    ),
     RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
     CommandFailed: st.builds(CommandFailed, command_ids(), words),
     TrainerReady: st.builds(
         TrainerReady, words, words, st.integers(0, 9), architecture=st.sampled_from(["", "aa", "aa"])
     ),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
-    OutputsMade: st.builds(OutputsMade, command_ids(), rounds, stages, references),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
     WeightsFetched: st.builds(WeightsFetched, command_ids(), peer_weights),
     WeightsRefused: st.builds(WeightsRefused, command_ids(), st.sampled_from(["none-offered", "no-better"])),

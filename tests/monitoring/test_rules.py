@@ -40,9 +40,6 @@ HEALTHY: dict[str, str] = {
     "swarmd_trainer_memory_limit_bytes{}": f"200x{LONG}",
     "swarmd_peers{}": f"3x{LONG}",
     "swarmd_isolated{}": f"0x{LONG}",
-    "swarmd_claims_unbacked{}": f"0x{LONG}",
-    'swarmd_coordinator_conduct{conduct="slow"}': f"0x{LONG}",
-    'swarmd_coordinator_conduct{conduct="leaves-out"}': f"0x{LONG}",
     'swarmd_records_rejected_total{reason="stale"}': f"0+1x{LONG}",
     'swarmd_equivocations_total{kind="clock"}': f"0x{LONG}",
     'swarmd_equivocations_total{kind="report"}': f"0x{LONG}",
@@ -61,8 +58,8 @@ HEALTHY: dict[str, str] = {
     "swarmd_disk_free_limit_bytes{}": f"33554432x{LONG}",
     "swarmd_log_bytes{}": f"1048576+1000x{LONG}",
     "swarmd_log_limit_bytes{}": f"2147483648x{LONG}",
-    'swarmd_notifications_total{sender="webhook",outcome="failed"}': f"0x{LONG}",
-    'swarmd_notifications_total{sender="webhook",outcome="done"}': f"0+1x{LONG}",
+    'swarmd_notifications_total{sender="url",outcome="failed"}': f"0x{LONG}",
+    'swarmd_notifications_total{sender="url",outcome="done"}': f"0+1x{LONG}",
 }
 
 
@@ -124,10 +121,6 @@ CASES = [
          {"SwarmdEquivocation"}, 2),
     Case("a peer's two reports", {'swarmd_equivocations_total{kind="report"}': f"0x{HOUR} 1x{LONG - HOUR}"},
          {"SwarmdMemberEquivocation"}, 2),
-    Case("the coordinator is slow", {'swarmd_coordinator_conduct{conduct="slow"}': after("0", "1")}, set(), 60),
-    Case("the coordinator leaves out", {'swarmd_coordinator_conduct{conduct="leaves-out"}': after("0", "1")},
-         {"SwarmdCoordinatorConduct"}, 2),
-    Case("a peer claims too much", {"swarmd_claims_unbacked{}": after("0", "1")}, {"SwarmdClaims"}, 2),
     Case("a burst of bad records", {'swarmd_records_rejected_total{reason="stale"}': f"0x{HOUR} 0+50x{LONG - HOUR}"},
          {"SwarmdRecordsRejected"}, 8),
     Case("a payload", {"swarmd_payload_marks_total{}": f"0x{HOUR} 0+1x{LONG - HOUR}"}, {"SwarmdPayload"}, 4),
@@ -169,7 +162,7 @@ CASES = [
          {"SwarmdLogGrowing"}, 80, 20),
     Case("the log is beyond its bound", {"swarmd_log_bytes{}": f"2900000000x{LONG}"}, {"SwarmdLogGrowing"}, 0),
     Case("messages do not get out",
-         {'swarmd_notifications_total{sender="webhook",outcome="failed"}': f"0x{HOUR} 1x{LONG - HOUR}"},
+         {'swarmd_notifications_total{sender="url",outcome="failed"}': f"0x{HOUR} 1x{LONG - HOUR}"},
          {"SwarmdNotificationsFailing"}, 2),
 ]  # fmt: skip
 

@@ -41,13 +41,6 @@ CROWDS = (
         ("tests/dht/store/test_dictionaries.py",),
     ),
     Mutant(
-        "a value of a legacy network takes room for whatever its arrays promise",
-        "swarmd/dht/legacy/values.py",
-        "    check_plain(encoded, DEPTH_MAX, extensions=True)\n",
-        "",
-        ("tests/dht/legacy/test_values.py",),
-    ),
-    Mutant(
         "whoever is met has all keys looked through, however many are",
         "swarmd/dht/store/handing_on.py",
         'not self._meetings.try_charge("")',
@@ -90,7 +83,7 @@ CROWDS = (
         ("tests/dht/pubsub/test_evidence_gossip.py",),
     ),
     Mutant(
-        "all tell of a leaderboard at about the same time",
+        "all tell of evidence at about the same time",
         "swarmd/dht/pubsub/suppression.py",
         "math.e * max(1, self._members())",
         "math.e",
@@ -182,7 +175,7 @@ CROWDS = (
     ),
     Mutant(
         "a scorer makes a move as often as an answer says",
-        "swarmd/swarms/answers.py",
+        "swarmd/swarms/text.py",
         "        return _has_few_moves(answer)",
         "        return True",
         ("tests/swarms/gym/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused",),
@@ -267,13 +260,6 @@ CROWDS = (
         ("tests/core/coordinator/test_patience.py",),
     ),
     Mutant(
-        "a stage that closed without who is not steady looks hasty",
-        "swarmd/dht/rounds/credit_check.py",
-        "        if not least or least > self._steady_most():",
-        "        if True:",
-        ("tests/core/peers/test_conduct.py",),
-    ),
-    Mutant(
         "what forgers say they have worked is remembered",
         "swarmd/dht/store/storage.py",
         "self._seniority.rank(signed.owner, key.to_bytes(), claimed_work(signed), signed.size_bytes)",
@@ -286,33 +272,5 @@ CROWDS = (
         "*some_of(others, MISSING)",
         "*others",
         ("tests/dht/p2p/test_dialled_hosts.py",),
-    ),
-    Mutant(
-        "one peer of a legacy network has any number of places",
-        "swarmd/dht/legacy/protocol.py",
-        "                del table[former]\n",
-        "                pass\n",
-        ("tests/dht/legacy/test_guard.py",),
-    ),
-    Mutant(
-        "a peer of a legacy network takes another's place",
-        "swarmd/dht/legacy/protocol.py",
-        "            if table.get(node_id=node_id, default=peer_id) != peer_id:\n",
-        "            if False:\n",
-        ("tests/dht/legacy/test_guard.py",),
-    ),
-    Mutant(
-        "a search in a legacy network puts any number of records together",
-        "swarmd/dht/legacy/search.py",
-        "        if size_bytes <= FOUND_BYTES_MAX:\n",
-        "        if True:\n",
-        ("tests/dht/legacy/test_search.py",),
-    ),
-    Mutant(
-        "the names of legacy records cost nothing",
-        "swarmd/dht/legacy/storage.py",
-        'len(value) + len((subkey or "").encode()) + ENTRY_BYTES',
-        "len(value) + ENTRY_BYTES",
-        ("tests/dht/legacy/test_guard.py",),
     ),
 )

@@ -16,7 +16,7 @@ CORE = (
     Mutant(
         "free identities may have all places of members",
         "swarmd/core/coordinator/members.py",
-        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
+        "if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
         "if False:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
@@ -614,13 +614,6 @@ AT_WORK = (
         "sorted(worth.values())[len(worth) // 2]",
         "max(worth.values())",
         ("tests/training/batches/test_corroborate.py",),
-    ),
-    Mutant(
-        "an answer that came with a sender's words counts as the truth",
-        "swarmd/swarms/math/plan.py",
-        "question.stage == 1 or question.reference.config_digest == QUOTED or",
-        "question.stage == 1 or",
-        ("tests/swarms/math/test_plan.py",),
     ),
     Mutant(
         "a worker's frame may have any length",

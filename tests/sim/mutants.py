@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "a worker that ended is not started again",
         workers,
-        'turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
+        'turn.arm(timer_about("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))',
         "pass",
     ),
     Mutant(
@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "a coordinator closes stages before anybody could train them",
         coordination,
-        "    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):\n",
+        "    if awaits_trainer(turn.state):\n",
         "    if False:\n",
         given=(("stage_s", 25.0), ("faults", 120.0)),
     ),

@@ -11,7 +11,6 @@ from swarmd.core.commands import (
     Command,
     Gather,
     KillWorker,
-    PublishOutputs,
     PublishReport,
     ReadClock,
     Register,
@@ -21,7 +20,6 @@ from swarmd.core.contract import submissions, votes
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
-    OutputsMade,
     Registered,
     ReportPublished,
     RolloutsGathered,
@@ -33,7 +31,7 @@ from swarmd.core.ids import command_id, stage_id, timer_about
 from swarmd.core.node import restored, weights
 from swarmd.core.node.results import context_after, note_result, preceding, report_of, rewarded
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.peers import claims, evidence
+from swarmd.core.peers import evidence
 from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef
@@ -219,8 +217,6 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.settle(event.command) is None:
         return
     work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
-    if event.claims or turn.state.claims is not None:
-        claims.on_gathered(turn, event, preceding(event.round, event.stage, turn.settings.stages))
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):
@@ -333,13 +329,6 @@ def on_publish_overdue(turn: Turn) -> None:
             turn.send(command)
             turn.disarm(timer_about("retry", command.id))
         turn.arm("publish", turn.at + turn.settings.publish_s)
-
-
-def on_outputs_made(turn: Turn, event: OutputsMade) -> None:
-    """Tell the network how far the stage is, if it is still the one in training."""
-    if is_training(turn, event.command) and turn.state.link.chart == "up":
-        name = command_id("outputs", f"{event.round}/{event.stage}/{turn.seq}")
-        turn.emit(PublishOutputs(name, event.round, event.stage, event.rollouts))
 
 
 def _abandon(turn: Turn) -> None:

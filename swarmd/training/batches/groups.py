@@ -13,18 +13,16 @@ import structlog
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
-from swarmd.core.values import Backing, Judgement, RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
-from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
-from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts, unpack_logprobs
 from swarmd.training.batches.corroborate import vouch
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
-from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
@@ -116,7 +114,6 @@ class PeerLimits(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
-    quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
     tokenizer: str = ""  # digest of this node's; log-probabilities under others say nothing here. Empty: none are read
 
 
@@ -127,8 +124,6 @@ class Collected(msgspec.Struct):
     material: Material = msgspec.field(default_factory=Material)
     rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
     judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
-    totals: dict[str, float] = msgspec.field(default_factory=dict)  # of these peers' stage, as their rollouts say
-    whole: dict[str, list[float]] = msgspec.field(default_factory=dict)  # rewards of completions read as written
 
 
 class PeerGroups:
@@ -192,8 +187,6 @@ class PeerGroups:
                 if ref in order.rollouts:
                     rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
-            if ref in order.rollouts:
-                collected.totals[ref.peer] = rollouts.total
             known = rollouts if rollouts.tokenizer == self._limits.tokenizer else rollouts.without_logprobs
             offers[ref.round, ref.stage] += [(ref, group) for group in known.groups]
         return offers
@@ -213,9 +206,7 @@ class PeerGroups:
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
         the preceding stage. Such a one is trained on, too, if it has the size."""
-        if group.quoted is not None and not self._limits.quoted:
-            raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
-        if group.quoted is None and len(group.completions) != self._limits.generations:
+        if len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
@@ -224,11 +215,8 @@ class PeerGroups:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
-            scored = zip(texts, group.completions, scores, strict=True)
-            whole = [score.reward for text, written, score in scored if text == written and not score.failed]
-            collected.whole.setdefault(ref.peer, []).extend(whole)
         wanted = preceding and self._limits.questions > 0
-        if not wanted or len(group.completions) != self._limits.generations:
+        if not wanted:
             return None
         with self._at_the_cost_of_the_group(ref):
             question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
@@ -322,23 +310,6 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))
     return tuple(judgements)
-
-
-def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, ...]:
-    """What peers' rollouts of the preceding stage give here; nothing where a score here is no measure of others'.
-
-    Args:
-        recipe: completions that this node may make in a stage.
-    """
-    most = plan.reward_most
-    if most is None:
-        return ()
-    return tuple(
-        [
-            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), float(most), recipe)
-            for peer, rewards in sorted(collected.whole.items())
-        ]
-    )
 
 
 def read_body(ref: RolloutsRef, read: BodyReader) -> bytes:

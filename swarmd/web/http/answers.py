@@ -48,7 +48,7 @@ def encode(content: Any) -> bytes:
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JsonAnswer:
-    """A refusal in the shape that upstream's clients know."""
+    """A refusal in JSON."""
     return JsonAnswer(Failure(REASONS[status], message), status, headers)
 
 
