@@ -265,7 +265,7 @@ EVENTLOG = (
     Mutant(
         "retention trusts a snapshot unread",
         "swarmd/eventlog/retention.py",
-        "if not doomed or not _is_sound(path, node, rules):",
+        "if not doomed or not _is_sound(path, node):",
         "if not doomed:",
         ("tests/eventlog/test_retention.py",),
     ),
