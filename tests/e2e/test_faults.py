@@ -33,12 +33,12 @@ def p2pd_of(network_pid: int) -> int:
 
 
 def skips_of(swarm: Swarm, number: int) -> list[RoundsSkipped]:
-    events = events_of(swarm.places[number - 1].paths.events)
+    events = events_of(swarm.places[number - 1].events)
     return [event for event in events if isinstance(event, RoundsSkipped)]
 
 
 def count(swarm: Swarm, number: int, kind: type) -> int:
-    return sum(isinstance(event, kind) for event in events_of(swarm.places[number - 1].paths.events))
+    return sum(isinstance(event, kind) for event in events_of(swarm.places[number - 1].events))
 
 
 @pytest.mark.nodes(2, trained=(2,))
