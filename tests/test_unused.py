@@ -28,7 +28,7 @@ CALLED_FROM_OUTSIDE = {
         "sign_value",
         "strip_value",
     },
-    "tarfile": {"_proc_gnusparse_10", "_proc_member"},
+    "tarfile": {"_proc_member"},
     "transformers": {"on_step_begin", "on_step_end"},
     "trl": {"_compute_loss", "_generate_and_score_completions", "_iter_named_params"},
     "typer": {"compact_log", "import_key", "uninstall"},

@@ -32,9 +32,7 @@ log = get_logger("swarmd.companion")
 
 def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
     """Whether the configuration, or the environment that it would have, asks for one."""
-    notify = config.notify
-    sends = notify.webhook or notify.telegram_token or notify.command
-    return bool(config.web.listen or sends) or otlp.is_wanted(environment)
+    return bool(config.web.listen or config.notify.urls or config.notify.command) or otlp.is_wanted(environment)
 
 
 class Companion:

@@ -14,11 +14,6 @@ from swarmd.paths import DataPaths, quoted
 log = get_logger("swarmd.daemon")
 
 
-def identity_path(config: Config, data: DataPaths) -> Path:
-    """Where the key lies: `dht.identity`, relative to the data directory."""
-    return data.root / config.dht.identity
-
-
 def node_identity(config: Config, data: DataPaths) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
@@ -29,7 +24,7 @@ def node_identity(config: Config, data: DataPaths) -> Identity:
             outside it or pins a peer id.
         IdentityError: it has the wrong mode, owner or content, or another peer id than the one pinned.
     """
-    path = identity_path(config, data)
+    path = data.root / config.dht.identity
     begun = data.events.is_dir() and bool(list_segments(data.events))
     if path.exists() or path.is_symlink():
         identity = read_identity(path) if begun else load_identity(path)

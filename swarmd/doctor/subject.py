@@ -23,7 +23,6 @@ from swarmd.paths import DataPaths
 from swarmd.training.models.source import AUTO
 
 DIALLER = "swarmd.doctor.network.dial"
-KEPT_MODEL = "model.json"  # what `auto` settled on, as swarmd.training.models.pool writes it
 
 
 class DaemonReply(msgspec.Struct, frozen=True):
@@ -129,7 +128,7 @@ class Subject:
         if self.data is None:
             return ""
         try:
-            return str(msgspec.json.decode((self.data.root / KEPT_MODEL).read_bytes())["model"])
+            return str(msgspec.json.decode(self.data.model.read_bytes())["model"])
         except (OSError, *DECODE_ERRORS, KeyError, TypeError):
             return ""
 

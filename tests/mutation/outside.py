@@ -27,13 +27,6 @@ OUTSIDE = (
         ("tests/web/views/test_keeping.py::test_a_state_that_was_kept_is_unpacked_within_a_bound",),
     ),
     Mutant(
-        "a restore removes what a forged list names",
-        "swarmd/backup/unpacking.py",
-        'if any(name in ("", "..") or',
-        "if False and any(",
-        ("tests/backup/test_unpacking.py::test_what_somebody_else_left_in_the_directory_has_nothing_removed",),
-    ),
-    Mutant(
         "an endpoint that answers to no avail is asked for ever",
         "swarmd/chain/watching/watcher.py",
         "if self._failures % LEFT_AFTER == 0 and",
@@ -91,14 +84,14 @@ OUTSIDE = (
     ),
     Mutant(
         "one peer's slow programs spend all peers' seconds",
-        "swarmd/swarms/code/execution.py",
+        "swarmd/swarms/code/programs.py",
         '        return peer if peer in self._peers else ""\n',
         '        return ""\n',
         ("tests/swarms/code/test_plan.py::test_a_peers_slow_programs_spend_no_other_peers_seconds",),
     ),
     Mutant(
         "a program that ended with its peer's share counts as one that takes too long",
-        "swarmd/swarms/code/execution.py",
+        "swarmd/swarms/code/programs.py",
         'if verdict.status == "stopped" or cut_short:',
         'if verdict.status == "stopped":',
         ("tests/swarms/code/test_plan.py::test_what_ended_with_a_peers_share_is_not_remembered_as_too_slow",),

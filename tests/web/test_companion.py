@@ -121,7 +121,7 @@ def test_a_killed_daemon_leaves_no_page_behind_not_even_one_that_hangs(tmp_path:
     [
         (Config(SwarmConfig("a")), {}, False),
         (Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), {}, True),
-        (Config(SwarmConfig("a"), notify=NotifyConfig(webhook="https://hook.example")), {}, True),
+        (Config(SwarmConfig("a"), notify=NotifyConfig(urls=("jsons://hook.example",))), {}, True),
         (Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",))), {}, True),
         (Config(SwarmConfig("a")), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://receiver.example"}, True),
     ],

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.cli.init.answers import TOKEN_NAME, Answers, Asker
-from swarmd.cli.node.directory import CONFIG, NodeDirectory, put_private
+from swarmd.cli.node.directory import NewNode, put_private
 from swarmd.config import load_config
 from swarmd.errors import ExitCode
-from swarmd.paths import quoted
+from swarmd.paths import CONFIG, quoted
 
 if TYPE_CHECKING:
     from swarmd.cli.init.profiles import ProfileFit
@@ -101,7 +101,7 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
         asked = swarm_of_manifest(read_manifest(manifest))
     elif name is not None:
         asked = SwarmName(swarm_id(name, there.dht.peer))
-    NodeDirectory(root).existing(asked)
+    NewNode(root).existing(asked)
 
 
 def _make(given: Answers, asker: Asker) -> None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
+from swarmd.cli.locate import RULE, config_of_node, holds_log, place_of
 from swarmd.cli.options import ConfigFile, DataDir
 from swarmd.cli.printing import print_json
 from swarmd.doctor.finding import Severity
 from swarmd.errors import NotFoundError
+from swarmd.paths import CONFIG
 
 if TYPE_CHECKING:
     from rich.console import Console

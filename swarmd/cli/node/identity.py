@@ -69,8 +69,7 @@ def backup(
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     from swarmd.cli.node.passphrase import take_passphrase
-    from swarmd.dht.identity.backup import Backup, seal_backup
-    from swarmd.dht.identity.backup_notes import note_backup
+    from swarmd.dht.identity.backup import Backup, note_backup, seal_backup
 
     identity = load_identity(path)
     _refuse_existing(out)

@@ -21,8 +21,7 @@ from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
 from swarmd.eventlog.files import write_failure
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.manifest import ChunkedFile, WeightsManifest, decode_manifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
 
 CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more

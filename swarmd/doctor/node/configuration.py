@@ -20,7 +20,7 @@ from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
-from swarmd.paths import quoted
+from swarmd.paths import DataPaths, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.settings import settings_of
@@ -28,7 +28,6 @@ from swarmd.swarms.questions_file import check_questions
 from swarmd.swarms.registry import check_kind
 from swarmd.training.models.source import AUTO, locate_configured
 
-MANIFEST = "swarm.toml"  # that `swarmd swarm new` and `swarmd join` leave beside the configuration
 SWARM_KEYS = frozenset(SwarmConfig.__struct_fields__)
 
 CONFIG_ABSENT = FindingKind(
@@ -289,7 +288,8 @@ def _examine_swarm(subject: Subject, state: State | None) -> Iterator[Finding]:
         compare(data, swarm_of_state(state) if state else None, swarm_of_config(config))
     except OtherSwarm as error:
         yield DATA_OTHER.found(error.message, error.fix)
-    path = (subject.path.parent if subject.path else data.root) / MANIFEST
+    # `swarmd swarm new` and `swarmd join` leave it beside the configuration
+    path = DataPaths(subject.path.parent).manifest if subject.path else data.manifest
     try:
         manifest = read_manifest(path) if path.is_file() else None
         others = keys_apart(config, manifest) if manifest else ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity.backup_notes import last_backup, note_of
+from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
 from swarmd.doctor.finding import Finding, FindingKind, well
 from swarmd.doctor.subject import Subject

@@ -19,8 +19,7 @@ import torch
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
 from swarmd.http_client import HttpFailed, HttpRequest, ask
-from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.ports import CancellationSource
+from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for

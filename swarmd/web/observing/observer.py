@@ -91,7 +91,7 @@ class DhtSwarm:
         self._manifest = manifest
         self._paths = DataPaths(place)
         self._paths.network.mkdir(exist_ok=True)
-        self._identity = create_identity(place / "identity.key")
+        self._identity = create_identity(DataPaths(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()

@@ -16,8 +16,7 @@ from swarmd.dht.weights import fetching as subject
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, NoSpaceLeft, NotFoundError, RecordRejected, WeightsUnavailable
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved

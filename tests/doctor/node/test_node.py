@@ -16,7 +16,7 @@ from swarmd.core.events import LinkUp, NodeStopped
 from swarmd.core.step import RULES
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.dht.identity.backup_notes import note_backup
+from swarmd.dht.identity.backup import note_backup
 from swarmd.dht.identity.identity import create_identity, generate_identity
 from swarmd.doctor.node import service
 from swarmd.units import ServicePaths, find_command, plan, write_file
@@ -76,18 +76,22 @@ def test_who_may_change_the_configuration(made: Made) -> None:
 
 
 def test_a_key_in_a_url(made: Made) -> None:
-    made.write('[notify]\nwebhook = "https://hooks.example.org/services/T0SECRETSECRET"')
+    made.write('[notify]\nurls = ["jsons://hooks.example.org/services/T0SECRETSECRET"]')
     assert severities(made, "config") == {"config.plain": "note", "config": "ok"}
     made.config.chmod(0o644)
     found = made.find("config")["config.secret"]
-    assert "https://hooks.example.org" in found.evidence and "T0SECRETSECRET" not in repr(made.report("config"))
+    assert (
+        "notify.urls" in found.evidence
+        and "jsons://" in found.evidence
+        and "T0SECRETSECRET" not in repr(made.report("config"))
+    )
     assert f"chmod 600 {made.config}" in found.fix
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 def test_a_services_configuration_is_not_to_be_closed(made: Made) -> None:
     """It is root's, and the node's user must read it."""
-    made.write('[notify]\nwebhook = "https://hooks.example.org/services/T0SECRETSECRET"')
+    made.write('[notify]\nurls = ["jsons://hooks.example.org/services/T0SECRETSECRET"]')
     made.config.chmod(0o644)
     os.chown(made.data, 65534, 65534)
     assert "chmod" not in made.find("config")["config.secret"].fix
@@ -102,9 +106,9 @@ def test_a_page_open_to_others(made: Made) -> None:
 
 
 def test_messages_that_nobody_would_get(made: Made) -> None:
-    made.write('[notify]\nwebhook = "hooks.example.org/canary"')
+    made.write('[notify]\nurls = ["hooks.example.org/canary"]')
     found = made.find("config")["config.wrong"]
-    assert found.severity == "error" and "notify.webhook" in found.evidence and "canary" not in repr(found)
+    assert found.severity == "error" and "notify.urls" in found.evidence and "canary" not in repr(found)
 
 
 # --- secrets and the data directory ---

@@ -8,27 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.sandbox import Verdict
-from swarmd.swarms.code import form
+from swarmd.swarms.code import programs
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"
 OUTPUT = "\n<output>\n42\n</output>\n"
-PIECES = [*form.MARKERS, "\n", " ", "x", "42", "```python\n", "```", PROGRAM, OUTPUT]
+PIECES = [*programs.MARKERS, "\n", " ", "x", "42", "```python\n", "```", PROGRAM, OUTPUT]
 
 
 def foreign(text: str) -> list[str]:
-    return [text[slice(*execution.span)] for execution in form.find_executions(text)]
+    return [text[slice(*execution.span)] for execution in programs.find_executions(text)]
 
 
 def test_a_block_behind_a_program_is_the_swarms() -> None:
     text = f"Let me see.\n{PROGRAM}{OUTPUT}So <answer>42</answer>"
     assert foreign(text) == [OUTPUT]
-    assert [each.program for each in form.find_executions(text)] == ["print(6 * 7)\n"]
-    assert form.leave_out_outputs(text) == f"Let me see.\n{PROGRAM}\nSo <answer>42</answer>"
+    assert [each.program for each in programs.find_executions(text)] == ["print(6 * 7)\n"]
+    assert programs.leave_out_outputs(text) == f"Let me see.\n{PROGRAM}\nSo <answer>42</answer>"
 
 
 @pytest.mark.parametrize("behind", ["", "\n", "\n\n", " "])
 def test_what_a_token_brings_along_behind_the_closing_stays_the_models(behind: str) -> None:
-    assert f"</program>{behind}".endswith(form.STOPS)
+    assert f"</program>{behind}".endswith(programs.STOPS)
     assert foreign(f"{PROGRAM}{behind}{OUTPUT}") == [OUTPUT]
 
 
@@ -44,12 +44,12 @@ def test_what_a_token_brings_along_behind_the_closing_stays_the_models(behind: s
         f"{PROGRAM}\n<output>\n42\n</output>",
         f"{PROGRAM}\n<output>\n<answer>42</answer>\n</output>\n",
         f"{PROGRAM}\n<output>\n<output>\n42\n</output>\n",
-        f"{PROGRAM}\n<output>\n{'4' * (form.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n",
+        f"{PROGRAM}\n<output>\n{'4' * (programs.OUTPUT_CHARACTERS_MAX + 1)}\n</output>\n",
     ],
 )
 def test_anything_else_is_the_models_own(text: str) -> None:
     assert foreign(text) == []
-    assert form.leave_out_outputs(text) == text
+    assert programs.leave_out_outputs(text) == text
 
 
 def test_a_second_block_behind_a_block_is_the_models_own() -> None:
@@ -57,45 +57,45 @@ def test_a_second_block_behind_a_block_is_the_models_own() -> None:
 
 
 def test_no_more_blocks_are_taken_than_are_given() -> None:
-    assert len(foreign(f"{PROGRAM}{OUTPUT}" * 50)) == form.EXECUTIONS_MAX + 1
+    assert len(foreign(f"{PROGRAM}{OUTPUT}" * 50)) == programs.EXECUTIONS_MAX + 1
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_spans_are_in_order_apart_and_blocks(text: str) -> None:
     end = 0
-    for execution in form.find_executions(text):
+    for execution in programs.find_executions(text):
         begin, after = execution.span
         assert end <= begin < after <= len(text)
         assert text[begin:after] == f"\n<output>\n{execution.output}\n</output>\n"
         assert text[:begin].rstrip("\n ").endswith("</program>")
-        assert not any(marker in execution.output for marker in form.MARKERS)
+        assert not any(marker in execution.output for marker in programs.MARKERS)
         end = after
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.integers(16, 100))
 def test_whatever_a_program_prints_its_block_is_found_again(printed: str, characters_max: int) -> None:
-    block = form.frame_output(printed, characters_max)
+    block = programs.frame_output(printed, characters_max)
     assert foreign(f"{PROGRAM}{block}and on") == [block]
-    found = form.find_executions(f"{PROGRAM}{block}")[0].output
+    found = programs.find_executions(f"{PROGRAM}{block}")[0].output
     assert len(found) <= characters_max
-    assert form.same_output(found, form.clean_output(printed, form.OUTPUT_CHARACTERS_MAX))
+    assert programs.same_output(found, programs.clean_output(printed, programs.OUTPUT_CHARACTERS_MAX))
 
 
 def test_marks_that_a_program_prints_without_end_are_parted() -> None:
     """Unicode puts them in order one by one, which for 32,000 of them takes seconds."""
     marks = "\u0300\u0316"
-    clean = form.clean_output("a" + marks * 16_000, form.OUTPUT_CHARACTERS_MAX)
-    assert len(clean) == form.OUTPUT_CHARACTERS_MAX
-    assert max(map(len, re.findall(f"[{marks}]+", clean))) == form.MARKS_MAX
-    assert form.clean_output("e\u0301" + marks * 10, 100) == unicodedata.normalize("NFC", "e\u0301" + marks * 10)
+    clean = programs.clean_output("a" + marks * 16_000, programs.OUTPUT_CHARACTERS_MAX)
+    assert len(clean) == programs.OUTPUT_CHARACTERS_MAX
+    assert max(map(len, re.findall(f"[{marks}]+", clean))) == programs.MARKS_MAX
+    assert programs.clean_output("e\u0301" + marks * 10, 100) == unicodedata.normalize("NFC", "e\u0301" + marks * 10)
 
 
 def test_other_outputs_are_told_apart() -> None:
-    assert not form.same_output("42", "43")
-    assert not form.same_output("4", "42")
-    assert form.same_output("1 2", " 1\n2 ")
-    assert form.same_output("12345 ... (cut)", "1234567890")
-    assert not form.same_output("12345 ... (cut)", "1239567890")
+    assert not programs.same_output("42", "43")
+    assert not programs.same_output("4", "42")
+    assert programs.same_output("1 2", " 1\n2 ")
+    assert programs.same_output("12345 ... (cut)", "1234567890")
+    assert not programs.same_output("12345 ... (cut)", "1239567890")
 
 
 @pytest.mark.parametrize(
@@ -111,14 +111,14 @@ def test_other_outputs_are_told_apart() -> None:
     ],
 )
 def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) -> None:
-    assert form.latest_program(f"thinking ```python\nnot this\n``` <program>{inside}</program>") == program
+    assert programs.latest_program(f"thinking ```python\nnot this\n``` <program>{inside}</program>") == program
 
 
 def test_the_latest_program_is_that_of_the_latest_turn() -> None:
     text = f"{PROGRAM}{OUTPUT}Again.\n<program>\n```python\nprint(2)\n```\n</program>\n"
-    assert form.latest_program(text) == "print(2)\n"
-    assert form.latest_program(f"{PROGRAM}{OUTPUT}</program>") is None
-    assert form.latest_program("no program at all") is None
+    assert programs.latest_program(text) == "print(2)\n"
+    assert programs.latest_program(f"{PROGRAM}{OUTPUT}</program>") is None
+    assert programs.latest_program("no program at all") is None
 
 
 @pytest.mark.parametrize(
@@ -134,4 +134,4 @@ def test_the_latest_program_is_that_of_the_latest_turn() -> None:
     ],
 )
 def test_a_model_is_told_what_came_of_its_program(verdict: Verdict | None, told: str) -> None:
-    assert form.tell_verdict(verdict) == told
+    assert programs.tell_verdict(verdict) == told
