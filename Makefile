@@ -49,7 +49,8 @@ run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C
 # Most tests wait, so what needs no tests is checked beside them.
 test: programs ## everything CI checks, with what that needs; STRICT=1: a test whose program is missing fails
 	@begun=$$(date +%s); $(MAKE) --no-print-directory -j2 $(COMPILED) $(CONTRACTS_READY) && \
-	  $(MAKE) --no-print-directory -j2 check tests && echo "make test: all passed, $$(($$(date +%s) - begun)) s"
+	  $(MAKE) --no-print-directory -j3 tests lint types layers drift && $(MAKE) --no-print-directory ledger && \
+	  echo "make test: all passed, $$(($$(date +%s) - begun)) s"
 
 quick: $(READY) ## style, layers, types, and the tests that run what has changed since the last time (at first, all)
 	@$(MAKE) --no-print-directory lint layers types
