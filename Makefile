@@ -100,7 +100,7 @@ define pytest
 	@begun=$$(date +%s); written=$$(mktemp -d /tmp/t.XXXXXX); code=0; \
 	$(BIN)/pytest -n $(WORKERS) --durations=25 --basetemp="$$written" $(1) || code=$$?; \
 	if [ $$code -eq 1 ]; then \
-	  echo "ONCE MORE, ALONE:"; $(BIN)/pytest -v -x --last-failed --last-failed-no-failures=none $(1) && code=0; fi; \
+	  echo "ONCE MORE, ALONE:"; $(BIN)/pytest -vx --lf --lfnf=none --basetemp="$$written/2" $(1) && code=0; fi; \
 	[ $$code -eq 0 ] && { rm -rf "$$written"; echo "make $@: $$(($$(date +%s) - begun)) s"; } \
 	  || { echo "make $@ failed after $$(($$(date +%s) - begun)) s; what its tests wrote is in $$written" >&2; exit 1; }
 endef
