@@ -17,8 +17,8 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.files import refusal
-from swarmd.observe.logging.redaction import REDACTED
-from swarmd.observe.logging.secret_locations import (
+from swarmd.observe.logging.redaction import (
+    REDACTED,
     SecretLocation,
     secret_locations,
     secrets_in,

@@ -19,7 +19,7 @@ from swarmd.doctor.waiting import in_thread
 from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
-from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.observe.logging.redaction import secret_locations, secret_values
 from swarmd.paths import DataPaths, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
