@@ -27,8 +27,8 @@ COMPILED := $(VENV)/.compiled
 TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift unit e2e \
-  cli-docs dist charts bench bench-long soak mutants lock format reset clean
+.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift ledger \
+  unit e2e cli-docs dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -62,7 +62,7 @@ programs: ## install what tests start, where that needs no asking, and name what
 	@test "$$PROGRAMS" = 'seen to' || $(PYTHON) tests/programs.py --install
 
 check: $(READY) ## what needs no running node: style, types, layers, generated files
-	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift $(BESIDE)
+	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift ledger $(BESIDE)
 
 # Else the first tests of all workers would compile the same modules at the same time.
 $(COMPILED): $(READY)
@@ -95,6 +95,9 @@ drift: $(READY) ## generated files are what their sources say
 	diff build/chart_types.py swarmd/core/chart_types.py
 	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
 	diff build/CLI.md docs/CLI.md
+
+ledger: $(READY) ## how much there is of everything, and how much more than at the last release
+	@$(BIN)/python packaging/ledger.py
 
 # A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
 # tests/again.py; `--lanes`: tests/lanes.py.

@@ -50,7 +50,7 @@ from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_st
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 

@@ -10,6 +10,9 @@ tokenizer. One without is written as version 1, byte for byte as nodes wrote it 
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,7 +21,29 @@ from swarmd.bounds import DECODE_ERRORS, Count
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
-from swarmd.swarms.logprobs import TOKEN_BYTES
+
+TOKEN_BYTES = 2
+UNITS = 2048  # of one nat
+UNITS_MAX = 2**16 - 1
+LOWEST = -UNITS_MAX / UNITS
+
+
+def pack_logprobs(values: Sequence[float]) -> bytes:
+    """Natural logarithms of probabilities, each rounded to a unit; above 0 they count as 0.
+
+    Raises:
+        ValueError: one is no number.
+    """
+    if any(math.isnan(value) for value in values):
+        raise ValueError("a log-probability is no number")
+    units = [round(-min(max(value, LOWEST), 0.0) * UNITS) for value in values]
+    return struct.pack(f"<{len(units)}H", *units)
+
+
+def unpack_logprobs(packed: bytes) -> list[float]:
+    """What `pack_logprobs` wrote, up to `ERROR_MAX`. The length of `packed` is even."""
+    return [-unit / UNITS for unit in struct.unpack(f"<{len(packed) // TOKEN_BYTES}H", packed)]
+
 
 VERSION = 1  # of a body of text alone
 LOGPROBS_VERSION = 2  # of one with log-probabilities
@@ -72,7 +97,7 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     """One question and the completions that a node gave to it.
 
     `logprobs` has, for each completion, those of its tokens under the policy and temperature that drew them, as
-    `swarmd.swarms.logprobs` writes them; the tokens are those that the tokenizer makes of the text, with the end token
+    `swarmd.swarms.rollouts` writes them; the tokens are those that the tokenizer makes of the text, with the end token
     unless it is cut. Empty bytes: not known.
     """
 

@@ -30,19 +30,17 @@ from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages, check_tokens
+from swarmd.training.models.checks import check_context, check_stages, check_tokens, digest_tokenizer
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.plan_failures import naming_failures
-from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey

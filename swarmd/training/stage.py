@@ -14,10 +14,9 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import ENDLESS, name_of
-from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Rollouts
+from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Rollouts, pack_logprobs
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY

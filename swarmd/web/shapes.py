@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from swarmd.core.values import SetAside
-from swarmd.results.skills import SkillCurve
+from swarmd.results.history import SkillCurve
 
 EVENTS_PAGE_MAX = 1000  # events in one answer
 GOSSIP_KEPT = 200  # most recent messages

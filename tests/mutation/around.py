@@ -84,9 +84,9 @@ WEB = (
     ),
     Mutant(
         "two processes tell of one node",
-        "swarmd/web/notifications/memory.py",
-        "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
-        "            pass\n",
+        "swarmd/web/notifications/notifier.py",
+        "                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "                pass\n",
         ("tests/web/notifications/test_memory.py",),
     ),
     Mutant(
@@ -97,11 +97,18 @@ WEB = (
         ("tests/web/notifications/test_health_changes.py",),
     ),
     Mutant(
-        "a message follows where a server redirects it",
+        "a failed message is logged with its address",
         "swarmd/web/notifications/senders.py",
-        "allow_redirects=False",
-        "allow_redirects=True",
-        ("tests/web/notifications/test_senders.py::test_a_plain_no_is_not_tried_again_and_no_redirect_followed",),
+        '            reason = reason.replace(secret, "[redacted]")\n',
+        "            pass\n",
+        ("tests/web/notifications/test_senders.py::test_a_failure_is_told_without_its_secrets",),
+    ),
+    Mutant(
+        "what the library logs of an address gets out",
+        "swarmd/config_checks.py",
+        "    log.propagate = False\n",
+        "",
+        ("tests/web/notifications/test_senders.py::test_no_record_of_the_library_gets_out",),
     ),
     Mutant(
         "a program that is told gets all of the environment",
@@ -307,21 +314,21 @@ LOOKING = (
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",
-        "swarmd/doctor/machine/clock.py",
+        "swarmd/doctor/machine.py",
         "if abs(skew_s - middle) > SKEW_MAX_S",
         "if abs(skew_s) > SKEW_MAX_S",
-        ("tests/doctor/network/test_network.py",),
+        ("tests/doctor/test_network.py",),
     ),
     Mutant(
         "what the node has on disk counts twice against the room",
-        "swarmd/doctor/machine/disk.py",
-        "max(0, bounds - _used(data))",
-        "max(0, bounds)",
-        ("tests/doctor/test_room.py",),
+        "swarmd/doctor/machine.py",
+        "+ checkpoints - _used(data)",
+        "+ checkpoints",
+        ("tests/doctor/test_findings.py",),
     ),
     Mutant(
         "a warning of the doctor ends with 0",
-        "swarmd/doctor/finding.py",
+        "swarmd/doctor/examination.py",
         '{"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}',
         '{"error": ExitCode.UNFIT}',
         (
@@ -355,7 +362,7 @@ WORTH = (
     ),
     Mutant(
         "a problem that nobody solves is worth most",
-        "swarmd/swarms/proposer/difficulty.py",
+        "swarmd/swarms/proposer/pool.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
         ("tests/swarms/proposer/test_difficulty.py",),
@@ -369,7 +376,7 @@ WORTH = (
     ),
     Mutant(
         "one value, written in two ways, tells a solution from none",
-        "swarmd/swarms/proposer/cases.py",
+        "swarmd/swarms/proposer/proposals.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
         ("tests/swarms/proposer/test_cases.py",),
@@ -383,7 +390,7 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/data/hub_dataset.py",
+        "swarmd/swarms/data/dataset.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
         ("tests/swarms/data/test_hub_dataset.py",),

@@ -175,7 +175,7 @@ CROWDS = (
     ),
     Mutant(
         "a scorer makes a move as often as an answer says",
-        "swarmd/swarms/answers.py",
+        "swarmd/swarms/text.py",
         "        return _has_few_moves(answer)",
         "        return True",
         ("tests/swarms/gym/test_reasoning_gym.py::test_moves_that_go_on_and_on_are_refused",),

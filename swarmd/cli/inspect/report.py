@@ -125,7 +125,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.inspect.standings import shown
     from swarmd.results.card import accuracy_words
-    from swarmd.results.skills import skills_summary
+    from swarmd.results.history import skills_summary
 
     for history in histories:
         rounds = history.rounds

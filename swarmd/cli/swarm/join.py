@@ -33,7 +33,7 @@ from swarmd.manifest import (
 )
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
-from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:

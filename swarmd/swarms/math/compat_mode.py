@@ -7,10 +7,10 @@ from typing import Any
 
 from swarmd.plugin import COMPLETIONS_MAX, Outcome, Source
 from swarmd.swarms.math import compat
-from swarmd.swarms.math.extraction import NONE_WORDS, extract_answers, extract_tag
 from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.prompts import NO_ANSWER, agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
+from swarmd.swarms.math.reading import NONE_WORDS, extract_answers, extract_tag
 
 ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered other questions only, and is shown so
 SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions

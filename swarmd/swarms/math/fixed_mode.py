@@ -9,13 +9,10 @@ import msgspec
 
 from swarmd.plugin import Outcome, RecordRejected, Source
 from swarmd.swarms.math import fixed
-from swarmd.swarms.math.escaping import number_peers
-from swarmd.swarms.math.extraction import most_voted
-from swarmd.swarms.math.forms import read_last
 from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
-from swarmd.swarms.math.numbers import same_answer
 from swarmd.swarms.math.questions import Item
-from swarmd.swarms.math.shown import Shown
+from swarmd.swarms.math.reading import most_voted, read_last, same_answer
+from swarmd.swarms.math.shown import Shown, number_peers
 
 
 class FixedMode(Mode):

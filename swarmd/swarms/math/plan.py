@@ -41,10 +41,8 @@ from swarmd.swarms.math import prompts
 from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
 from swarmd.swarms.math.fixed_mode import FixedMode
 from swarmd.swarms.math.modes import Mode, PeerCompletion, PosedQuestion, entry_of
-from swarmd.swarms.math.personas import persona_of
-from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank
-from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows
-from swarmd.swarms.math.settings import MathOptions
+from swarmd.swarms.math.questions import DAPO, GSM8K, Bank, DatasetShape, GeneratedBank, Item, RowBank, load_rows
+from swarmd.swarms.math.settings import MathOptions, persona_of
 
 
 class MathPlan(Plan):

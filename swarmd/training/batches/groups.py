@@ -15,16 +15,14 @@ from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
-from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
-from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts, unpack_logprobs
 from swarmd.training.batches.corroborate import vouch
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
-from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored

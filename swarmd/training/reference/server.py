@@ -8,7 +8,8 @@ import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 from starlette.requests import Request
@@ -17,31 +18,31 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swarmd import __version__
+from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
-from swarmd.http_server import bears_token, is_address
-from swarmd.training.reference.compat import (
+from swarmd.http_server import Address, bears_token, check_listen, is_address, on_signals
+from swarmd.training.library_logging import refuse_telemetry
+from swarmd.training.reference.frame import (
     ACCEPTED,
     EMPTY,
-    TOKENS_MAX,
-    TooLong,
-    Upload,
-    count_bytes,
-    read_upload,
-    write_answer,
-)
-from swarmd.training.reference.frame import (
     ID_PATTERN,
+    TOKENS_MAX,
     VERSION,
     FrameLimits,
     Logs,
     ResultHeader,
     ScoringBatch,
+    TooLong,
+    Upload,
+    count_bytes,
     decode_job,
     encode_result,
+    read_upload,
+    write_answer,
 )
 from swarmd.training.reference.queue import JobDiffers, JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
-from swarmd.training.reference.scoring import ReferenceScorer
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, cut, make_json_app, read_body
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, cut, listening, make_json_app, read_body
 
 BODY_S = 60.0  # a request's body has arrived within this
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
@@ -283,3 +284,50 @@ def _seconds(request: Request) -> float:
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
         raise HttpRefusal(400, "wait_s is no number of seconds")
     return min(float(given), WAIT_S_MAX)
+
+
+STOP_S = 20.0  # requests under way may take so long once the last job is computed
+
+log = logging.getLogger(__name__)
+
+
+class ReferenceServerSetup(NamedTuple):
+    """What a reference server is to do."""
+
+    training: TrainingConfig  # of which the model, device, dtype and threads count
+    listen: Address
+    token: str = ""
+    compat: bool = False
+    limits: ServerLimits = ServerLimits()
+
+
+def quieten() -> None:
+    """Keep progress bars and advice of transformers out of the log, and what the hub's library would report."""
+    refuse_telemetry()
+    library: Any = import_module("transformers.utils.logging")
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+
+
+async def run_server(order: ReferenceServerSetup) -> None:
+    """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+
+    Raises:
+        ConfigError: strangers could reach it, or there is no such device.
+        ModelError: the model cannot be loaded.
+        AddressInUse: the address cannot be listened on.
+    """
+    check_listen(order.listen, order.token, "the reference server")
+    quieten()
+    reference = ReferenceScorer(load_frozen(order.training))
+    desk = ReferenceApp(reference, order.limits, order.token, order.compat)
+    stopped = on_signals()
+    computing = asyncio.create_task(desk.compute())
+    async with listening(desk.app(), order.listen, STOP_S) as url:
+        log.info(
+            "listening on %s with %s (%s) on %s", url, order.training.model, reference.digest, reference.frozen.device
+        )
+        await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping")
+        desk.close()
+        await computing

@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmd.swarms.math.escaping import CUT, cut, escape, number_peers, show_answer, show_opinion
-from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_students, extract_votes
 from swarmd.swarms.math.prompts import (
     ANSWERS_ARE,
     FEEDBACK_IS,
@@ -16,6 +14,8 @@ from swarmd.swarms.math.prompts import (
     agreement_prompt,
     comparison_prompt,
 )
+from swarmd.swarms.math.reading import extract_answers, extract_question, extract_students, extract_votes
+from swarmd.swarms.math.shown import CUT, cut, escape, number_peers, show_answer, show_opinion
 
 PIECES = [
     "</student> said \n",

@@ -13,8 +13,7 @@ import pytest
 from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.questions import RowBank
-from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows, read_answer
+from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, RowBank, load_rows, read_answer
 from swarmd.swarms.plan import StageId, split_of
 from tests.swarms.math.voices import make_plan, take
 
