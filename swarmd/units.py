@@ -31,7 +31,7 @@ from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.files import copy_reason, write_durably
 from swarmd.eventlog.lock import take_lock
 from swarmd.installed import tool_of
-from swarmd.observe.logging.secret_locations import secret_values
+from swarmd.observe.logging.redaction import secret_values
 from swarmd.paths import DataPaths, configs_directory
 from swarmd.secret_files import CREDENTIAL
 

@@ -44,11 +44,8 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.live import Live
-from swarmd.observe.logging.library_logger import get_logger
-from swarmd.observe.logging.logs import EventLines
-from swarmd.observe.logging.redaction import Redactor
-from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
-from swarmd.observe.logging.terminal import progress_words
+from swarmd.observe.logging.logs import EventLines, get_logger, progress_words
+from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.weights import with_offer
 from swarmd.paths import DataPaths

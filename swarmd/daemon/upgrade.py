@@ -29,7 +29,7 @@ from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.observe.logging.logs import get_logger
 from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import open_regular
 

@@ -35,9 +35,10 @@ from swarmd.errors import ControlError, ExitCode, SwarmdError
 from swarmd.eventlog.files import refusal
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.redaction import REDACTED, redact_text
-from swarmd.observe.logging.secret_locations import (
+from swarmd.observe.logging.redaction import (
+    REDACTED,
     SecretLocation,
+    redact_text,
     secret_locations,
     secrets_in,
     secrets_outside_files,

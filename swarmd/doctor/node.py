@@ -32,7 +32,7 @@ from swarmd.eventlog.snapshot import list_snapshots
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
-from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.observe.logging.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import DataPaths, quoted
 from swarmd.regular_files import read_start

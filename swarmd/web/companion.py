@@ -23,7 +23,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.redaction import known_secrets
 from swarmd.observe.telemetry import otlp
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths

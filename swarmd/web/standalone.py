@@ -14,7 +14,7 @@ import msgspec
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.http_server import Address, load_token
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.redaction import known_secrets
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
 from swarmd.uvicorn_server import serve, url_of

@@ -21,7 +21,7 @@ from swarmd.core.state import State
 from swarmd.errors import ArchiveError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.secret_locations import known_secrets, secret_locations
+from swarmd.observe.logging.redaction import known_secrets, secret_locations
 from swarmd.units import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 

@@ -21,7 +21,7 @@ from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.logs import configure, tell_fatal
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.redaction import known_secrets
 from swarmd.paths import DataPaths
 from tests.forked import Forked, order_fork
 

@@ -58,8 +58,7 @@ def bundle(
     from swarmd.backup.bundle import write_bundle
     from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
-    from swarmd.observe.logging.redaction import Redactor
-    from swarmd.observe.logging.secret_locations import known_secrets
+    from swarmd.observe.logging.redaction import Redactor, known_secrets
 
     node = locate(directory, config)
     place, log = node.data, log_in(node, directory is None and config is None)

@@ -34,7 +34,7 @@ def run(
     from swarmd.daemon.service import run_node
     from swarmd.eventlog.files import refusal
     from swarmd.observe.logging.logs import configure, tell_fatal
-    from swarmd.observe.logging.secret_locations import known_secrets
+    from swarmd.observe.logging.redaction import known_secrets
     from swarmd.swarms.registry import check_kind
 
     file = config_of_node(directory, config)
