@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from swarmd.errors import LogWriteFailed, NoSpaceLeft, SwarmdError
+from swarmd.errors import ExitCode, LogWriteFailed, NoSpaceLeft, PathUnusable, SwarmdError
 
 TEMPORARY = ".tmp"  # suffix of files being written
 
@@ -101,35 +102,65 @@ def write_all(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_durably(path: Path, *parts: bytes) -> None:
+    """As `replace_durably`, for the event log and what lies beside it.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written.
+    """
+    try:
+        replace_durably(path, *parts)
+    except OSError as error:
+        raise write_failure(error, path, "writing") from error
+
+
+def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
     """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
 
     Raises:
-        NoSpaceLeft, LogWriteFailed: it could not be written; an earlier file of that name is untouched unless the very
-            last step, the sync of the directory, failed.
+        OSError: it could not be written; an earlier file of that name is untouched unless the very last step, the sync
+            of the directory, failed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
-        _write_and_sync(temporary, parts)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        try:
+            offset = 0
+            for part in parts:
+                write_all(descriptor, part, offset)
+                offset += len(part)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(path)
         sync_directory(path.parent)
-    except OSError as error:
+    except OSError:
         remove_left(temporary)
-        raise write_failure(error, path, "writing") from error
+        raise
+
+
+@contextlib.contextmanager
+def held_alone(place: Path) -> Iterator[None]:
+    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock_alone(descriptor, place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_alone(descriptor: int, place: Path) -> None:
+    """Lock an open file or directory; where there are no locks, as on NFS, nobody is refused. Raises PathUnusable."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        busy = PathUnusable(f"another command is at work in {place}", "Wait until it has ended")
+        raise busy.ending(ExitCode.IN_USE) from error
+    except OSError:
+        return
 
 
 def remove_left(path: Path) -> None:
     """Remove what a failed write has left, if anything: on a disk that has become read-only not even that goes."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
-
-
-def _write_and_sync(path: Path, parts: Sequence[bytes]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        offset = 0
-        for part in parts:
-            write_all(descriptor, part, offset)
-            offset += len(part)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
