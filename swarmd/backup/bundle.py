@@ -152,7 +152,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
 
 
 def slice_of(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
-    """Segments and snapshots: the whole log if it fits; else from the oldest snapshot on that lets it fit, or the newest."""
+    """Segments and snapshots: all if they fit, else from the oldest snapshot on that lets them fit, or the newest."""
     segments, snapshots = list_segments(log), list_snapshots(log)
     part = (segments, snapshots)
     for index, path in enumerate(snapshots):
