@@ -30,9 +30,8 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import ArchiveError, ArchiveUnwritable, NoSpaceLeft, NotFoundError, SwarmdError
-from swarmd.eventlog.files import held_alone, lock_alone, remedy, remove_left, sync_directory, sync_tree
+from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
-from swarmd.regular_files import open_regular
 
 FORMAT = 1
 SEALED = "sealed.bin"  # the member that only a passphrase opens; never unpacked to disk

@@ -29,7 +29,7 @@ from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, snapshot_directory, snapshot_seq
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
 
 NOTES = "notes.txt"
 CHUNK_BYTES = 1024 * 1024

@@ -39,9 +39,9 @@ from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.files import open_regular
 from swarmd.observe.logging.redaction import redact_text
 from swarmd.paths import CONFIG, NodeDirectory
-from swarmd.regular_files import open_regular
 from swarmd.secret_files import seal
 from swarmd.swarms.questions_file import questions_of
 from swarmd.toml_text import parse_toml, read_toml

@@ -16,7 +16,7 @@ from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, Skipped, s
 from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
-from swarmd.eventlog.files import refusal
+from swarmd.files import refusal
 from swarmd.observe.logging.redaction import REDACTED
 from swarmd.observe.logging.secret_locations import (
     SecretLocation,

@@ -19,7 +19,7 @@ from swarmd.errors import ControlError, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
 DIALLER = "swarmd.doctor.network.dial"
@@ -51,7 +51,7 @@ class Subject:
         self.config: Config | None = None
         self.fault: SwarmdError | None = None
         self._load()
-        self.data = DataPaths(data or self._data_of_config()) if data or self.config else None
+        self.data = NodeDirectory(data or self._data_of_config()) if data or self.config else None
         self.life = Once(self._ask_daemon)
         self.state = Once(self._fold)
         self.probe = Once(self._ask_torch)
@@ -71,7 +71,7 @@ class Subject:
         return self.path.parent / self.config.data
 
     @property
-    def whole(self) -> tuple[Config, DataPaths]:
+    def whole(self) -> tuple[Config, NodeDirectory]:
         """Configuration and data directory, for checks that need both."""
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data

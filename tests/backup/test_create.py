@@ -232,7 +232,7 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
         raise OSError(28, "No space left on device")
 
     make_backup(node, out, OPEN)
-    monkeypatch.setattr("swarmd.eventlog.files.os.fsync", full)
+    monkeypatch.setattr("swarmd.files.os.fsync", full)
     for place in (tmp_path / "new", tmp_path / "there"):
         (tmp_path / "there").mkdir(exist_ok=True)
         with pytest.raises(NoSpaceLeft, match=f"unpack to {place}"):

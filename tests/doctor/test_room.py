@@ -10,7 +10,7 @@ import pytest
 
 from swarmd.config import StorageConfig
 from swarmd.doctor.machine import disk
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 STORAGE = StorageConfig()
 BOUNDS = STORAGE.log_bytes_max + STORAGE.blob_bytes_max
@@ -29,7 +29,7 @@ THERE = 3 * disk.MIB
 def test_what_the_node_has_already_is_not_asked_for_again(
     free: int, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = DataPaths(tmp_path)
+    data = NodeDirectory(tmp_path)
     data.events.mkdir(parents=True)
     data.blobs.mkdir(parents=True)
     (data.blobs / "there").write_bytes(bytes(THERE))
@@ -40,7 +40,7 @@ def test_what_the_node_has_already_is_not_asked_for_again(
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, list_directory = DataPaths(tmp_path), os.scandir
+    data, list_directory = NodeDirectory(tmp_path), os.scandir
     data.events.mkdir()
     (data.checkpoints / "7").mkdir(parents=True)
 

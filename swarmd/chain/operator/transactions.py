@@ -40,7 +40,7 @@ from swarmd.errors import (
     PathUnusable,
     RpcRefused,
 )
-from swarmd.eventlog.files import replace_durably
+from swarmd.files import replace_durably
 from swarmd.gas import coins
 
 if TYPE_CHECKING:

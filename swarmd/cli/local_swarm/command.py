@@ -23,7 +23,7 @@ from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed, PathUnusable
-from swarmd.eventlog.files import held_alone
+from swarmd.files import held_alone
 from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.worker.runtime import TimeSource
 

@@ -24,7 +24,7 @@ from swarmd.dht.p2p.name_lookup import NameLookup, is_name
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
-from swarmd.eventlog.files import replace_durably
+from swarmd.files import replace_durably
 
 REJOIN_S = 10.0
 ALONE_FIRST_S = 0.2

@@ -22,7 +22,7 @@ from swarmd.dht.wire.records import (
     check_payload,
 )
 from swarmd.errors import RecordRejected
-from swarmd.eventlog.files import replace_durably
+from swarmd.files import replace_durably
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 

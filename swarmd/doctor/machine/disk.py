@@ -17,7 +17,7 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.retention import log_bytes
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 GIB, MIB = 2**30, 2**20
 INODES_MIN = 2048  # a node makes some thousands of files over its life: segments, blobs, checkpoints
@@ -144,7 +144,7 @@ def _examine_promises(place: Path, mount: psutil._common.sdiskpart | None) -> It
             yield kind.found(f"{place} is on {mount.mountpoint}, a file system of the kind {mount.fstype}")
 
 
-def list_of_room(place: Path, data: DataPaths, storage: StorageConfig, checkpoints: int) -> list[Finding]:
+def list_of_room(place: Path, data: NodeDirectory, storage: StorageConfig, checkpoints: int) -> list[Finding]:
     """What is free against what the node may come to use; `checkpoints` are bytes that all that are kept will take."""
     free, found = free_bytes(place), []
     bounds = storage.log_bytes_max + storage.blob_bytes_max + checkpoints
@@ -164,7 +164,7 @@ def list_of_room(place: Path, data: DataPaths, storage: StorageConfig, checkpoin
     return found
 
 
-def _used(data: DataPaths) -> int:
+def _used(data: NodeDirectory) -> int:
     """Bytes that the node has on disk already, of what its bounds count."""
     try:
         log = log_bytes(data.events)

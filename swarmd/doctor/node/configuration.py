@@ -20,7 +20,7 @@ from swarmd.errors import OtherSwarm, SwarmdError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.logging.secret_locations import secret_locations, secret_values
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.settings import settings_of
@@ -289,7 +289,7 @@ def _examine_swarm(subject: Subject, state: State | None) -> Iterator[Finding]:
     except OtherSwarm as error:
         yield DATA_OTHER.found(error.message, error.fix)
     # `swarmd swarm new` and `swarmd join` leave it beside the configuration
-    path = DataPaths(subject.path.parent).manifest if subject.path else data.manifest
+    path = NodeDirectory(subject.path.parent).manifest if subject.path else data.manifest
     try:
         manifest = read_manifest(path) if path.is_file() else None
         others = keys_apart(config, manifest) if manifest else ()

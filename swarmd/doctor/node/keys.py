@@ -18,8 +18,8 @@ from swarmd.doctor.subject import Subject
 from swarmd.doctor.waiting import in_thread
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.fold import node_of
-from swarmd.paths import DataPaths, quoted
-from swarmd.regular_files import read_start
+from swarmd.files import read_start
+from swarmd.paths import NodeDirectory, quoted
 
 KEY_NAMES = ("identity.key", "swarm.pem")
 NEIGHBOURS_MAX = 256  # directories beside the data directory that are searched for the same key
@@ -223,7 +223,7 @@ def _neighbours(subject: Subject, path: Path) -> Iterator[Path]:
     for home in sorted(homes):
         for place in _subdirectories(home):
             with contextlib.suppress(OSError):  # another user's
-                if not DataPaths(place).moved.exists():
+                if not NodeDirectory(place).moved.exists():
                     yield from (key for key in _keys_in(place) if key.resolve() != own)
 
 

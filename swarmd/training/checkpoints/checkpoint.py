@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
-from swarmd.eventlog.files import sync_file
+from swarmd.files import sync_file
 from swarmd.training.checkpoints.checkpoint_files import (
     FORMAT,
     META,

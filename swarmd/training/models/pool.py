@@ -11,8 +11,8 @@ import structlog
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
-from swarmd.eventlog.files import replace_durably
-from swarmd.paths import DataPaths
+from swarmd.files import replace_durably
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
@@ -124,7 +124,9 @@ def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: P
     )
 
 
-def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], ModelShape]) -> TrainingConfig:
+def settle_model(
+    training: TrainingConfig, paths: NodeDirectory, inspect: Callable[[str], ModelShape]
+) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
     The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much

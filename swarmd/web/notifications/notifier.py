@@ -23,7 +23,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
-from swarmd.eventlog.files import replace_durably
+from swarmd.files import replace_durably
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import NodeDirectory

@@ -25,7 +25,7 @@ from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop
 from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.errors import ExitCode, LocalSwarmFailed
-from swarmd.eventlog.files import held_alone
+from swarmd.files import held_alone
 from swarmd.observe.table import NodeRow
 
 

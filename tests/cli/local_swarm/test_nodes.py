@@ -21,7 +21,7 @@ from swarmd.cli.swarm.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
-from swarmd.eventlog.files import held_alone
+from swarmd.files import held_alone
 from swarmd.swarms.gym.reasoning_gym import MIXTURE
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files

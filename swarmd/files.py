@@ -1,4 +1,9 @@
-"""Writing files so that they are there, whole, after a power cut; and what a failed write is called."""
+"""Files: written so that they are there, whole, after a power cut; read without waiting for a pipe; locked alone.
+
+- `replace_durably` puts a file in place or none; `sync_*` make what else was changed durable.
+- A file that anybody may have named or laid there is opened as a regular one: nothing on which a reader may wait.
+- What a failed write is called, and what to do about it, is said in one place for all.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,16 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 from swarmd.errors import ExitCode, LogWriteFailed, NoSpaceLeft, PathUnusable, SwarmdError
 
 TEMPORARY = ".tmp"  # suffix of files being written
+READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM)
@@ -164,3 +172,47 @@ def remove_left(path: Path) -> None:
     """Remove what a failed write has left, if anything: on a disk that has become read-only not even that goes."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+# --- regular files ---
+
+
+def open_regular(path: Path) -> FileIO:
+    """A file to read, unbuffered, as `regular_descriptor` opens it. Raises OSError."""
+    return FileIO(regular_descriptor(path), "rb")
+
+
+def regular_descriptor(path: Path) -> int:
+    """A file opened to read; no pipe or device, on which whoever reads might wait for ever.
+
+    Raises:
+        OSError: it cannot be opened; of what is no regular file `strerror` says what it is.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, irregular(mode), str(path))
+    return descriptor
+
+
+def irregular(mode: int) -> str:
+    """What a file of this mode is that is no regular one, in words."""
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
+    what = kinds.get(stat.S_IFMT(mode), "device")
+    return f"it is a {what}, and no regular file"
+
+
+def read_regular(path: Path, bytes_max: int = READ_BYTES_MAX) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises OSError."""
+    with open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > bytes_max:
+            raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, no more than {bytes_max} are read", str(path))
+        return file.readall()
+
+
+def read_start(path: Path, bytes_max: int) -> bytes:
+    """The first bytes of a regular file. Raises OSError."""
+    with open_regular(path) as file:
+        return file.read(bytes_max)
