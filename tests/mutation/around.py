@@ -314,21 +314,21 @@ LOOKING = (
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",
-        "swarmd/doctor/machine/clock.py",
+        "swarmd/doctor/machine.py",
         "if abs(skew_s - middle) > SKEW_MAX_S",
         "if abs(skew_s) > SKEW_MAX_S",
-        ("tests/doctor/network/test_network.py",),
+        ("tests/doctor/test_network.py",),
     ),
     Mutant(
         "what the node has on disk counts twice against the room",
-        "swarmd/doctor/machine/disk.py",
-        "max(0, bounds - _used(data))",
-        "max(0, bounds)",
-        ("tests/doctor/test_room.py",),
+        "swarmd/doctor/machine.py",
+        "+ checkpoints - _used(data)",
+        "+ checkpoints",
+        ("tests/doctor/test_findings.py",),
     ),
     Mutant(
         "a warning of the doctor ends with 0",
-        "swarmd/doctor/finding.py",
+        "swarmd/doctor/examination.py",
         '{"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}',
         '{"error": ExitCode.UNFIT}',
         (

@@ -55,8 +55,8 @@ TYPOS = (
     Typo("swarmd/core/contract/submissions.py", 'turn.arm("register", ', 'turn.arm("registr", '),
     Typo(
         "swarmd/core/node/workers.py",
-        'timer_about("restart", event.worker), turn.at + _backoff_s(life.outside',
-        'timer_about("re-start", event.worker), turn.at + _backoff_s(life.outside',
+        'timer_about("restart", event.worker), turn.at + RESTART_OUTSIDE.after(',
+        'timer_about("re-start", event.worker), turn.at + RESTART_OUTSIDE.after(',
     ),
     Typo(
         "swarmd/core/node/rounds.py",

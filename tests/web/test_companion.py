@@ -17,6 +17,7 @@ import httpx
 import msgspec
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
 from swarmd.daemon import companion as beside
@@ -160,7 +161,7 @@ sys.stdin.buffer.read()
 async def test_that_it_is_not_there_is_said_until_it_is_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "RESTART_S", 0.05)
+    monkeypatch.setattr(beside, "RESTART", Backoff(0.05, 60.0))
     program = (sys.executable, "-c", COMES_AGAIN, str(tmp_path / "came"))
     config = Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",)))
     kept, seen = beside.Companion(config, tmp_path, dict(os.environ), program), set[str]()

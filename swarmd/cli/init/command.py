@@ -170,7 +170,7 @@ def _found(answers: Answers, asker: Asker) -> None:
 def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
     from swarmd.cli.init.profiles import SMALL, ProfileFit, line_of, list_profiles, pick, weigh_profiles, with_device
-    from swarmd.doctor.machine.probe import ProbeQuestion, ask_torch
+    from swarmd.doctor.children import ProbeQuestion, ask_torch
 
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
@@ -240,8 +240,8 @@ def finish(root: Path, examine: bool) -> int:
 
 def _examine(path: Path) -> int:
     from swarmd.cli.inspect.doctor import examine_visibly, print_report
-    from swarmd.doctor.catalogue import CHECKS
-    from swarmd.doctor.subject import Subject
+    from swarmd.doctor.checks import CHECKS
+    from swarmd.doctor.examination import Subject
 
     report = examine_visibly(Subject(path, offline=True), [check.name for check in CHECKS])
     typer.echo("")

@@ -21,8 +21,7 @@ from swarmd.cli import run_command
 from swarmd.core.events import ChainUp, SubmissionPrepared, WorkerStarted
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.doctor.onchain.endpoints import judge_endpoints
-from swarmd.doctor.onchain.seen import EndpointReplies
+from swarmd.doctor.chain import EndpointReplies, judge_endpoints
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, OwnChain, Shell
 from tests.doctor.making import Made, ids
@@ -78,7 +77,7 @@ def change(made: Made, **keys: Any) -> None:
 
 
 def severities(made: Made, name: str) -> dict[str, str]:
-    return {key: finding.severity for key, finding in made.find(name, offline=False).items()}
+    return made.severities(name, offline=False)
 
 
 @contextmanager
@@ -110,17 +109,16 @@ def endpoint(status: int, body: object = None, **headers: str) -> Iterator[str]:
 
 
 def test_a_node_on_a_chain_that_is_well(made: Made, chain: OwnChain) -> None:
-    report = made.report("rpc", "contract", "account", offline=False)
+    report = made.report("rpc", "account", offline=False)
     assert ids(report, "warning", "error") == []
-    assert set(ids(report, "ok")) == {"rpc", "contract", "account"}
-    assert set(ids(report, "note")) == {"rpc.single", "account.unregistered"}
+    assert set(ids(report, "ok")) == {"rpc", "account"} and ids(report, "note") == ["account.unregistered"]
 
 
 def test_offline_no_endpoint_is_asked(made: Made) -> None:
     change(made, rpc=[REFUSED])
-    report = made.report("rpc", "contract", "account", offline=True)
+    report = made.report("rpc", "account", offline=True)
     assert [finding.id for finding in report.findings] == ["account"]
-    assert {each.check: each.reason for each in report.skipped} == {"rpc": "offline", "contract": "offline"}
+    assert {each.check: each.reason for each in report.skipped} == {"rpc": "offline"}
 
 
 def test_every_endpoint_is_judged_by_itself(made: Made, chain: OwnChain) -> None:
@@ -149,13 +147,13 @@ def test_a_chain_that_stopped(made: Made) -> None:
     change(made, rpc=[REFUSED])
     found = made.find("rpc", offline=False)
     assert found["rpc.none"].severity == "error" and REFUSED in found["rpc.none"].evidence
-    assert severities(made, "contract") == {"contract.unread": "warning"}
+    assert severities(made, "account") == {"contract.unread": "warning"}
 
 
 def test_a_file_of_urls_that_is_not_there(made: Made) -> None:
     change(made, rpc=["file:gone"])
     assert severities(made, "rpc") == {"rpc.url": "error"}
-    assert severities(made, "secrets")["secrets.missing"] == "error"
+    assert severities(made, "config")["secrets.missing"] == "error"
 
 
 def test_endpoints_of_two_chains_with_one_id(made: Made, chain: OwnChain) -> None:
@@ -173,14 +171,7 @@ def test_an_endpoint_that_lags_and_a_chain_that_stands_still() -> None:
     assert behind == ["rpc.lag"]
     assert [each.id for each in judge_endpoints([seen()], 1, 1000.0 + 301)] == ["rpc.stale"]
     assert [each.id for each in judge_endpoints([seen()], 1, 1000.0 - 16)] == ["rpc.ahead"]
-    assert judge_endpoints([seen(), seen(97)], 1, 1010.0) == []
-
-
-def test_plain_text_to_another_machine(made: Made) -> None:
-    with endpoint(200) as url:
-        change(made, rpc=[url.replace("127.0.0.1", "localhost"), "http://192.0.2.1:8545"], call_s=0.2)
-        told = [each.evidence for each in made.report("rpc", offline=False).findings if each.id == "rpc.plain"]
-    assert told == ["http://192.0.2.1:8545"]
+    assert list(judge_endpoints([seen(), seen(97)], 1, 1010.0)) == []
 
 
 # --- the contract ---
@@ -188,14 +179,14 @@ def test_plain_text_to_another_machine(made: Made) -> None:
 
 def test_no_contract_at_the_address(made: Made) -> None:
     change(made, contract="0x" + "11" * 20)
-    found = made.find("contract", offline=False)["contract.missing"]
+    found = made.find("account", offline=False)["contract.missing"]
     assert found.severity == "error" and "0x1111" in found.evidence and "manifest" in found.fix
 
 
 def test_a_contract_with_other_stages(made: Made) -> None:
     text = made.config.read_text()
     made.config.write_text(text.replace('kind = "digits"', 'kind = "gsm8k"').replace("stages = 1", "stages = 3", 1))
-    found = made.find("contract", offline=False)["contract.stages"]
+    found = made.find("account", offline=False)["contract.stages"]
     assert "counts 1 stages in a round, swarm.stages is 3" in found.evidence
 
 
@@ -203,7 +194,7 @@ def test_a_chain_that_was_reset(made: Made, chain: OwnChain) -> None:
     head = BlockRef(1, "0x" + "ab" * 32)
     up = ChainUp(31337, "0x" + "22" * 20, "0x" + "cd" * 32, head, 1, 0, 0, 0.0)
     made.log(WorkerStarted("chain", 1, 1), up, chain=ChainSettings(drive="never"))
-    found = made.find("contract", offline=False)["contract.reset"]
+    found = made.find("account", offline=False)["contract.reset"]
     assert found.severity == "error" and "0x" + "cd" * 32 in found.evidence
 
 
@@ -290,30 +281,3 @@ def test_a_closed_swarm(shell: Shell, chain: OwnChain) -> None:
     found = made.find("account", offline=False)["account.allowed"]
     assert found.fix == f"Ask the swarm's creator for `swarmd swarm allow swarm.toml {stranger.peer_id}`"
     shutil.rmtree(shell.root / "a")
-
-
-# --- through a proxy ---
-
-
-def test_endpoints_are_reached_through_the_proxy_but_for_those_here(
-    made: Made, chain: OwnChain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The stand-in for a proxy answers whatever it is asked for; without it nobody answers at such an address."""
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-    with endpoint(200, SPENT) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy)
-        monkeypatch.setenv("http_proxy", proxy)
-        change(made, rpc=["http://endpoint.invalid:8545", chain.url])
-        findings = made.report("rpc", offline=False).findings
-    assert [each.id for each in findings if each.severity == "warning"] == ["rpc.throttled"]
-    monkeypatch.setenv("NO_PROXY", "endpoint.invalid")
-    monkeypatch.setenv("no_proxy", "endpoint.invalid")
-    assert severities(made, "rpc")["rpc.unreachable"] == "warning"
-
-
-def test_workers_inherit_the_proxy() -> None:
-    from swarmd.daemon.process import worker_environment
-
-    given = {"HTTPS_PROXY": "http://proxy.example.org:3128", "NO_PROXY": "localhost"}
-    assert worker_environment(given, "tag").items() >= given.items()
