@@ -107,7 +107,7 @@ def test_a_log_without_evidence_says_so(capsys) -> None:
     assert "no evidence" in output_of(capsys, LATE, "--evidence")
 
 
-@pytest.mark.parametrize("node", LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+@pytest.mark.parametrize("node", LOGS[:: max(1, len(LOGS) // 6)], ids=lambda node: "/".join(node.parts[-3:]))
 def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Path) -> None:
     """All that is read less of the log than the whole is what came after the node was through with the round."""
     log = node / "events"
