@@ -48,8 +48,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "sharing": {},
     HALF: {"own_questions": 0},
     "success-gated": {"peer_loss": "success-gated"},
-    "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
-    "distilled": {"peer_loss": "distill", "share_logprobs": True},
     POISONED: {},
     BOTH: {},
     PAIRS_BOTH: {},

@@ -57,8 +57,7 @@ COMMON: Mapping[str, Any] = {
     "checkpoints_kept": 1,
 }
 ARMS: Mapping[str, Mapping[str, Any]] = {
-    OPEN: {"peer_tokens": "all"},
-    "truth": {"peer_tokens": "truth"},
+    OPEN: {"peer_floor": 0.0},
     DEFAULT: {},
     "floor .01": {"peer_floor": 0.01},
 }

@@ -64,28 +64,19 @@ STALE = "stale"  # among an arm's settings: how many rounds old the groups are t
 HOSTILE = "hostile"  # among an arm's settings: the payload of one more peer, who is as busy as a node
 MAIN = (LONER, "8/0 filtered", "6/2", "4/4", "2/6")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "as-is": {"peer_loss": "as-is"},
-    "gate": {"peer_loss": "gate"},
-    "uniform": {"peer_draw": "uniform"},
     "no replay": {"replay_questions": 0},
     "kl": {"beta": 0.02},
     "faster": {"learning_rate": FASTER_RATE},
-    "all tokens": {"peer_tokens": "all"},
-    "truth": {"peer_tokens": "truth"},
+    "all tokens": {"peer_floor": 0.0},
     "floor .01": {"peer_floor": 0.01},
-    "token-ratio": {"peer_loss": "token-ratio", "share_logprobs": True},
-    "sequence-ratio": {"peer_loss": "sequence-ratio", "share_logprobs": True},
-    "token-ratio 2": {"peer_loss": "token-ratio", "share_logprobs": True, "peer_ratio_max": 2.0},
     "success-gated": {"peer_loss": "success-gated"},
-    "distill": {"peer_loss": "distill", "share_logprobs": True},
     "stale": {STALE: 8, "staleness_rounds": 8},
-    "stale token-ratio": {STALE: 8, "staleness_rounds": 8, "peer_loss": "token-ratio", "share_logprobs": True},
     "poisoned": {HOSTILE: "prefix"},
     "poisoned behind": {HOSTILE: "suffix"},
     "poisoned in form": {HOSTILE: "repeat"},
     "crowded": {HOSTILE: "plain"},
     "poisoned no bound": {HOSTILE: "prefix", "peer_share": 1.0},
-    "poisoned all tokens": {HOSTILE: "prefix", "peer_tokens": "all"},
+    "poisoned all tokens": {HOSTILE: "prefix", "peer_floor": 0.0},
 }
 
 

@@ -59,25 +59,20 @@ def test_all_arms_go_on_from_the_same_nodes_and_the_stale_ones_train_on_old_grou
     monkeypatch.setattr(staleness, "SETTINGS", {**staleness.SETTINGS, **SMALL, "peer_questions": 2})
     monkeypatch.setattr(staleness, "HELD_OUT", 4)
     monkeypatch.setattr(staleness, "SECOND", FIRST)  # the phrasing that the embedded model knows
-    arms = [staleness.ON_POLICY, "stale token-ratio"]
+    arms = [staleness.ON_POLICY, "stale"]
     own, stale = staleness.part(tmp_path / "nodes", EMBEDDED, arms, 1, rounds=2, delay=3)
     assert own.before == stale.before and own.peers == 0 < stale.peers
-    assert own.ratio is None and stale.ratio is not None and 0 < (stale.effective or 0) <= 1
     assert not (tmp_path / "nodes").exists()
 
 
 def stale_outcome(arm: str, seed: int, held_out: float) -> staleness.Outcome:
-    return staleness.Outcome(arm, seed, 0.5, held_out, [0.5], 0.5, 1.0, 0.9, 100, 1.0)
+    return staleness.Outcome(arm, seed, 0.5, held_out, [0.5], 0.5, 100, 1.0)
 
 
-def test_staleness_meets_its_goal_only_with_the_whole_interval() -> None:
+@pytest.mark.parametrize(("step", "met"), [(0.0, True), (0.01, False)])
+def test_staleness_meets_its_goal_only_with_the_whole_interval(step: float, met: bool) -> None:
     own = [stale_outcome(staleness.ON_POLICY, seed, 0.7) for seed in range(3)]
-    near = [stale_outcome("stale token-ratio", seed, 0.695) for seed in range(3)]
-    far = [stale_outcome("stale positive", seed, 0.70 - 0.01 * seed) for seed in range(3)]
-    rows = {
-        row.what: row
-        for row in staleness.make_rows({staleness.ON_POLICY: own, "stale token-ratio": near, "stale positive": far})
-    }
-    assert rows["stale token-ratio: held-out below own"].met is True
-    assert rows["stale positive: held-out below own"].ours.median == pytest.approx(0.01)
-    assert rows["stale positive: held-out below own"].met is False
+    stale = [stale_outcome("stale", seed, 0.695 - step * seed) for seed in range(3)]
+    rows = {row.what: row for row in staleness.make_rows({staleness.ON_POLICY: own, "stale": stale})}
+    below = rows["stale: held-out below own"]
+    assert below.ours.median == pytest.approx(0.005 + step) and below.met is met

@@ -20,7 +20,6 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
     COMPLETION_CHARACTERS_MAX,
-    LOGPROBS_VERSION,
     VERSION,
     Group,
     Rollouts,
@@ -101,7 +100,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
     "a question of a later stage": (published(group(sources=(Source(0, PEER),))), {"source": 1}),
     "a stale round": (published(group(), round=ROUND - 2), {"stale": 1}),
     "a round to come": (published(group(), round=ROUND), {"future": 1}),
-    "an unknown version": (published(group(), version=LOGPROBS_VERSION + 1), {"version": 1}),
+    "an unknown version": (published(group(), version=VERSION + 1), {"version": 1}),
     "another swarm": (published(group(), swarm="other"), {"swarm": 1}),
     "another's name": (published(group(), peer="otto"), {"origin": 1}),
     "noise": (published(body=b"\xc1" * 100, named=1), {"malformed": 1}),

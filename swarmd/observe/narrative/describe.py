@@ -80,7 +80,6 @@ from swarmd.observe.narrative.words import (
     block_words,
     equivocation_words,
     is_marked,
-    off_policy_words,
     peers_words,
     skills_words,
     weights_level,
@@ -293,7 +292,6 @@ def _trained(event: StageTrained, applied: Applied) -> Description:
         parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
     parts += [aside_words(event)] * marked
     details = [skills_words(event.skills)] * bool(event.skills)
-    details += [off_policy_words(event.off_policy)] if event.off_policy else []
     details += [aside_words(event)] * (bool(event.set_aside) and not marked)
     level: Level = "warning" if marked else "info"
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
@@ -462,7 +460,6 @@ _BULKY = (
     "first",
     "second",
     "stages",
-    "off_policy",
     "skills",
     "reports",
     "members",

@@ -21,8 +21,6 @@ INNOCENT = {
     "dht.peer": "a peer id",
     "training.completion_tokens": "a number",
     "training.prompt_tokens": "a number",
-    "training.peer_gate": "a number",
-    "training.peer_tokens": "a word",
     "web.explorer": "for all to see",
     "chain.sender": "a word",
 }

@@ -126,18 +126,17 @@ def copy_until(directory: Path, copy: Path, round: int) -> Path:
     return copy
 
 
-ALL_WEIGHTS = "all weights, a KL term, a gate"
+ALL_WEIGHTS = "all weights, a KL term"
 KINDS: dict[str, dict[str, Any]] = {
     ALL_WEIGHTS: {
         "beta": 0.02,
-        "peer_loss": "gate",
         "gradient_checkpointing": "on",
         "held_out_questions": 2,
         "questions": 8,
         "peer_questions": 2,
     },
     "adapters": {"lora": LoraConfig(rank=4)},
-    SHORT: {"peer_tokens": "all"},  # or what bfloat16 rounds would decide which tokens count
+    SHORT: {"peer_floor": 0.0},  # or what bfloat16 rounds would decide which tokens count
 }
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.errors import ConfigError
 from swarmd.training.models import adapters
 from swarmd.training.models.model import load_policy
-from swarmd.training.sampling import vllm_sampler
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.vllm_sampler import check_vllm, make_generation, make_sampler
+from swarmd.training.sampling.vllm_sampler import check_vllm, make_sampler
 
 DOUBLE = Path(__file__).parent.parent / "vllm_double"
 ROOT = DOUBLE.parents[2]
@@ -87,32 +84,6 @@ def test_what_vllm_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = TrainingConfig(vllm=VllmConfig(mode="server"), quantization="4bit", lora=LoraConfig(rank=4))
     with pytest.raises(ConfigError, match="packing"):
         check_vllm(packed, "cuda")
-
-
-@pytest.mark.parametrize(
-    ("mode", "settings", "refused"),
-    [
-        ("raw_logprobs", {"share_logprobs": True, "temperature": 0.7}, True),
-        ("raw_logits", {"peer_loss": "token-ratio"}, True),
-        ("raw_logprobs", {"share_logprobs": True}, False),
-        ("processed_logprobs", {"share_logprobs": True, "temperature": 0.7}, False),
-        ("raw_logprobs", {"temperature": 0.7}, False),
-    ],
-)
-def test_a_server_that_tells_other_probabilities_than_it_draws_by_is_refused_where_they_are_wanted(
-    mode: str, settings: dict[str, Any], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Linked:
-        def __init__(self, **_: Any) -> None:
-            told = {"model_config": {"logprobs_mode": mode}}
-            session = SimpleNamespace(request=lambda *_, **__: None)
-            self.vllm_client = SimpleNamespace(session=session, get_server_info=lambda: told)
-
-    monkeypatch.setattr(vllm_sampler, "Generation", Linked)
-    policy: Any = SimpleNamespace(tokenizer=None)
-    training = TrainingConfig(vllm=VllmConfig(mode="server", url="http://127.0.0.1:8000"), **settings)
-    with pytest.raises(ConfigError, match=mode) if refused else contextlib.nullcontext():
-        make_generation(policy, training, None, None)
 
 
 def test_without_vllm_the_model_draws_itself() -> None:
