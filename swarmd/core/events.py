@@ -18,7 +18,6 @@ from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
     Judgement,
-    OffPolicy,
     Prepared,
     RolloutsRef,
     SetAside,
@@ -270,7 +269,6 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    off_policy: OffPolicy | None = None  # where `training.peer_loss` weighs by it: how far peers' text was from here
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 
 
