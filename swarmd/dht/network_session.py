@@ -138,7 +138,7 @@ class NetworkSession(ABC):
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
         fixed = None if config.chain is None else config.chain.shards
-        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
+        self.shards = AnnouncedShards.of_swarm(fixed, config.dht.admission)
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         # present, this node included, without those that have not worked; a follower of a large swarm goes by the

@@ -139,9 +139,7 @@ class Session(NetworkSession):
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits)
-        self.policy = RecordPolicy(
-            self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
-        )
+        self.policy = RecordPolicy(self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission)
         self.policy.shards = self.shards
         self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
         admission.withdrawn = self.withdrawals.has

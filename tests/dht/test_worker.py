@@ -199,9 +199,9 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
 
 @pytest.mark.soak
 async def test_reports_and_rollouts_of_a_large_swarm_are_found_in_their_shards(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator(protocol=4)
-    one = await swarm.follower("one", coordinator, protocol=4)
-    two = await swarm.follower("two", coordinator, protocol=4)
+    coordinator = await swarm.coordinator()
+    one = await swarm.follower("one", coordinator)
+    two = await swarm.follower("two", coordinator)
     await announce(coordinator, 0, shards=4)
     await coordinator.do(CollectReports("collect/0/0", 0, 0))
     refs = {node.peer_id: await publish(node, 0, [node.peer_id]) for node in swarm.nodes}

@@ -13,7 +13,6 @@ from typing import Any
 
 from swarmd.core.events import Event, NodeStarted
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
@@ -68,7 +67,6 @@ class Made:
         self,
         *events: Event,
         peer: str = "",
-        rules: int = RULES,
         at: float = 1.0,
         chain: ChainSettings | None = None,
     ) -> Path:
@@ -77,7 +75,7 @@ class Made:
         with EventLog.open(self.data / "events", peer or self.peer, "run") as log:
             for event in (NodeStarted(settings(chain=chain), "run"), *events):
                 planned = plan(state, log.next_seq, at, [event])
-                log.append(at, planned.events, digest_commands(planned.commands), rules)
+                log.append(at, planned.events, digest_commands(planned.commands))
                 state = planned.state
         return self.data / "events"
 

@@ -94,6 +94,11 @@ def lose_key(made: Made, patch: Patch) -> None:
     note_backup(made.key, OTHER, 1.0, Path("/kept"))
 
 
+def write_other_log(made: Made, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("swarmd.eventlog.store.RULES", RULES + 1)
+    made.log()
+
+
 def damage_log(made: Made, patch: Patch) -> None:
     log(made, patch)
     path = next((made.data / "events").glob("*.seg"))
@@ -304,7 +309,7 @@ FAULTS = [
     # The event log.
     Fault("torn", "log", tear_log, {"log.torn": "note"}),
     Fault("damaged", "log", damage_log, {"log.damaged": "error"}, (".seg", "from a copy")),
-    Fault("newer log", "log", lambda made, patch: made.log(rules=RULES + 1), {"log.newer": "error"}),
+    Fault("other version", "log", write_other_log, {"log.version": "error"}),
     Fault("large", "log", all_of(log, text("[storage]\nlog_bytes_max = 100")), {"log.large": "warning"}),
     Fault("down", "daemon", lambda made, patch: None, {"daemon.down": "note"}, ("swarmd run",)),
     # The way to others.

@@ -50,7 +50,7 @@ class Meta(msgspec.Struct, frozen=True):
     steps: int  # optimiser steps since the node began
     event: StageTrained  # without the checkpoint's digest, which covers this file
     files: dict[str, str]  # name → sha256
-    optimizer: str = ""  # as the configuration names it; older versions did not write it
+    optimizer: str  # as the configuration names it
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

@@ -121,7 +121,7 @@ class TrainingState:
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
-        written = checkpoint.meta.optimizer or recognise_optimizer(state)
+        written = checkpoint.meta.optimizer
         if written == self._optimizer_name:
             self._policy.holding.load_optimizer(self._optimizer(), state)
             return
@@ -140,11 +140,6 @@ class TrainingState:
         self._plan.load_memory(self._fresh_memory)
         self._skills.load({})
         self._pace.steps = self._pace.fresh_from = 0
-
-
-def recognise_optimizer(state: Mapping[str, Any]) -> str:
-    """The name of the optimiser whose state this is, by the moments' own names; for checkpoints that do not say."""
-    return "adamw" if all("exp_avg" in moments for moments in state["state"].values()) else "adamw_8bit"
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
