@@ -225,7 +225,7 @@ def config_text(place: ServicePaths, source: Path, config: Config) -> str:
         keys = ", ".join(f"{key} has more than {shown}" for key, shown in held)
         raise UnitError(
             f"{source} holds a secret, and {place.config} can be read by all: {keys}",
-            f"chain.rpc and notify.webhook take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
+            f"chain.rpc and notify.urls take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
             "credential:NAME; another address has a token of its own beside it. See docs/SYSTEMD.md, Secrets",
         )
     return source.read_text(encoding="utf-8")

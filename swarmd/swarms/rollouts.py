@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from swarmd.bounds import DECODE_ERRORS, Count, Real
+from swarmd.bounds import DECODE_ERRORS, Count
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
@@ -124,7 +124,6 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     round: Count
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
-    total: Real = 0.0  # sum of the rewards of all own completions
     tokenizer: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""  # digest of it, with `logprobs`
 
     @property

@@ -316,8 +316,8 @@ class Stage:
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
         if not any(group.logprobs for group in groups):
-            return Rollouts(VERSION, *place, groups, self._reward_sum)
-        return Rollouts(LOGPROBS_VERSION, *place, groups, self._reward_sum, self._tokenizer)
+            return Rollouts(VERSION, *place, groups)
+        return Rollouts(LOGPROBS_VERSION, *place, groups, self._tokenizer)
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""

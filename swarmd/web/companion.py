@@ -92,7 +92,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications.notifier import LOOK_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)

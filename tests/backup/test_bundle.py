@@ -202,7 +202,7 @@ data = "."
 [swarm]
 id = "s"
 [notify]
-webhook = "https://hooks.example/{SECRET}-webhook"
+urls = ["jsons://hooks.example/{SECRET}-webhook"]
 [web]
 token = "web.token"
 [results.hub]

@@ -67,7 +67,7 @@ class ScriptedTrainer:
             order.round,
             order.stage,
             total / sum(map(len, rewards)),
-            self._publish(place, groups, total),
+            self._publish(place, groups),
             steps=self._config.training.steps,
             tokens=sum(len(text) for group in groups for text in group.completions),
             seconds=STEP_S * self._config.training.steps,
@@ -119,10 +119,10 @@ class ScriptedTrainer:
         named = (reference.task, reference.config_digest, reference.seed, reference.index)
         return Group(*named, texts, (), reference.sources), rewards
 
-    def _publish(self, place: StageId, groups: tuple[Group, ...], total: float) -> RolloutsRef:
+    def _publish(self, place: StageId, groups: tuple[Group, ...]) -> RolloutsRef:
         stage = (place.round, place.stage)
         shared = groups[: self._config.training.share_groups]
-        body = encode_rollouts(Rollouts(VERSION, self._config.swarm.id, self._peer, *stage, shared, total))
+        body = encode_rollouts(Rollouts(VERSION, self._config.swarm.id, self._peer, *stage, shared))
         return RolloutsRef(self._peer, *stage, self._blobs.put(body), len(body), len(shared))
 
 

@@ -75,6 +75,7 @@ def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: 
     swarm.wait_until(happened, within_s, "an event of node 2", every_s=0.05)
 
 
+@pytest.mark.soak
 def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) -> None:
     """Blocks are replaced under a running swarm, without the transactions that they held, and mining stops a while.
 
@@ -103,6 +104,7 @@ def preparations(events: Path) -> Counter[str]:
     return Counter(event.submission for event in events_of(events) if isinstance(event, SubmissionPrepared))
 
 
+@pytest.mark.soak
 def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Path) -> None:
     """A data directory from a backup: the node finds on the chain what it has forgotten, and goes on."""
     chained.run()
@@ -129,6 +131,7 @@ def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Pat
     assert_once(chained)
 
 
+@pytest.mark.soak
 def test_two_nodes_on_one_account(tmp_path: Path) -> None:
     with chained_swarm(tmp_path / "swarm", nodes=2, shared=True) as swarm, audited(swarm):
         swarm.run()

@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROUNDS = 4
 
 
+@pytest.mark.soak
 def test_a_sharded_swarm_trains_and_credits_all_and_catches_up_after_a_restart(swarm: Swarm) -> None:
     """A node is killed in the middle of a sharded stage and started again; no round is lost to anybody."""
     swarm.run(rounds=ROUNDS, dht__protocol=MEMBERS_SHARDED_SINCE, coordinator__shard_members=1, training__steps=12)

@@ -19,6 +19,7 @@ from tests.e2e.test_swarms import KINDS, ROUNDS, TINY
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+@pytest.mark.soak
 @pytest.mark.nodes(3, trained=(1,))
 def test_a_peer_whose_groups_have_another_size(swarm: Swarm) -> None:
     stages, settings = KINDS["math-hard"]

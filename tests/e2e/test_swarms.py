@@ -55,9 +55,9 @@ TWO = pytest.mark.nodes(2, trained=(1,))
     [
         pytest.param("gsm8k", marks=pytest.mark.nodes(3, trained=(1,))),
         pytest.param("code", marks=TWO),
-        pytest.param("proposer-solver", marks=TWO),
-        pytest.param("reasoning-gym", marks=TWO),
-        pytest.param("file", marks=TWO),
+        pytest.param("proposer-solver", marks=[TWO, pytest.mark.soak]),
+        pytest.param("reasoning-gym", marks=[TWO, pytest.mark.soak]),
+        pytest.param("file", marks=[TWO, pytest.mark.soak]),
     ],
 )
 def test_a_swarm_of_each_kind(swarm: Swarm, kind: str) -> None:
@@ -155,6 +155,7 @@ def check_exchange(swarm: Swarm) -> None:
     assert answers_seen > 0
 
 
+@pytest.mark.soak
 def test_gsm8k_on_a_chain(tmp_path: Path) -> None:
     """Three stages of three rewards each a round, and one vote; and the leaderboard that they add up to."""
     with chained_swarm(tmp_path / "swarm", stages=3, trained=(1,)) as swarm, audited(swarm):

@@ -84,9 +84,9 @@ WEB = (
     ),
     Mutant(
         "two processes tell of one node",
-        "swarmd/web/notifications/memory.py",
-        "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
-        "            pass\n",
+        "swarmd/web/notifications/notifier.py",
+        "                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "                pass\n",
         ("tests/web/notifications/test_memory.py",),
     ),
     Mutant(
@@ -97,11 +97,18 @@ WEB = (
         ("tests/web/notifications/test_health_changes.py",),
     ),
     Mutant(
-        "a message follows where a server redirects it",
+        "a failed message is logged with its address",
         "swarmd/web/notifications/senders.py",
-        "allow_redirects=False",
-        "allow_redirects=True",
-        ("tests/web/notifications/test_senders.py::test_a_plain_no_is_not_tried_again_and_no_redirect_followed",),
+        '            reason = reason.replace(secret, "[redacted]")\n',
+        "            pass\n",
+        ("tests/web/notifications/test_senders.py::test_a_failure_is_told_without_its_secrets",),
+    ),
+    Mutant(
+        "what the library logs of an address gets out",
+        "swarmd/config_checks.py",
+        "    log.propagate = False\n",
+        "",
+        ("tests/web/notifications/test_senders.py::test_no_record_of_the_library_gets_out",),
     ),
     Mutant(
         "a program that is told gets all of the environment",

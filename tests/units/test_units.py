@@ -136,10 +136,10 @@ def test_the_drop_in_follows_the_configuration_and_the_machine(tmp_path: Path) -
 
 def test_every_secret_of_a_configuration_can_be_a_credential(tmp_path: Path) -> None:
     text = (ROOT / "configs/reference.toml").read_text()
-    keys = "keystore|passphrase|token|telegram_token|webhook"
+    keys = "keystore|passphrase|token"
     named = re.sub(rf'^({keys}) = "[^"]*"', r'\1 = "credential:\1"', text, flags=re.M)
-    config = parse_config(re.sub(r"^rpc = \[[^]]*\]", 'rpc = ["credential:rpc"]', named, flags=re.M), "x")
-    assert set(credential_names(config)) == {"rpc", *keys.split("|")}
+    config = parse_config(re.sub(r"^(rpc|urls) = \[[^]]*\]", r'\1 = ["credential:\1"]', named, flags=re.M), "x")
+    assert set(credential_names(config)) == {"rpc", "urls", *keys.split("|")}
     place = ServicePaths("a")
     files = plan(place, COMMAND, config)
     for path in place.drop_ins:
@@ -166,11 +166,11 @@ def test_a_user_without_a_home_has_no_service_there(tmp_path: Path, monkeypatch:
 
 def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:
     source = tmp_path / "config.toml"
-    source.write_text(MINIMAL + '[notify]\nwebhook = "https://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"\n')
+    source.write_text(MINIMAL + '[notify]\nurls = ["jsons://me:hunter2@hooks.example.org:444/T0/B1/canary0Canary"]\n')
     config = load_config(source)
     with pytest.raises(UnitError) as caught:
         config_text(ServicePaths(), source, config)
-    assert "notify.webhook has more than https://hooks.example.org:444" in str(caught.value)
+    assert "notify.urls has more than jsons://" in str(caught.value)
     assert not re.search("canary|hunter|me:", str(caught.value))
     assert config_text(find_place(user=True, home=tmp_path), source, config) == source.read_text()
 

@@ -346,6 +346,7 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     assert await place() == 13
 
 
+@pytest.mark.soak
 async def test_what_peers_share_is_read_by_the_contracts_clock(
     ground: Ground, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,7 +21,7 @@ from eth_abi.abi import encode
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from swarmd.bounds import DECODE_ERRORS
+from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import encode_call, read_call, refusal_of
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints.rpc import RpcCaller
@@ -243,8 +243,7 @@ async def _change_list(
 
 GAS_MAX = 8_000_000  # of one transaction; creating the contract takes five million
 GAS_PERCENT = 120  # of what an endpoint estimates: state may change until it is mined
-POLL_S = 0.05  # doubled up to POLL_MAX_S
-POLL_MAX_S = 2.0
+POLL = Backoff(0.05, 2.0)
 TELL_S = 10.0  # of waiting, between two lines about it
 MINED_S = 900.0  # longest wait for one transaction
 GONE_LOOKS = 5  # looks, a second apart, before a transaction whose nonce is used up counts as lost
@@ -461,7 +460,7 @@ class OperatorTransactions:
     async def _follow(self, name: str, to: str | None, content: bytes) -> OrderReceipt | None:
         """Send the last attempt, and dearer ones in its place, until one is mined; None where the nonce is used up."""
         begun = told = monotonic()
-        tried, pause_s = 0.0, POLL_S
+        tried, looks = 0.0, 0
         while monotonic() - begun < MINED_S:
             waits_for = "waiting for a block that has it"
             try:
@@ -478,8 +477,8 @@ class OperatorTransactions:
             if monotonic() - told > TELL_S:
                 told = monotonic()
                 self._tell(f"{name}: {waits_for}, for {told - begun:.0f} s now")
-            await anyio.sleep(pause_s)
-            pause_s = min(2 * pause_s, POLL_MAX_S)
+            looks += 1
+            await anyio.sleep(POLL.after(looks))
         raise ChainError(
             f"{name}: no block has the transaction {self._journal.attempts(name)[-1].hash} after {MINED_S:.0f} s",
             "Run the same command again: it goes on where it is"

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from swarmd.bounds import Backoff
 from swarmd.chain.membership import CHANGES, MembershipReader
 from swarmd.chain.ports import (
     AccountSource,
@@ -156,7 +157,7 @@ NEAR_BLOCKS = 64  # below the head, which are read one by one
 LEFT_AFTER = 2  # looks in vain at what an endpoint does answer, before another one is asked
 DEGRADED_AFTER = 3  # looks in vain, one after another
 ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
-PAUSE_S, PAUSE_MAX_S = 0.25, 4.0  # after a look in vain, doubled with each further one
+PAUSE = Backoff(0.25, 4.0)  # after a look that failed
 LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
 STALE_S = 60.0  # without a new block before endpoints are compared
 
@@ -279,7 +280,7 @@ class Watcher:
             log.warning("the chain cannot be followed: %s", error.message)
             self._emit(ChainDegraded(error.message))
             self._up = self._checked = False
-        await self._runtime.sleep(min(PAUSE_S * 2 ** min(self._failures - 1, 8), PAUSE_MAX_S))
+        await self._runtime.sleep(PAUSE.after(self._failures))
 
     async def _look(self, order: WatchChain, header: BlockRef | None) -> None:
         """Read what is new."""

@@ -38,7 +38,7 @@ SUBMISSION_STATES: tuple[SubmissionState, ...] = (
 )
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
 FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
-SENDERS = ("webhook", "telegram", "command")  # of notifications
+SENDERS = ("url", "command")  # of notifications
 OUTCOMES = ("done", "failed")
 WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
     "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,15 +15,14 @@ import msgspec
 import numpy as np
 import torch
 
-from swarmd.bounds import DECODE_ERRORS
+from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
 from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
-BACKOFF_S = 0.25  # before the second attempt; doubled each time
-BACKOFF_S_MAX = 8.0
+BACKOFF = Backoff(0.25, 8.0)
 GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
 WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
 ANSWER_BYTES_MAX = 256 << 20
@@ -107,8 +105,8 @@ class ReferenceClient:
     def _ask(self, id: str, frame: bytes) -> Logs:
         """Attempt after attempt until there is a result."""
         trouble = ""
-        for pause_s in _pauses():
-            self._cancellation().wait(pause_s)
+        for failures in range(ATTEMPTS_MAX):
+            self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
                 return self._attempt(id, frame, time.monotonic() + self._server.call_s)
             except _Again as error:
@@ -202,13 +200,6 @@ def _check_url(url: str) -> str:
 def _is_plain(host: str, path: str) -> bool:
     """Whether a request can be written to there."""
     return path.isascii() and (host + path).isprintable() and " " not in host + path
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds to wait before each attempt."""
-    yield 0.0
-    for attempt in range(ATTEMPTS_MAX - 1):
-        yield min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)
 
 
 def _table(body: bytes) -> dict[str, object]:

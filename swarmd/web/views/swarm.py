@@ -9,8 +9,8 @@ from swarmd.core.contract.clock import submissions_of
 from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
-from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.observe.narrative.patience import patience_notes
+from swarmd.observe.narrative.words import equivocation_notes
 from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
 from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text

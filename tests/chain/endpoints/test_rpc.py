@@ -151,7 +151,7 @@ async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Groun
         preferred.act = silence
         calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
         await calls.request("eth_blockNumber", [])
-        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
         asked = preferred.calls["eth_chainId"]
         await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
         await asyncio.sleep(0.05)
@@ -306,7 +306,7 @@ async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> N
         with pytest.raises(EndpointFailed, match="closed the connection"):
             await waiting
         between.act = Middleman._pass_on
-        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
         assert await calls.request("eth_blockNumber", []) == hex(ground.height())
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
         await calls.close()

@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
@@ -43,7 +44,7 @@ COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+    monkeypatch.setattr(fetching, "AGAIN", Backoff(0.001, 0.001))
     monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
 
 

@@ -15,7 +15,7 @@ from swarmd.core.coordinator.coordination import is_expected
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.node.catchup import advance
 from swarmd.core.values import Settings
-from swarmd.observe.narrative.lines import EventLine, line_of
+from swarmd.observe.narrative.describe import EventLine, line_of
 from swarmd.observe.narrative.story import StoryTeller
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of

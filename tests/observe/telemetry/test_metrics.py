@@ -377,10 +377,10 @@ def test_limits_are_those_of_the_configuration() -> None:
 
 def test_notifications_are_counted() -> None:
     metrics = Metrics()
-    metrics.count_notification("webhook", True)
+    metrics.count_notification("url", True)
     metrics.count_notification("command", False)
     found = read(metrics)
-    assert found["swarmd_notifications_total", "done", "webhook"] == 1
+    assert found["swarmd_notifications_total", "done", "url"] == 1
     assert found["swarmd_notifications_total", "failed", "command"] == 1
 
 

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from swarmd.core.events import Event
-from swarmd.observe.narrative.lines import _WORDS
+from swarmd.observe.narrative.describe import WORDS
 from swarmd.web.views.overview import CALM, LANES, TYPES
 from tests.web.serving import CHAIN, Served, copy_of, served
 
@@ -72,4 +72,4 @@ def test_a_fuzzer_finds_no_answer_that_the_document_does_not_know(case: Any, ser
 def test_every_event_type_has_a_lane_and_calm_ones_never_warn() -> None:
     assert set(TYPES) == {str(kind.__struct_config__.tag) for kind in get_args(Event)}
     assert set(TYPES.values()) == set(LANES)
-    assert {_WORDS[kind][0] for kind in CALM} <= {"info", "debug"}
+    assert {WORDS[kind].level for kind in CALM} <= {"info", "debug"}

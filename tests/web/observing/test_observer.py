@@ -174,6 +174,7 @@ async def test_of_many_questions_at_once_some_are_refused(tmp_path: Path) -> Non
     assert all(isinstance(answer, PeerPage | WorkBusy) for answer in answers)
 
 
+@pytest.mark.soak
 async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) -> None:
     coordinator, _ = swarm
     manifest = manifest_of(coordinator, await coordinator.address())
