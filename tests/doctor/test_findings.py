@@ -34,7 +34,7 @@ from tests.doctor.making import CPU, GIB, Made
 
 OTHER = generate_identity().peer_id
 PUBLIC = f"/ip4/8.8.4.4/tcp/38331/p2p/{OTHER}"
-HOOK = '[notify]\nwebhook = "https://hooks.example.org/services/T0SECRETSECRET"'
+HOOK = '[notify]\nurls = ["jsons://hooks.example.org/services/T0SECRETSECRET"]'
 TOKEN = '[results.hub]\nrepo = "u/n"\ntoken = "hub.token"'
 CHAIN = f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
 Patch = pytest.MonkeyPatch
@@ -178,7 +178,7 @@ FAULTS = [
     wrong("stages = 3", "swarm.stages is 3", "stages = 1"),
     wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
     wrong('[web]\nlisten = "0.0.0.0:8800"', "the page of [web]", "token"),
-    wrong('[notify]\nwebhook = "hooks.example.org/canary"', "notify.webhook"),
+    wrong('[notify]\nurls = ["hooks.example.org/canary"]', "notify.urls"),
     Fault(
         "written by all",
         "config",
@@ -191,7 +191,7 @@ FAULTS = [
         "config",
         all_of(text(HOOK), lambda made, patch: made.config.chmod(0o644)),
         {"config.secret": "warning"},
-        ("https://hooks.example.org", "chmod 600"),
+        ("notify.urls", "more than jsons://", "chmod 600"),
     ),
     Fault("no secret", "config", text(TOKEN), {"secrets.missing": "error"}, ("results.hub.token",)),
     Fault("no account", "config", text(CHAIN), {"secrets.missing": "error"}, ("chain.",)),
