@@ -30,7 +30,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -178,7 +178,7 @@ class Swarm:
         for place, model in enumerate(models):
             training = TrainingConfig(**{**settings, "model": str(model)})
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
-            paths = DataPaths(directory / f"node-{place}")
+            paths = NodeDirectory(directory / f"node-{place}")
             engine = TrainingEngine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
         self._published: list[tuple[RolloutsRef, ...]] = []  # by round

@@ -28,7 +28,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import OffPolicy, RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -98,7 +98,7 @@ class Pair:
         training = TrainingConfig(**{**SETTINGS, **settings, "model": str(base)})
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
         self._plan = DigitsPlan(swarm, training)
-        places = [DataPaths(directory / f"node-{place}") for place in range(NODES)]
+        places = [NodeDirectory(directory / f"node-{place}") for place in range(NODES)]
         self._engines = [TrainingEngine(config, paths, paths.root.name, self._plan) for paths in places]
         self._stores = [Blobs(paths.blobs) for paths in places]
         self.published = list(published)

@@ -30,11 +30,6 @@ def outcome(arm: str, seed: int, *after: float) -> skills.Outcome:
     return skills.Outcome(arm, seed, [0.9, 0.9, 0.9], list(after), [0.5], 3, 100, 1.0)
 
 
-def test_a_skill_is_unlearnt_below_half_of_what_it_was_and_lost_below_a_twentieth() -> None:
-    assert (outcome(GUARDED, 1, 0.9, 0.46, 0.44).unlearnt, outcome(GUARDED, 1, 0.9, 0.46, 0.44).lost) == (1, 0)
-    assert (outcome(GUARDED, 1, 0.9, 0.04, 0.44).unlearnt, outcome(GUARDED, 1, 0.9, 0.04, 0.44).lost) == (2, 1)
-
-
 def test_the_guard_meets_its_goal_only_where_nothing_is_unlearnt() -> None:
     kept, worn = [outcome(GUARDED, 1, 0.9, 0.9, 0.8)], [outcome(BARE, 1, 0.9, 0.9, 0.3)]
     rows = {row.what: row for row in skills.make_rows({GUARDED: kept, BARE: worn})}
@@ -44,6 +39,7 @@ def test_the_guard_meets_its_goal_only_where_nothing_is_unlearnt() -> None:
     assert rows["guard: skills unlearnt, of 3"].met is False
 
 
+@pytest.mark.soak
 def test_a_node_that_is_asked_for_one_skill_rarely_is_measured_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +52,7 @@ def test_a_node_that_is_asked_for_one_skill_rarely_is_measured_on_all(
     assert msgspec.json.decode(msgspec.json.encode(found), type=skills.Outcome) == found
 
 
+@pytest.mark.soak
 def test_all_arms_go_on_from_the_same_nodes_and_the_stale_ones_train_on_old_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,10 +81,3 @@ def test_staleness_meets_its_goal_only_with_the_whole_interval() -> None:
     assert rows["stale token-ratio: held-out below own"].met is True
     assert rows["stale positive: held-out below own"].ours.median == pytest.approx(0.01)
     assert rows["stale positive: held-out below own"].met is False
-
-
-def test_one_seed_says_nothing_of_staleness() -> None:
-    """Its interval has no width, wherever it lies."""
-    own, stale = stale_outcome(staleness.ON_POLICY, 0, 0.7), stale_outcome("stale positive", 0, 0.7)
-    rows = staleness.make_rows({staleness.ON_POLICY: [own], "stale positive": [stale]})
-    assert [row.met for row in rows if row.goal] == [None]

@@ -22,7 +22,7 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child
 from swarmd.daemon.worker_process import WorkerProcess
 from swarmd.observe.live import WorkerLive
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.observe.logging.logs import get_logger
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.ports import FactSink
 from swarmd.shell.supervision import Action, Execute, Kill, Send, Supervision, Tell, Terminate

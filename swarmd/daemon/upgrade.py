@@ -24,14 +24,13 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogNewer, NotFoundError, PathUnusable
-from swarmd.eventlog.files import copy_reason, sync_directory, sync_tree, write_durably
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import LOCK_NAME, take_lock
 from swarmd.eventlog.segment import list_segments, read_header
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.logging.library_logger import get_logger
-from swarmd.paths import DataPaths, quoted
-from swarmd.regular_files import open_regular
+from swarmd.files import copy_reason, open_regular, sync_directory, sync_tree, write_durably
+from swarmd.observe.logging.logs import get_logger
+from swarmd.paths import NodeDirectory, quoted
 
 LAYOUT = 2  # of the data directories that this swarmd writes
 COPY_KEPT_S = 30 * 86400.0  # the copy from before an upgrade is removed at the first start after so long
@@ -88,7 +87,7 @@ MIGRATIONS = (Migration(1, ("peers.json", "records.bin", "network"), _keep_netwo
 
 
 def take_over(
-    data: DataPaths, migrations: Sequence[Migration] = MIGRATIONS, layout: int = LAYOUT, rules: int = RULES
+    data: NodeDirectory, migrations: Sequence[Migration] = MIGRATIONS, layout: int = LAYOUT, rules: int = RULES
 ) -> None:
     """Make a data directory this swarmd's, before anything else reads it.
 
@@ -116,14 +115,14 @@ def take_over(
         _write_layout(data, layout)
 
 
-def refuse_start(data: DataPaths, layout: int = LAYOUT) -> None:
+def refuse_start(data: NodeDirectory, layout: int = LAYOUT) -> None:
     """Raise LogNewer or LogDamaged as `take_over` would before it changes anything."""
     _refuse_half_restored(data)
     if not is_undoing(data):  # which a start brings to its end
         _refuse_unfit(data, layout)
 
 
-def _refuse_unfit(data: DataPaths, layout: int) -> None:
+def _refuse_unfit(data: NodeDirectory, layout: int) -> None:
     if not data.events.is_dir():
         _refuse_lost_log(data)
     elif read_layout(data) > layout:
@@ -134,7 +133,7 @@ def _refuse_unfit(data: DataPaths, layout: int) -> None:
 
 
 @contextlib.contextmanager
-def hold_log(data: DataPaths) -> Iterator[None]:
+def hold_log(data: NodeDirectory) -> Iterator[None]:
     """Nobody else writes the log meanwhile. Raises LogInUse."""
     with _locked(data.events):
         yield
@@ -152,7 +151,7 @@ def _locked(events: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _refuse_half_restored(data: DataPaths) -> None:
+def _refuse_half_restored(data: NodeDirectory) -> None:
     if data.restoring.exists():
         raise LogDamaged(
             f"a restore into {data.root} was cut off, or goes on",
@@ -160,7 +159,7 @@ def _refuse_half_restored(data: DataPaths) -> None:
         )
 
 
-def _refuse_lost_log(data: DataPaths) -> None:
+def _refuse_lost_log(data: NodeDirectory) -> None:
     """A new directory has no copy from before an upgrade: its log was taken away, and must not begin again at 0."""
     if read_copied(data) is not None:
         raise LogDamaged(
@@ -169,7 +168,7 @@ def _refuse_lost_log(data: DataPaths) -> None:
         )
 
 
-def _is_older(data: DataPaths, layout: int, rules: int) -> bool:
+def _is_older(data: NodeDirectory, layout: int, rules: int) -> bool:
     return (
         read_layout(data) < layout or 0 < last_rules(data.events) < rules or (data.before_upgrade / UNFINISHED).exists()
     )
@@ -197,7 +196,7 @@ def _last_frame(path: Path) -> bytes | None:
     return last
 
 
-def read_layout(data: DataPaths) -> int:
+def read_layout(data: NodeDirectory) -> int:
     """The directory's layout. Raises LogDamaged."""
     try:
         return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout
@@ -209,11 +208,11 @@ def read_layout(data: DataPaths) -> int:
         ) from error
 
 
-def _write_layout(data: DataPaths, layout: int) -> None:
+def _write_layout(data: NodeDirectory, layout: int) -> None:
     write_durably(data.layout, msgspec.json.encode(DataLayout(layout)) + b"\n")
 
 
-def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rules: int) -> None:
+def _upgrade(data: NodeDirectory, migrations: Sequence[Migration], layout: int, rules: int) -> None:
     """Keep what is there, then take the steps that there are."""
     found, written = read_layout(data), last_rules(data.events)
     if found == layout and not 0 < written < rules:
@@ -238,7 +237,7 @@ def _upgrade(data: DataPaths, migrations: Sequence[Migration], layout: int, rule
     )
 
 
-def _take_step(data: DataPaths, step: Migration) -> None:
+def _take_step(data: NodeDirectory, step: Migration) -> None:
     try:
         step.apply(data.root)
     except OSError as error:
@@ -249,7 +248,7 @@ def _take_step(data: DataPaths, step: Migration) -> None:
     _write_layout(data, step.before + 1)
 
 
-def _undo_unfinished(data: DataPaths, layout: int) -> None:
+def _undo_unfinished(data: NodeDirectory, layout: int) -> None:
     """A migration that was cut off begins again from what there was; one that had come to its end is left at that."""
     unfinished = data.before_upgrade / UNFINISHED
     if not unfinished.exists():
@@ -260,7 +259,7 @@ def _undo_unfinished(data: DataPaths, layout: int) -> None:
         put_back(data)
 
 
-def keep_copy(data: DataPaths, rules: int, layout: int, touched: Sequence[str] = ()) -> None:
+def keep_copy(data: NodeDirectory, rules: int, layout: int, touched: Sequence[str] = ()) -> None:
     """Keep the log, and copies of `touched`, in `before-upgrade/`, in the place of an earlier copy.
 
     Args:
@@ -319,13 +318,13 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _drop_old_copy(data: DataPaths) -> None:
+def _drop_old_copy(data: NodeDirectory) -> None:
     copied = read_copied(data)
     if copied is not None and time.time() - copied.made_at > COPY_KEPT_S:
         drop_copy(data)
 
 
-def read_copied(data: DataPaths) -> Copied | None:
+def read_copied(data: NodeDirectory) -> Copied | None:
     """What `before-upgrade/` holds; None where there is none, or none that is whole."""
     try:
         copied = msgspec.json.decode((data.before_upgrade / NOTE).read_bytes(), type=Copied)
@@ -334,7 +333,7 @@ def read_copied(data: DataPaths) -> Copied | None:
     return copied if copied.format == COPY_FORMAT else None
 
 
-def drop_copy(data: DataPaths) -> bool:
+def drop_copy(data: NodeDirectory) -> bool:
     """Remove the copy from before the last upgrade. False where there is none, or where it cannot be removed."""
     if not data.before_upgrade.exists() or (data.before_upgrade / UNFINISHED).exists():
         return False
@@ -354,12 +353,12 @@ def _discard(copy: Path) -> None:
     shutil.rmtree(copy, ignore_errors=True)
 
 
-def is_undoing(data: DataPaths) -> bool:
+def is_undoing(data: NodeDirectory) -> bool:
     """Whether the copy was being put back when something ended that."""
     return (data.before_upgrade / UNDOING).exists() and read_copied(data) is not None
 
 
-def put_back(data: DataPaths) -> Copied:
+def put_back(data: NodeDirectory) -> Copied:
     """Put the copy back in place; what it replaces stays in `after-upgrade/`. The copy is used up.
 
     Cut off anywhere, it goes on from there when it is called again. Whoever calls it holds the log.
@@ -381,7 +380,7 @@ def put_back(data: DataPaths) -> Copied:
     return copied
 
 
-def _begin_undoing(data: DataPaths, copied: Copied) -> tuple[str, ...]:
+def _begin_undoing(data: NodeDirectory, copied: Copied) -> tuple[str, ...]:
     """Note durably that it began. Returns which paths the copy held then."""
     mark = data.before_upgrade / UNDOING
     if mark.exists():
@@ -402,7 +401,7 @@ def _read_mark(mark: Path) -> tuple[str, ...]:
         raise LogDamaged(f"{mark} cannot be read: {error}", "Restore a backup") from error
 
 
-def _swap(data: DataPaths, path: str, held: bool) -> None:
+def _swap(data: NodeDirectory, path: str, held: bool) -> None:
     """Move what lies at `path` aside, and the copy there if it held one. May be run again after a crash."""
     place, copy, aside = data.root / path, data.before_upgrade / path, data.after_upgrade / path
     if held and not copy.exists():
@@ -423,7 +422,7 @@ def _move(source: Path, target: Path) -> None:
     sync_directory(source.parent)
 
 
-def open_log(config: Config, data: DataPaths, peer: str, run: str) -> EventLog:
+def open_log(config: Config, data: NodeDirectory, peer: str, run: str) -> EventLog:
     """The event log, open for writing; one that is too new says how to go back. Raises as `EventLog.open` does."""
     storage = config.storage
     try:
@@ -432,7 +431,7 @@ def open_log(config: Config, data: DataPaths, peer: str, run: str) -> EventLog:
         raise LogNewer(error.message, way_back(data)) from error
 
 
-def way_back(data: DataPaths) -> str:
+def way_back(data: NodeDirectory) -> str:
     """What to do about a directory that is too new for this swarmd."""
     copied = read_copied(data)
     if copied is None:

@@ -49,7 +49,7 @@ from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
@@ -113,7 +113,7 @@ class Session(NetworkSession):
     def __init__(
         self,
         config: Config,
-        paths: DataPaths,
+        paths: NodeDirectory,
         identity: Identity,
         blobs: BlobStore,
         outbox: Emitter,
@@ -314,7 +314,7 @@ def _check(config: Config) -> None:
                 raise ConfigError(f"dht.{key}: {address!r} is no address: {error}", fix) from error
 
 
-def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:
+def node_settings(config: Config, paths: NodeDirectory, peer_id: str) -> NodeSettings:
     """How the node of a configuration listens and calls."""
     dht = config.dht
     return NodeSettings(

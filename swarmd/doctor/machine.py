@@ -26,7 +26,7 @@ from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, 
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
 from swarmd.eventlog.retention import log_bytes
 from swarmd.installed import extra_command, install_command
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
 from swarmd.swarms.options import decode_options
@@ -282,7 +282,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
     return await in_thread(lambda: list(examine_disk(data, config.storage, checkpoints)))
 
 
-def examine_disk(data: DataPaths, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
+def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
     """What is free against what the node may come to use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
@@ -327,7 +327,7 @@ def examine_disk(data: DataPaths, storage: StorageConfig, checkpoints: int) -> I
     yield well(f"{free / GIB:.1f} GiB are free for {data.root}" + (f" ({mount.fstype})" if mount else ""))
 
 
-def _used(data: DataPaths) -> int:
+def _used(data: NodeDirectory) -> int:
     """Bytes that the node has on disk already, of what its bounds count."""
     try:
         size = log_bytes(data.events)

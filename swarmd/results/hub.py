@@ -24,7 +24,7 @@ from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 from swarmd.worker.ports import EventSink
@@ -101,7 +101,7 @@ class Pusher:
         ConfigError: no such repository name, or no token that can be read.
     """
 
-    def __init__(self, config: Config, paths: DataPaths, peer: str, observe: EventSink) -> None:
+    def __init__(self, config: Config, paths: NodeDirectory, peer: str, observe: EventSink) -> None:
         self._config = config
         self._hub = config.results.hub
         self.base = config.training.model

@@ -23,7 +23,7 @@ from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command, install_command
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 PROJECT = "swarmd"
 FILE_BYTES_MAX = 8 * 1024 * 1024  # of one TensorBoard event file; the next one is begun then
@@ -311,7 +311,7 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def make_trackers(config: Config, paths: DataPaths, peer: str, step: int) -> Trackers:
+def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) -> Trackers:
     """The trackers that the configuration asks for, going on after optimiser step `step`.
 
     Without the tensorboard package the node trains on, and the log says once that there are no event files.

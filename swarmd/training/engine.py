@@ -18,7 +18,7 @@ from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
@@ -79,7 +79,7 @@ class TrainingEngine:
     def __init__(
         self,
         config: Config,
-        paths: DataPaths,
+        paths: NodeDirectory,
         peer: str,
         plan: Plan,
         ranks: Ranks = ALONE,

@@ -23,7 +23,7 @@ from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.settings import takes_weights
@@ -209,14 +209,14 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         from swarmd.training.models.device import take_device
 
         take_device(config.training.device, ranks.rank)
-    config = settle_config(config, DataPaths(Path(start.data_dir)))
+    config = settle_config(config, NodeDirectory(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import TrainingEngine
 
     quieten()
-    return TrainingEngine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
+    return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
 async def load_unless_stopped(
@@ -258,7 +258,7 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
     os._exit(ExitCode.OK)
 
 
-def _make_offering(config: Config, paths: DataPaths) -> WeightsOffering:
+def _make_offering(config: Config, paths: NodeDirectory) -> WeightsOffering:
     """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
     from swarmd.training.weights.offering import WeightsOffering
 
@@ -277,7 +277,7 @@ def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:
     return digest_policy(policy), digest_tokenizer(policy.tokenizer)
 
 
-def settle_config(config: Config, paths: DataPaths) -> Config:
+def settle_config(config: Config, paths: NodeDirectory) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
     if config.training.model != AUTO:
         locate_configured(config.training)
@@ -303,7 +303,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         SwarmdError and anything else: this process must end, another may do better.
     """
     config = decode(start.config)
-    paths = DataPaths(Path(start.data_dir))
+    paths = NodeDirectory(Path(start.data_dir))
     pusher = Pusher(config, paths, start.peer, outbox.observe)
     check_trackers(config)
     outbox.progress("loading", note=config.training.model)

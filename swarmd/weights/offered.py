@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.eventlog.files import sync_file, write_durably
+from swarmd.files import sync_file, write_durably
 from swarmd.weights.chunks import cut, is_intact, read_chunk
 from swarmd.weights.manifest import (
     FORMAT,

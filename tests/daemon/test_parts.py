@@ -33,8 +33,7 @@ from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, NotFoundError, single_error
-from swarmd.observe.logging.redaction import REDACTED, Redactor
-from swarmd.observe.logging.secret_locations import PUSH_HEADERS, Part, withheld_from
+from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.shell.supervision import describe_status
 
 # --- the clock ---

@@ -27,7 +27,7 @@ from swarmd.doctor import machine, network, node
 from swarmd.doctor.checks import choose_checks
 from swarmd.doctor.children import ChildFailed, ModelFit, ProbeAnswer, ProbeQuestion, ask_child, ask_torch
 from swarmd.doctor.examination import Once, examine
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.units import ServicePaths, find_command, plan, write_file
 from tests.daemon.node import FakeNode
 from tests.doctor.making import CPU, GIB, Made
@@ -541,7 +541,7 @@ THERE = 3 * machine.MIB
 def test_what_the_node_has_already_is_not_asked_for_again(
     free: int, found: list[str], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    data = DataPaths(tmp_path)
+    data = NodeDirectory(tmp_path)
     data.events.mkdir(parents=True)
     put(data.blobs / "there").write_bytes(bytes(THERE))
     monkeypatch.setattr(machine, "free_bytes", lambda place: free)
@@ -552,7 +552,7 @@ def test_what_the_node_has_already_is_not_asked_for_again(
 def test_a_disk_that_cannot_be_written_to(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     monkeypatch.setattr(machine, "INODES_MIN", 2**63)
-    found = {each.id for each in machine.examine_disk(DataPaths(tmp_path / "new"), STORAGE, 0)}
+    found = {each.id for each in machine.examine_disk(NodeDirectory(tmp_path / "new"), STORAGE, 0)}
     assert {"disk.read-only", "disk.inodes"} <= found
 
 

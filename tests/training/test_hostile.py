@@ -13,7 +13,7 @@ import pytest
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.math.prompts import ANSWERS_ARE, QUESTION_IS
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Trains a fresh node's stage with what peers published; gives its report and the digest of its weights."""
 
     def train(offers: list[tuple[RolloutsRef, bytes]]) -> tuple[StageTrained, str]:
-        paths = DataPaths(tmp_path_factory.mktemp("node"))
+        paths = NodeDirectory(tmp_path_factory.mktemp("node"))
         engine = TrainingEngine(CONFIG, paths, "me", PLAN)
         refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
         return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
@@ -113,7 +113,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> TrainingEngine:
     """A node that hears of peers and trains nothing."""
-    return TrainingEngine(CONFIG, DataPaths(tmp_path_factory.mktemp("node")), "me", PLAN)
+    return TrainingEngine(CONFIG, NodeDirectory(tmp_path_factory.mktemp("node")), "me", PLAN)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

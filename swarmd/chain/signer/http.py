@@ -45,7 +45,7 @@ from swarmd.errors import (
     PathUnusable,
 )
 from swarmd.http_server import bears_token
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
 
 BODY_BYTES_MAX = 64 * 1024
@@ -241,7 +241,7 @@ class SignerSetup(NamedTuple):
     """What a signer is to do."""
 
     chain: ChainConfig
-    data: DataPaths  # that relative files of `chain` lie in
+    data: NodeDirectory  # that relative files of `chain` lie in
     listen: http_server.Address
     access: Access
     audit: Path

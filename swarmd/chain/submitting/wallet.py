@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
     from swarmd.chain.endpoints.rpc import RpcCaller
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
@@ -38,7 +38,7 @@ POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account 
 log = logging.getLogger(__name__)
 
 
-def open_wallet(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Wallet:
+def open_wallet(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Wallet:
     """The wallet of the configured keystore. Raises KeystoreError where its key cannot be read."""
     from swarmd.chain.keystore import load_account  # what signs is loaded where something is signed
 

@@ -51,10 +51,10 @@ def _tell_other_swarm(directory: Path) -> None:
     from swarmd.config import load_config
     from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
     from swarmd.errors import OtherSwarm, SwarmdError
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
     try:
-        data = DataPaths(directory)
+        data = NodeDirectory(directory)
         refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
     except OtherSwarm as error:
         typer.echo(f"note: no node starts with this configuration: {error}", err=True)
@@ -67,10 +67,10 @@ def rollback(
 ) -> None:
     """Put back what the last upgrade changed, for the older swarmd to go on with."""
     from swarmd.backup.rollback import roll_back
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
     root = locate(directory).data
-    data = DataPaths(root)
+    data = NodeDirectory(root)
     copied = roll_back(data)
     day = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(copied.made_at))
     typer.echo(f"{root}: {', '.join(copied.paths)} as before the upgrade of {day}, rules {copied.rules}")

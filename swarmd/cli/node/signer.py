@@ -12,7 +12,7 @@ import typer
 from swarmd.cli.options import ListenAt, RequestToken
 from swarmd.config import ChainConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.chain.signer.http import SignerSetup
@@ -86,14 +86,14 @@ def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
             raise ConfigError(f"--peer {peer!r} is no peer id", "`swarmd identity show` prints that of a node")
 
 
-def _chain_of(config: Path | None) -> tuple[ChainConfig, DataPaths]:
+def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
     """The chain section of a configuration and its data directory; without one, defaults and this directory."""
     if config is None:
-        return ChainConfig((), 1, ""), DataPaths(Path.cwd())
+        return ChainConfig((), 1, ""), NodeDirectory(Path.cwd())
     loaded = load_config(config)
     if loaded.chain is None:
         raise ConfigError(f"{config} has no [chain]", "Name the swarm's chain and contract there, or with options")
-    return loaded.chain, DataPaths(config.parent / loaded.data)
+    return loaded.chain, NodeDirectory(config.parent / loaded.data)
 
 
 def _with_options(

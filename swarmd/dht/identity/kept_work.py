@@ -9,8 +9,7 @@ from pathlib import Path
 
 from swarmd.dht.identity.proof_of_work import LOOK_NUMBERS, WORK_BITS, find_work, work_bits
 from swarmd.errors import LogWriteFailed
-from swarmd.eventlog.files import write_durably
-from swarmd.regular_files import read_start
+from swarmd.files import read_start, write_durably
 
 NUMBER_CHARS_MAX = 20
 TELL_S = 30.0  # between two lines about how far a search is

@@ -20,7 +20,7 @@ from anyio import to_thread
 from swarmd.bounds import Backoff
 from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
-from swarmd.eventlog.files import write_failure
+from swarmd.files import write_failure
 from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.eventlog.files import remove_left
+from swarmd.files import remove_left
 
 PARTS = "parts.json"
 

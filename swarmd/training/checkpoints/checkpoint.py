@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.files import sync_file
 from swarmd.training.checkpoints.checkpoint_files import (
     FORMAT,
     META,
@@ -144,8 +145,8 @@ class Checkpoints:
     def _seal(self, directory: Path, meta: Meta) -> None:
         (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
         for file in directory.iterdir():
-            sync(file)
-        sync(directory)
+            sync_file(file)
+        sync_file(directory)
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
@@ -154,7 +155,7 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
             final.rename(old)
         temporary.rename(final)
-        sync(self.directory)
+        sync_file(self.directory)
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
     def _explain(self, error: Exception) -> CheckpointFailed:
@@ -207,15 +208,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     except DECODE_ERRORS as error:
         raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
-
-
-def sync(path: Path) -> None:
-    """fsync a file or directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

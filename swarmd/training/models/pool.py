@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,7 +11,8 @@ import structlog
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
-from swarmd.paths import DataPaths
+from swarmd.files import replace_durably
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
@@ -124,7 +124,9 @@ def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: P
     )
 
 
-def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], ModelShape]) -> TrainingConfig:
+def settle_model(
+    training: TrainingConfig, paths: NodeDirectory, inspect: Callable[[str], ModelShape]
+) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
     The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
@@ -197,19 +199,9 @@ def describe_choice(name: str, reason: str = "") -> bytes:
 
 
 def write_choice(path: Path, choice: ModelChoice) -> None:
-    """Keep the choice: under a temporary name, synced, renamed. Raises ModelError naming the path."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    """Keep the choice. Raises ModelError naming the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(describe_choice(choice.model, choice.reason))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_durably(path, describe_choice(choice.model, choice.reason))
     except OSError as error:
         raise ModelError(f"the chosen model cannot be kept in {path}: {error}", "Free space there") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
-from swarmd.regular_files import irregular
+from swarmd.files import irregular
 from swarmd.training.models.known import known_models
 
 EMBEDDED = "embedded"

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.core.events import StageTrained
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
-from swarmd.eventlog.files import remove_left
+from swarmd.files import remove_left
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights

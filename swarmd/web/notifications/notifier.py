@@ -23,6 +23,7 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
+from swarmd.files import replace_durably
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import NodeDirectory
@@ -90,9 +91,7 @@ class NotifierState:
         if encoded == self._kept:
             return
         try:
-            fresh = self._file.with_suffix(".new")
-            fresh.write_bytes(encoded)
-            fresh.replace(self._file)
+            replace_durably(self._file, encoded)
         except OSError as error:
             log.warning("what was told cannot be saved: %s", error)
         self._kept = encoded

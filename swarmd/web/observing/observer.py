@@ -56,7 +56,7 @@ from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest
 from swarmd.observe.narrative.words import equivocation_notes
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.web.http.work import WorkPool
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Message, PageSource, PeerPage, SwarmView
@@ -89,9 +89,9 @@ class DhtSwarm:
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
         self.changes = ChangeSignal()
         self._manifest = manifest
-        self._paths = DataPaths(place)
+        self._paths = NodeDirectory(place)
         self._paths.network.mkdir(exist_ok=True)
-        self._identity = create_identity(DataPaths(place).identity)
+        self._identity = create_identity(NodeDirectory(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()

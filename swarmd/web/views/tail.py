@@ -15,7 +15,7 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.keeping import Keeping
 from swarmd.web.views.log_cursor import Cursor, Gone, begin_of, commits_at

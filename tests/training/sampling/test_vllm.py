@@ -28,17 +28,16 @@ ROOT = DOUBLE.parents[2]
 RANKS = {"server": 4, "colocate": 0}  # of the adapters, by mode
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a process tells of stages in both modes, one after the other."""
+def run_stages(mode: str, directory: Path) -> dict[str, Any]:
+    """What a process tells of stages in this mode."""
     paths = os.pathsep.join([str(DOUBLE), str(ROOT)])
     done = subprocess.run(
         [
             sys.executable,
             "-m",
             "tests.training.vllm_double.run",
-            str(tmp_path_factory.mktemp("vllm")),
-            json.dumps(RANKS),
+            str(directory),
+            json.dumps({mode: RANKS[mode]}),
         ],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
@@ -47,8 +46,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [line.removeprefix("RESULT") for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return dict(zip(RANKS, map(json.loads, told), strict=True))
+    (told,) = [line.removeprefix("RESULT") for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return json.loads(told)
 
 
 def check(result: dict[str, Any]) -> None:
@@ -60,9 +59,9 @@ def check(result: dict[str, Any]) -> None:
     assert result["sent_at_last"] == 5, "what vLLM has is not sent again"
 
 
-def test_a_server_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
+def test_a_server_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
     """With adapters: what is sent is the whole model with the adapters in it."""
-    result = results["server"]
+    result = run_stages("server", tmp_path)
     check(result)
     assert result["again"] == result["rows"] == result["after_cancel"], "a server draws by the seed"
     assert "400" in result["error"] and "6 completions" in result["short"] and "this model" in result["foreign"]
@@ -70,8 +69,9 @@ def test_a_server_draws_with_the_weights_of_every_step(results: dict[str, dict[s
     assert "/update_weights" in result["calls"] and "/reset_prefix_cache" in result["calls"]
 
 
-def test_a_colocated_engine_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
-    check(results["colocate"])
+@pytest.mark.soak
+def test_a_colocated_engine_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
+    check(run_stages("colocate", tmp_path))
 
 
 def test_what_vllm_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
