@@ -43,8 +43,9 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.files import remove_left
+from swarmd.logger import get_logger
 from swarmd.observe.live import Live
-from swarmd.observe.logging.logs import EventLines, get_logger, progress_words
+from swarmd.observe.logging.logs import EventLines, progress_words
 from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.weights import with_offer
