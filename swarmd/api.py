@@ -64,7 +64,7 @@ def open_log(directory: PathLike) -> Log:
 class Log:
     """An event log. Each reading begins anew and sees what the log has by then.
 
-    Reading raises LogDamaged, LogForeign or LogNewer where the log cannot be read on.
+    Reading raises LogDamaged, LogForeign or OtherVersion where the log cannot be read on.
 
     Attributes:
         directory: of the segments.

@@ -89,7 +89,6 @@ class DhtConfig(Section, frozen=True):
     admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
     invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
-    protocol: AtLeastOne = 1  # oldest version of the protocol that members may speak
     identity: str = "identity.key"  # relative to the data directory
     peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
 
@@ -105,10 +104,7 @@ class RoundConfig(Section, frozen=True):
 
 
 class CoordinatorConfig(Section, frozen=True):
-    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`.
-
-    `shard_members` counts in swarms whose members all speak version 4 of the protocol (`dht.protocol`).
-    """
+    """How the coordinator opens and closes stages; meanings as in `swarmd.core.values.CoordinatorSettings`."""
 
     min_peers: AtLeastOne = 1
     start_s: Positive = 60.0

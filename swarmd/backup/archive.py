@@ -29,7 +29,14 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import ArchiveError, ArchiveUnwritable, NoSpaceLeft, NotFoundError, SwarmdError
+from swarmd.errors import (
+    ArchiveError,
+    ArchiveUnwritable,
+    NoSpaceLeft,
+    NotFoundError,
+    OtherVersion,
+    SwarmdError,
+)
 from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
 
@@ -192,7 +199,8 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
 
     Raises:
         NotFoundError: there is no such file.
-        ArchiveError: it is damaged, incomplete, of another kind or of a newer format.
+        ArchiveError: it is damaged, incomplete or of another kind.
+        OtherVersion: it has another format.
         OSError: it cannot be unpacked there.
     """
     try:
@@ -257,8 +265,7 @@ def _decode(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
         if version != FORMAT:  # its other fields may be others
-            problem = f"{path} is a {kind.NOUN} of format {version}, this swarmd reads format {FORMAT}"
-            raise ArchiveError(problem, "Use the newer swarmd that wrote it")
+            raise OtherVersion.of(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
         raise ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error

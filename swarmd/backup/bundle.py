@@ -133,7 +133,7 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
 
     Raises:
         ArchiveError: as `read_archive` and `unpacking`; or its log folds to another state here than where it was made.
-        CommitDiffers, LogDamaged, LogNewer: as `verify` raises them.
+        CommitDiffers, LogDamaged, OtherVersion: as `verify` raises them.
     """
     with unpacking(into) as making:
         report("unpacking it")

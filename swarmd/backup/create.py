@@ -26,9 +26,9 @@ from swarmd import __version__
 from swarmd.backup.archive import FORMAT, PART, SEALED, SEALED_BYTES_MAX, ArchiveWriter, Manifest, writing
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
+from swarmd.daemon.layout import read_layout
 from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
-from swarmd.daemon.upgrade import read_layout
 from swarmd.dht.identity.backup import BackupMarks, marks_of
 from swarmd.errors import ArchiveError, ArchiveUnwritable
 from swarmd.eventlog.blobs import Blobs
@@ -224,7 +224,7 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
     end, last = opening.size_bytes, b""
     for offset, payload in read_frames(file, end, opening.seed):
         end, last = offset, payload
-    return end, decode_commit(last, RULES, path).end_seq if last else opening.header.first_seq
+    return end, decode_commit(last, path).end_seq if last else opening.header.first_seq
 
 
 def _state_at(events: Path, next_seq: int) -> State:

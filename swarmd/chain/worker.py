@@ -27,6 +27,7 @@ from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import ExtensionsCheck, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.secret_files import CREDENTIAL
@@ -35,7 +36,7 @@ from swarmd.worker.messages import Start, Stop
 
 PROGRESS_S = 1.0  # at most one progress message in this time
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ChainService:

@@ -457,7 +457,6 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     seq: int
     at: float  # POSIX seconds
     event: Event
-    rules: int = 0  # those under which it was committed, so that it is followed as it was then; 0: the present ones
 
 
 def tag_of(event: Event) -> str:

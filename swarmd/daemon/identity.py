@@ -8,7 +8,7 @@ from swarmd.config import Config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
 from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.logs import get_logger
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
 
 log = get_logger("swarmd.daemon")

@@ -27,6 +27,7 @@ from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
 from swarmd.daemon.engine import Engine
 from swarmd.daemon.identity import node_identity
+from swarmd.daemon.layout import claim_layout
 from swarmd.daemon.leftovers import kill_leftovers, node_tag
 from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
 from swarmd.daemon.notify import ServiceNotifier
@@ -35,7 +36,6 @@ from swarmd.daemon.signals import HEEDED, heed_signals
 from swarmd.daemon.space import SpaceGuard, check_space
 from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
-from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
@@ -43,8 +43,9 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
 from swarmd.files import remove_left
+from swarmd.logger import get_logger
 from swarmd.observe.live import Live
-from swarmd.observe.logging.logs import EventLines, get_logger, progress_words
+from swarmd.observe.logging.logs import EventLines, progress_words
 from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.weights import with_offer
@@ -139,11 +140,11 @@ async def serve_inside(
     data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)
-    take_over(data)
+    claim_layout(data)
     peer = node_identity(config, data).peer_id
-    run = secrets.token_hex(8)
+    run, storage = secrets.token_hex(8), config.storage
     with (
-        open_log(config, data, peer, run) as event_log,
+        EventLog.open(data.events, peer, run, storage.segment_bytes, storage.log_bytes_max) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
         clearing_short_place(NodeDirectory(data.root.resolve()).sockets),
     ):
@@ -300,8 +301,6 @@ class Node:
 
     async def make_room(self) -> None:
         """Space runs low: keep only the rollouts in use and the newest whole checkpoint, whatever the budgets allow."""
-        if await to_thread.run_sync(drop_copy, self._data):
-            log.warning("the copy from before the last upgrade was removed: space is low")
         await self._prune_blobs(0)
         if older := await to_thread.run_sync(drop_older, self._data.checkpoints):
             log.info("old checkpoints removed", checkpoints=older)

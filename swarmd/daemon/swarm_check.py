@@ -72,7 +72,7 @@ def swarm_of_state(state: State) -> SwarmName | None:
 
 
 def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
-    """The swarm of a data directory's log; None where there is none. Raises LogDamaged, LogForeign, LogNewer."""
+    """The swarm of a data directory's log; None where there is none. Raises LogDamaged, LogForeign, OtherVersion."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
     return swarm_of_state(load(data.events)[0])
@@ -88,7 +88,7 @@ def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> 
 
     Raises:
         OtherSwarm: it is; the error names both swarms.
-        LogDamaged, LogForeign, LogNewer: the log cannot be read.
+        LogDamaged, LogForeign, OtherVersion: the log cannot be read.
     """
     compare(data, swarm_of_log(data), asked, fix)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
@@ -49,6 +48,7 @@ from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
@@ -57,7 +57,7 @@ from swarmd.worker.runtime import LoopRuntime, Running
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Emitter(Protocol):
@@ -139,9 +139,7 @@ class Session(NetworkSession):
     def _build(self) -> None:
         dht, paths = self.config.dht, self.paths
         admission = Admission(dht.admission, self.swarm, self.coordinator, dht.work_bits)
-        self.policy = RecordPolicy(
-            self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission, protocol=dht.protocol
-        )
+        self.policy = RecordPolicy(self.swarm, self.coordinator, dht.members, self.peer_id, admission=admission)
         self.policy.shards = self.shards
         self.withdrawals = Withdrawals(self.coordinator, read_withdrawals(paths.withdrawn, self.swarm))
         admission.withdrawn = self.withdrawals.has

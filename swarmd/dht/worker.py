@@ -24,6 +24,7 @@ from swarmd.dht.p2p.sockets import make_place
 from swarmd.dht.session import Session
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
@@ -31,7 +32,7 @@ from swarmd.worker.messages import Start, Stop
 
 HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class NetworkService:

@@ -12,16 +12,16 @@ import psutil
 from swarmd import __version__
 from swarmd.config import Config, SenderKind, SwarmConfig
 from swarmd.config_checks import check_notify
+from swarmd.daemon.layout import refuse_start
 from swarmd.daemon.leftovers import find_leftovers, node_tag
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
-from swarmd.daemon.upgrade import refuse_start
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
-from swarmd.errors import LogDamaged, LogNewer, NotFoundError, SwarmdError, UnitError
+from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.check import LogCheck
 from swarmd.eventlog.offline.check import check_log as check_whole_log
@@ -358,8 +358,10 @@ def check_log(subject: Subject) -> Iterator[Finding]:
     size = log_bytes(data.events)
     try:
         sound = check_whole_log(data.events) if size <= WHOLE_BYTES_MAX else _check_last_segment(data.events)
-    except LogNewer as failure:
-        yield error("log.newer", "The event log was written by a newer swarmd", failure.message, failure.fix)
+    except OtherVersion as failure:
+        yield error(
+            "log.version", "The event log was written by a swarmd of another version", failure.message, failure.fix
+        )
         return
     except (LogDamaged, NotFoundError) as failure:
         fix = failure.fix or "Restore it from a copy, or begin with an empty data directory and the same identity"

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
@@ -18,6 +17,7 @@ from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
@@ -47,7 +47,7 @@ from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.weights.adopting import PeerWeightsUse
 from swarmd.worker.ports import EventSink
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def _no_events(event: Event) -> None:
@@ -191,7 +191,7 @@ class TrainingEngine:
         smaller = halve_rows(self._micro_rows)
         if not is_out_of_memory(error) or not smaller:
             return False
-        _log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
+        log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
         self._micro_rows = smaller
         gc.unfreeze()  # the trainer with the larger parts is to go, too
         keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
@@ -240,7 +240,7 @@ class TrainingEngine:
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
-        _log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
+        log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
         return msgspec.structs.replace(checkpoint.event, command=order.id)
 
     def assist(self, order: Train, cancellation: Cancellation) -> None:

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import ENDLESS, name_of
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
@@ -35,7 +35,7 @@ from swarmd.training.trainer import REWARD_KEY
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class StageKey(msgspec.Struct, frozen=True):
@@ -263,7 +263,7 @@ class Stage:
         found = self._find_short()
         limit = self._training.prompt_tokens
         if found is None and self._bare is not None:
-            _log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
+            log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
             self._questions, self._bare = self._bare, None
             found = self._find_short()
         if found is None:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 import torch
 from datasets import Dataset
 from transformers import DynamicCache, PreTrainedModel
@@ -27,6 +26,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
+from swarmd.logger import get_logger
 from swarmd.training.batches.batch import computes_twice, count_rows
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
@@ -55,7 +55,7 @@ SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else wh
 REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
 
 
@@ -282,13 +282,13 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
             with self.accelerator.autocast():
                 got = compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            _log.info("prompts are not shared in training", reason=str(error)[:200])
+            log.info("prompts are not shared in training", reason=str(error)[:200])
             return False
         difference = max(float((a - b)[mask].abs().max()) for a, b in zip(got, expected[:2], strict=True))
         exact = self.args.bf16 is False and model.dtype == torch.float32
         agrees = difference <= (SHARED_TOLERANCE if exact else SHORT_TOLERANCE)
         if not agrees:
-            _log.info("prompts are not shared in training", difference=difference)
+            log.info("prompts are not shared in training", difference=difference)
         return agrees
 
 

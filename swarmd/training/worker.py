@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PERMANENT = (ConfigError, ModelError, SwarmError)
 PROGRESS_S = 0.25  # least time between two progress messages of a stage
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainerService:
@@ -106,7 +106,7 @@ class TrainerService:
         if self._running is not None and self._running[0] == command.train:
             self._running[1].ask()
         else:
-            _log.info("nothing to cancel", command=command.id, train=command.train)
+            log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
@@ -175,7 +175,7 @@ class TrainerService:
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
                 self._spent = "the accelerator failed: it works again in a fresh process only"
-            _log.exception("a stage failed", command=command.id)
+            log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
         return event
@@ -254,7 +254,7 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
     """End as asked, without the thread that loads: Python would wait for it, and nothing of it is to be kept."""
     if crew is not None:
         crew.end()
-    _log.info("stopped while loading")
+    log.info("stopped while loading")
     os._exit(ExitCode.OK)
 
 
@@ -291,7 +291,7 @@ def settle_config(config: Config, paths: NodeDirectory) -> Config:
 
 def end_process(reason: str) -> None:
     """End this process at once: another rank is gone, and whatever waits for it waits for ever."""
-    _log.error("the trainer starts anew", reason=reason)
+    log.error("the trainer starts anew", reason=reason)
     os._exit(ExitCode.UNAVAILABLE)
 
 

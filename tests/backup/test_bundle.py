@@ -24,7 +24,7 @@ from swarmd.units import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-NODE = GOLDEN / "rules-2" / "chain-kills" / "node-1"
+NODE = GOLDEN / "chain"
 SECRET = "canary-0123456789abcdef"
 
 
@@ -56,7 +56,7 @@ def test_of_a_long_log_the_newest_part_goes_in_with_the_snapshot_that_it_follows
         state = State()
         for _ in range(30):
             state = write_story(log, follower_story(), state, group=2)
-            log.write_snapshot(state, 3)
+            log.write_snapshot(state)
     segments, _ = slice_of(tmp_path / "events", 60_000)
     assert len(segments) < len(list((tmp_path / "events").glob("*.seg")))
     made = write_bundle(tmp_path / "events", tmp_path / "b.tar.gz", {}, [], 60_000)

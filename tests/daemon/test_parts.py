@@ -18,7 +18,6 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
@@ -35,6 +34,7 @@ from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, NotFoundError, single_error
 from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.shell.supervision import describe_status
+from tests.log_capture import capture_logs
 
 # --- the clock ---
 

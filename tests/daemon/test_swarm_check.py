@@ -9,7 +9,6 @@ import pytest
 from swarmd.config import load_config, parse_config
 from swarmd.core.events import ChainUp, NodeStarted, WorkerStarted
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
@@ -46,7 +45,7 @@ def logged(root: Path, *lives: Settings) -> NodeDirectory:
                 *((WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()),
             ):
                 planned = plan(state, log.next_seq, 1.0, [event])
-                log.append(1.0, planned.events, digest_commands(planned.commands), RULES)
+                log.append(1.0, planned.events, digest_commands(planned.commands))
                 state = planned.state
     return data
 

@@ -16,7 +16,7 @@ CORE = (
     Mutant(
         "free identities may have all places of members",
         "swarmd/core/coordinator/members.py",
-        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
+        "if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
         "if False:",
         ("tests/core/coordinator/test_coordination.py",),
     ),

@@ -13,7 +13,7 @@ from swarmd.paths import NodeDirectory
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-NODE = GOLDEN / "rules-1" / "late-joiner" / "node-3"
+NODE = GOLDEN / "crash"
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
 from swarmd.paths import NodeDirectory
 from swarmd.results import trackers as module
 from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files, prune_runs
+from tests.log_capture import capture_logs
 
 
 def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:

@@ -104,7 +104,7 @@ MUTANTS = (
     Mutant(
         "a coordinator closes stages before anybody could train them",
         coordination,
-        "    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):\n",
+        "    if awaits_trainer(turn.state):\n",
         "    if False:\n",
         given=(("stage_s", 25.0), ("faults", 120.0)),
     ),

@@ -24,9 +24,10 @@ from swarmd.web.views.node import LogNode, SwarmFacts
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COORDINATOR = GOLDEN / "rules-1" / "kills" / "node-1"
-FOLLOWER = GOLDEN / "rules-1" / "kills" / "node-2"
-CHAIN = GOLDEN / "rules-2" / "chain-kills" / "node-2"
+COORDINATOR = GOLDEN / "coordinator"
+FOLLOWER = GOLDEN / "follower"
+CHAIN = GOLDEN / "chain"
+CRASH = GOLDEN / "crash"
 LOCAL = Address("127.0.0.1", 0)
 LONG_S = 20.0
 

@@ -7,7 +7,6 @@ to a submission, and ends at everything else.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import deque
 from collections.abc import AsyncIterator
@@ -45,6 +44,7 @@ from swarmd.errors import (
     PathUnusable,
 )
 from swarmd.http_server import bears_token
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
 
@@ -64,7 +64,7 @@ NAMES = frozenset(ERRORS.values())
 PEER = re.compile(rf"[0-9A-Za-z._-]{{1,{PEER_CHARS_MAX}}}")
 
 B = TypeVar("B", bound="Body")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -234,7 +234,7 @@ def _place(number: int, field: str) -> int:
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class SignerSetup(NamedTuple):

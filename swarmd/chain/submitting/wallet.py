@@ -6,7 +6,6 @@ is spent, or can never come up, is another one taken.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +18,7 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared
 from swarmd.errors import AccountPoor, ChainError, RpcRefused
+from swarmd.logger import get_logger
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -35,7 +35,7 @@ UNTIMELY = re.compile(
 )
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def open_wallet(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Wallet:

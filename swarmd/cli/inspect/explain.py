@@ -105,7 +105,7 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
 
     Raises:
         NotFoundError: there is no log.
-        LogDamaged, LogNewer: it cannot be read.
+        LogDamaged, OtherVersion: it cannot be read.
     """
     from swarmd.cli.inspect.replay import folded
     from swarmd.eventlog.segment import find_log

@@ -137,7 +137,7 @@ class NewNode:
 
         Raises:
             OtherSwarm: it is of another swarm, or the log of its node is.
-            LogDamaged, LogForeign, LogNewer: the log cannot be read.
+            LogDamaged, LogForeign, OtherVersion: the log cannot be read.
         """
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,5 +145,4 @@ def _set_up_logs(order: SignerSetup) -> None:
 
     urls = read_urls(order.chain.rpc, order.data.root)
     secrets = [secret for url in urls for secret in address_secrets(url)]
-    logging.getLogger("swarmd").setLevel(logging.INFO)
     configure("info", "auto", secrets=secrets + ([order.access.token] if order.access.token else []))

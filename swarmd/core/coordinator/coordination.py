@@ -10,7 +10,7 @@ from swarmd.bounds import fit
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
 from swarmd.core.coordinator import patience, standings
-from swarmd.core.coordinator.members import MAKE_ROOM_SINCE, most_members, with_room, without_gone
+from swarmd.core.coordinator.members import with_room, without_gone
 from swarmd.core.coordinator.shards import place_records
 from swarmd.core.events import (
     MemberLeft,
@@ -23,11 +23,10 @@ from swarmd.core.events import (
 from swarmd.core.ids import command_id, stage_id
 from swarmd.core.peers import evidence
 from swarmd.core.state import NO_REPORTS, AnyCoordination, AnyState, Member, Report, Reports
-from swarmd.core.turn import BOUNDED_SINCE, Turn
+from swarmd.core.turn import Turn
 from swarmd.core.values import CoordinatorSettings, Value
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
-READY_SINCE = 6  # rules under which a stage's time begins when this node's trainer is ready, in each of its lives
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
 OWN_PACE_SINCE = 8  # rules under which no quorum closes a stage before this node itself has reported
@@ -71,9 +70,8 @@ def _resume(turn: Turn, coordination: AnyCoordination) -> None:
     rules, peers = settings_of(turn), turn.state.link.peers
     unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
     more_s = rules.stage_s if unseen else rules.resume_s
-    deadline_at = max(coordination.deadline_at, turn.at + more_s)
-    if turn.rules >= READY_SINCE:  # an earlier life's clock may have been ahead
-        deadline_at = min(deadline_at, turn.at + max(rules.stage_s, rules.resume_s))
+    longest_s = max(rules.stage_s, rules.resume_s)  # an earlier life's clock may have been ahead
+    deadline_at = min(max(coordination.deadline_at, turn.at + more_s), turn.at + longest_s)
     if turn.move_coordinator("resume"):
         coordination.deadline_at = deadline_at
         coordination.openings += 1
@@ -107,7 +105,7 @@ def on_first_trainer(turn: Turn) -> None:
     So has one that an earlier life opened, unless somebody has reported: then the others are at it.
     """
     opened = turn.coordination
-    waits = opened.chart in COLLECTING and opened.held_since is None and turn.rules >= READY_SINCE
+    waits = opened.chart in COLLECTING and opened.held_since is None
     fresh = opened.opened_at >= turn.state.started_at or not opened.reports
     if waits and fresh and turn.at + settings_of(turn).stage_s > opened.deadline_at:
         _announce_anew(turn)
@@ -182,9 +180,7 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
 def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
     """Let members who are gone make room for one more. Returns whether there is room."""
     coordination = turn.coordination
-    if turn.rules < MAKE_ROOM_SINCE:
-        return len(coordination.members) < most_members(turn.rules)
-    members = with_room(coordination, newcomer, reported, turn.rules)
+    members = with_room(coordination, newcomer, reported)
     if members is None:
         return False
     coordination.members = members
@@ -196,7 +192,7 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
     coordination = turn.coordination
     member = coordination.members.get(event.peer)
     if member is not None and not member.left:
-        left = without_gone(coordination, member) if turn.rules >= MAKE_ROOM_SINCE else None
+        left = without_gone(coordination, member)
         if left is None:
             left = coordination.members.grow(replace(member, left=True))
         coordination.members = left
@@ -315,7 +311,7 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if event.peer in coordination.barred:
         turn.count_rejections(evidence.REASON, 1)
         return
-    if turn.rules >= BOUNDED_SINCE and len(event.record) > REPORT_BYTES_MAX:
+    if len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
     if coordination.members.get(event.peer) is None:
@@ -460,7 +456,7 @@ def on_stage_overdue(turn: Turn) -> None:
 
     A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
     """
-    if turn.rules >= READY_SINCE and awaits_trainer(turn.state):
+    if awaits_trainer(turn.state):
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
         return
     _close(turn, "deadline")

@@ -7,18 +7,9 @@ from collections.abc import Iterable
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member, Members
 
-MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
-IDLE_BOUNDED_SINCE = 8  # rules under which free identities have few places, and little credit keeps none for long
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
-MANY_SINCE = 10  # rules under which a coordinator keeps count of `MEMBERS_MAX`
-FEWER_MEMBERS_MAX = 4096  # of older ones
-
-
-def most_members(rules: int) -> int:
-    """Number of members that a coordinator keeps count of at most, under these rules."""
-    return MEMBERS_MAX if rules >= MANY_SINCE else min(FEWER_MEMBERS_MAX, MEMBERS_MAX)
 
 
 def without_gone(coordination: AnyCoordination, member: Member) -> Members | None:
@@ -29,7 +20,7 @@ def without_gone(coordination: AnyCoordination, member: Member) -> Members | Non
     return coordination.members.without(member.peer)
 
 
-def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool, rules: int) -> Members | None:
+def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> Members | None:
     """The members with room for one more; None where all take part.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
@@ -38,24 +29,19 @@ def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: boo
     Args:
         newcomer: who wants a place.
         reported: whether it has reported: then it comes before members that have not done so yet.
-        rules: the version of the core's behaviour to follow.
     """
     members = coordination.members
-    if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
-        return _without_least(coordination, members.idle, reported, rules)
-    if len(members) < most_members(rules):
+    if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
+        return _without_least(coordination, members.idle, reported)
+    if len(members) < MEMBERS_MAX:
         return members
-    return _without_least(coordination, members, reported, rules)
+    return _without_least(coordination, members, reported)
 
 
-def _without_least(
-    coordination: AnyCoordination, among: Iterable[Member], reported: bool, rules: int
-) -> Members | None:
+def _without_least(coordination: AnyCoordination, among: Iterable[Member], reported: bool) -> Members | None:
     reports = coordination.reports
     missed = [
-        member
-        for member in among
-        if member.peer not in reports and _may_go(member, coordination.round, reported, rules)
+        member for member in among if member.peer not in reports and _may_go(member, coordination.round, reported)
     ]
     if not missed:
         return None
@@ -63,14 +49,13 @@ def _without_least(
     return coordination.members.without(least.peer)
 
 
-def _may_go(member: Member, round: int, reported: bool, rules: int) -> bool:
+def _may_go(member: Member, round: int, reported: bool) -> bool:
     """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
     if member.left:
         return True
     if not member.rounds:
         return reported or member.since_round < round - 1
-    earned = member.rounds if rules >= IDLE_BOUNDED_SINCE else SILENT_ROUNDS_MAX
-    return round - member.last_round > min(earned, SILENT_ROUNDS_MAX)
+    return round - member.last_round > min(member.rounds, SILENT_ROUNDS_MAX)
 
 
 def _worth(member: Member) -> tuple[bool, bool, int, int, str]:

@@ -97,7 +97,7 @@ def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
 
     Raises:
         IdentityError: the log is another node's.
-        LogDamaged, LogNewer: it cannot be read.
+        LogDamaged, OtherVersion: it cannot be read.
     """
     if not data.events.is_dir() or not list_segments(data.events):
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
 from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 
 REJOIN_S = 10.0
 ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
@@ -39,7 +39,7 @@ CHECKED = 8  # peers of the table pinged in a round
 PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -23,10 +22,11 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import RecordRejected
 from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class OwnRecord(msgspec.Struct, array_like=True):

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, TextIO
 
 import msgspec
 import structlog
-from structlog.typing import Processor
 
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
+from swarmd.logger import get_logger
 from swarmd.observe.layers import printable
 from swarmd.observe.logging.redaction import redacting
 from swarmd.observe.narrative.describe import ROUTINE, line_of
@@ -35,22 +35,6 @@ from swarmd.observe.status import Status
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
-
-
-def get_logger(name: str) -> Any:
-    """As structlog's own, by the program's configuration; without one, warnings and worse go to stderr.
-
-    structlog prints everything there, debug lines too, on stdout. Its configuration is the program's, and left alone.
-    """
-    return structlog.wrap_logger(None, wrapper_class=_bind, logger_factory_args=(name,))  # type: ignore[arg-type]
-
-
-def _bind(logger: Any, processors: Iterable[Processor], context: MutableMapping[str, Any]) -> Any:
-    """What structlog takes for the class of a bound logger, and calls for each line."""
-    if structlog.is_configured():
-        return structlog.get_config()["wrapper_class"](logger, processors=processors, context=context)
-    quiet: Any = structlog.make_filtering_bound_logger(logging.WARNING)
-    return quiet(structlog.PrintLogger(sys.stderr), processors=processors, context=context)
 
 
 events_log = get_logger("swarmd.events")

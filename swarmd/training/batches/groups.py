@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import msgspec
-import structlog
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
@@ -29,7 +29,7 @@ EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 CUTS_MAX = 16  # of what peers wrote in one question
 FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainingGroup(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class Scorer:
         if self._raised is not None:
             warn_of(self._plan, self._raised, words, failures=failed)
         elif failed:
-            _log.warning(words, failures=failed)
+            log.warning(words, failures=failed)
         self.failures.clear()
         self._raised = None
 
@@ -157,7 +157,7 @@ class PeerGroups:
                     regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
                     if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage is enough
-                        _log.warning(error.message, exc_info=error.__cause__)
+                        log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
@@ -292,7 +292,7 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         try:
             worth = float(plan.judge(outcomes))
         except FOREIGN_ERRORS:
-            _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
+            log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
             continue
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -24,6 +23,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
 from swarmd.files import sync_file
+from swarmd.logger import get_logger
 from swarmd.training.checkpoints.checkpoint_files import (
     FORMAT,
     META,
@@ -39,7 +39,7 @@ OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Meta(msgspec.Struct, frozen=True):
     steps: int  # optimiser steps since the node began
     event: StageTrained  # without the checkpoint's digest, which covers this file
     files: dict[str, str]  # name → sha256
-    optimizer: str = ""  # as the configuration names it; older versions did not write it
+    optimizer: str  # as the configuration names it
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -187,7 +187,7 @@ class Checkpoints:
             try:
                 yield read_checkpoint(directory)
             except CheckpointDamaged as error:
-                _log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
+                log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it is there and whole. Raises CheckpointUnreadable."""

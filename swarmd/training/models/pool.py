@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
@@ -22,7 +22,7 @@ CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes 
 CHOICE = "model.json"  # in the data directory and in every checkpoint
 _CHOICE_FORMAT = 1
 _NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -146,7 +146,7 @@ def settle_model(
     if choice is None:
         choice = _find_trained(paths.checkpoints) or _choose(training, inspect)
         write_choice(kept, choice)
-        _log.info("model chosen", model=choice.model, reason=choice.reason)
+        log.info("model chosen", model=choice.model, reason=choice.reason)
     _check_there(choice.model, kept)
     return msgspec.structs.replace(training, model=choice.model)
 

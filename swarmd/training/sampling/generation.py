@@ -11,10 +11,10 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import structlog
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
+from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.footprint import is_out_of_memory, release_memory
 
@@ -29,7 +29,7 @@ NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it 
     "num_beams": 1,
 }
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class SamplingRequest(NamedTuple):
@@ -157,7 +157,7 @@ class Sampler(Sampling):
                 if not self._splits or part.rows == 1 or not is_out_of_memory(error):
                     raise
                 self._rows_max = max(half.rows for half in part.halve())
-                _log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
+                log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
             release_memory()  # only now: until here the error held on to it
             wanted.generator.set_state(begun)
             left.append(part)

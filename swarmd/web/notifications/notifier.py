@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
 from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import NodeDirectory
@@ -37,7 +37,7 @@ FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for t
 QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
 STATE_BYTES_MAX = 64 * 1024
 
-log = logging.getLogger("swarmd.notify")
+log = get_logger("swarmd.notify")
 
 
 class NotifierState:

@@ -9,7 +9,6 @@ the leaderboard of the last round alone. Where a contract keeps the rounds, it i
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -54,6 +53,7 @@ from swarmd.dht.session import Session
 from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.observe.narrative.words import equivocation_notes
 from swarmd.paths import NodeDirectory
@@ -73,7 +73,7 @@ BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
 IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
 OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class DhtSwarm:

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.core import step
 from swarmd.core.commands import Announce
-from swarmd.core.coordinator.patience import ALLOWED, ALLOWED_BEFORE, FORGOTTEN_AFTER, STEPS_MAX
+from swarmd.core.coordinator.patience import ALLOWED, FORGOTTEN_AFTER, STEPS_MAX
 from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, RoundPublished
 from tests.core.story import Story, coordinator_settings
 
@@ -108,27 +107,6 @@ def test_they_cost_a_small_part_of_the_time_whatever_a_stage_may_take(stall: Sta
     assert lost_s <= (swarm.node.at - since) / FORGOTTEN_AFTER + (1 + STEPS_MAX / 2) * stage_s
 
 
-@pytest.mark.parametrize("stall", STALLS)
-def test_under_rules_11_they_cost_stages_whatever_these_may_take(stall: Stall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "RULES", 11)
-    swarm = Swarm(stage_s=3600.0)
-    for number in range(STAGES):
-        stall(swarm, number)
-    assert ALLOWED_BEFORE < len(swarm.overdue) <= ALLOWED_BEFORE + 1 + STAGES / FORGOTTEN_AFTER + STEPS_MAX
-
-
-@pytest.mark.parametrize("stall", STALLS)
-def test_under_the_rules_of_before_they_cost_as_many_as_they_like(
-    stall: Stall, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step, "RULES", 10)
-    swarm = Swarm()
-    for number in range(STAGES):
-        stall(swarm, number)
-    assert len(swarm.overdue) > 0.9 * STAGES
-    assert swarm.announce.steady_min == 0
-
-
 def test_who_behaved_for_long_is_soon_not_waited_for_when_it_begins_to_stall() -> None:
     swarm, sleepers = Swarm(), [f"sleeper {number}" for number in range(24)]
     for _ in range(200):
@@ -188,15 +166,6 @@ def test_a_slow_member_that_failed_is_waited_for_again_before_what_others_missed
     coordination = swarm.node.state.coordination
     assert coordination is not None and coordination.vain_members > coordination.vain_allowed
     assert swarm.rounds_of("slow") - before >= RARELY // 2, "as long as all report, it is one of them"
-
-
-def test_under_rules_13_it_was_left_behind_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "RULES", 13)
-    swarm, crowd = Swarm(), [f"crowd {number}" for number in range(STEPS_MAX + ALLOWED + 1)]
-    before = leave_behind(swarm, crowd)
-    for _ in range(8 * RARELY):
-        swarm.hold(*crowd, late=["slow"])
-    assert swarm.rounds_of("slow") == before
 
 
 def test_stages_that_wait_for_all_again_cost_another_64th_of_the_time() -> None:

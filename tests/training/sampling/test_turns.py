@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
@@ -18,6 +17,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.turns import SamplingLimits, Turns
+from tests.log_capture import capture_logs
 
 PLACE = StageId("a", 0, 0)
 PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"

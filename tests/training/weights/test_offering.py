@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from structlog.testing import capture_logs
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
@@ -29,6 +28,7 @@ from swarmd.training.weights.offering import TAKEN, WeightsOffering, read_announ
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
+from tests.log_capture import capture_logs
 from tests.training.conftest import order
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
