@@ -5,32 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member, Members
+from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member
 
-MAKE_ROOM_SINCE = 6  # rules under which members that are gone make room
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
-IDLE_BOUNDED_SINCE = 8  # rules under which free identities have few places, and little credit keeps none for long
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
-MANY_SINCE = 10  # rules under which a coordinator keeps count of `MEMBERS_MAX`
-FEWER_MEMBERS_MAX = 4096  # of older ones
 
 
-def most_members(rules: int) -> int:
-    """Number of members that a coordinator keeps count of at most, under these rules."""
-    return MEMBERS_MAX if rules >= MANY_SINCE else min(FEWER_MEMBERS_MAX, MEMBERS_MAX)
-
-
-def without_gone(coordination: AnyCoordination, member: Member) -> Members | None:
-    """The members without one that has just left and whom nothing is owed; None where it is kept."""
+def is_forgotten(coordination: AnyCoordination, member: Member) -> bool:
+    """Whether a member that has just left is not kept: it is owed nothing, and there are many."""
     owed = member.rounds > 0 or member.peer in coordination.reports
-    if owed or len(coordination.members) <= GONE_KEPT:
-        return None
-    return coordination.members.without(member.peer)
+    return not owed and len(coordination.members) > GONE_KEPT
 
 
-def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool, rules: int) -> Members | None:
-    """The members with room for one more; None where all take part.
+def find_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> tuple[bool, Member | None]:
+    """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
     for a long time. Members that have not done the work that every node does have `IDLE_MEMBERS_MAX` places of all.
@@ -38,39 +27,29 @@ def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: boo
     Args:
         newcomer: who wants a place.
         reported: whether it has reported: then it comes before members that have not done so yet.
-        rules: the version of the core's behaviour to follow.
     """
     members = coordination.members
-    if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
-        return _without_least(coordination, members.idle, reported, rules)
-    if len(members) < most_members(rules):
-        return members
-    return _without_least(coordination, members, reported, rules)
-
-
-def _without_least(
-    coordination: AnyCoordination, among: Iterable[Member], reported: bool, rules: int
-) -> Members | None:
-    reports = coordination.reports
-    missed = [
+    if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
+        among: Iterable[Member] = members.idle
+    elif len(members) < MEMBERS_MAX:
+        return True, None
+    else:
+        among = members
+    gone = [
         member
         for member in among
-        if member.peer not in reports and _may_go(member, coordination.round, reported, rules)
+        if member.peer not in coordination.reports and _may_go(member, coordination.round, reported)
     ]
-    if not missed:
-        return None
-    least = min(missed, key=_worth)
-    return coordination.members.without(least.peer)
+    return (True, min(gone, key=_worth)) if gone else (False, None)
 
 
-def _may_go(member: Member, round: int, reported: bool, rules: int) -> bool:
+def _may_go(member: Member, round: int, reported: bool) -> bool:
     """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
     if member.left:
         return True
     if not member.rounds:
         return reported or member.since_round < round - 1
-    earned = member.rounds if rules >= IDLE_BOUNDED_SINCE else SILENT_ROUNDS_MAX
-    return round - member.last_round > min(earned, SILENT_ROUNDS_MAX)
+    return round - member.last_round > min(member.rounds, SILENT_ROUNDS_MAX)
 
 
 def _worth(member: Member) -> tuple[bool, bool, int, int, str]:

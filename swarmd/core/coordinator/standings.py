@@ -7,12 +7,13 @@ from itertools import accumulate, takewhile
 
 from msgspec.structs import replace
 
+from swarmd.bounds import add_real
 from swarmd.core.commands import PublishLeaderboard
-from swarmd.core.coordinator.members import MANY_SINCE
+from swarmd.core.coordinator import waiting
 from swarmd.core.events import LeaderboardPublished
 from swarmd.core.ids import command_id
-from swarmd.core.state import Member, Report
-from swarmd.core.turn import BOUNDED_SINCE, Turn
+from swarmd.core.state import AnyCoordination, Member, Report
+from swarmd.core.turn import Turn
 from swarmd.core.values import Standing
 
 REPORTS_BYTES_MAX = 3 * 1024 * 1024  # of all that go with a leaderboard; a frame to a worker has 4 MiB
@@ -24,21 +25,21 @@ ROW_BYTES = 128  # of a row, its name apart
 def credit(turn: Turn) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
-    rewards = {report.peer: report.reward for report in coordination.reports}
+    reports = {report.peer: report for report in coordination.reports}
     coordination.members = coordination.members.renewed(
         [
-            _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
+            _credited(coordination, member, reports[member.peer]) if member.peer in reports else member
             for member in coordination.members
         ]
     )
 
 
-def _credited(turn: Turn, round: int, member: Member, reward: float) -> Member:
+def _credited(coordination: AnyCoordination, member: Member, report: Report) -> Member:
     return replace(
-        member,
-        reward=turn.sum_of(member.reward, reward),
-        rounds=member.rounds + (member.last_round != round),
-        last_round=round,
+        waiting.credited(member, report, coordination.waiting.number),
+        reward=add_real(member.reward, report.reward),
+        rounds=member.rounds + (member.last_round != coordination.round),
+        last_round=coordination.round,
     )
 
 
@@ -50,7 +51,7 @@ def publish(turn: Turn) -> None:
         for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
         if member.rounds
     ]
-    standings = tuple(_with_names_that_fit(rows) if turn.rules >= MANY_SINCE else rows)
+    standings = tuple(_with_names_that_fit(rows))
     coordination.standings = standings
     records = _published(turn, standings, (*coordination.round_reports, *coordination.reports))
     for command in list(turn.pending.values()):
@@ -75,7 +76,7 @@ def _names_bytes(rows: Sequence[Standing]) -> int:
 
 
 def reports_bytes_max(standings: Sequence[Standing]) -> int:
-    """Bytes of reports that a leaderboard with these rows has room for, since rules 10."""
+    """Bytes of reports that a leaderboard with these rows has room for."""
     rows_bytes = ROW_BYTES * len(standings) + _names_bytes(standings)
     return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
 
@@ -83,8 +84,8 @@ def reports_bytes_max(standings: Sequence[Standing]) -> int:
 def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report, ...]) -> tuple[bytes, ...]:
     """The signed reports that the standings add up from, as many as one order to the network worker holds."""
     records = tuple([report.record for report in reports])
-    bytes_max = reports_bytes_max(standings) if turn.rules >= MANY_SINCE else REPORTS_BYTES_MAX
-    if turn.rules < BOUNDED_SINCE or sum(map(len, records)) <= bytes_max:
+    bytes_max = reports_bytes_max(standings)
+    if sum(map(len, records)) <= bytes_max:
         return records
     room = takewhile(lambda size_bytes: size_bytes <= bytes_max, accumulate(map(len, records)))
     kept = records[: sum(1 for _ in room)]
