@@ -103,8 +103,6 @@ class RoundConfig(Section, frozen=True):
     train_s: Positive = 600.0
     publish_s: Positive = 30.0
     clock_s: Positive = 20.0
-    stage_s: NotNegative = 0.0  # what the swarm's creator promised of a stage's time, and
-    quorum: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # of when it closes before; 0: nothing
 
 
 class CoordinatorConfig(Section, frozen=True):

@@ -6,10 +6,7 @@ import msgspec
 
 from swarmd.config import ChainConfig, Config
 from swarmd.core.coordinator.shards import SHARDED_SINCE
-from swarmd.core.values import ChainSettings, CoordinatorSettings, Promised, Settings
-
-SEEN_S = 5.0  # a report counts as there in time when it could be read so long, and so many polls of the DHT,
-SEEN_POLLS = 2.0  # before its stage closed
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 
 
 def settings_of(config: Config, peer: str) -> Settings:
@@ -34,7 +31,6 @@ def settings_of(config: Config, peer: str) -> Settings:
         chain=None if config.chain is None else _chain_settings_of(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
-        promised=_promised_of(config) if not coordinating and config.chain is None else None,
         catch_up_rounds=config.training.catch_up_rounds if _catches_up(config) else 0,
         catch_up_s=config.training.catch_up_s,
         average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
@@ -70,16 +66,6 @@ def _coordination_of(config: Config) -> CoordinatorSettings:
     if config.dht.protocol < SHARDED_SINCE:
         given["shard_members"] = 0
     return CoordinatorSettings(**given)
-
-
-def _promised_of(config: Config) -> Promised | None:
-    """What this follower judges its coordinator by; nothing where nobody's clock is signed.
-
-    A coordinator looks at its reports every `dht.poll_s`, hints or not.
-    """
-    if config.dht.records != "signed":
-        return None
-    return Promised(config.round.stage_s, config.round.quorum, SEEN_S + SEEN_POLLS * config.dht.poll_s)
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:

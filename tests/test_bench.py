@@ -253,30 +253,30 @@ def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measur
 
     out = tmp_path / "out.json"
     monkeypatch.setattr(bench.__main__, "PLACE", tmp_path / "bench")
-    monkeypatch.setattr("bench.gossip.run", lambda directory: [Row("measured", "ms", Sample((1.0,)))])
+    monkeypatch.setattr("bench.append.run", lambda directory: [Row("measured", "ms", Sample((1.0,)))])
     monkeypatch.setattr("bench.simulator.run", interrupt)
-    monkeypatch.setattr(sys, "argv", ["bench", "gossip", "simulator", "append", "--json", str(out)])
+    monkeypatch.setattr(sys, "argv", ["bench", "append", "simulator", "restart", "--json", str(out)])
     assert bench.__main__.main() == 130
     assert "simulator was interrupted" in capsys.readouterr().out
-    assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["gossip"]
-    assert {path.name for path in (tmp_path / "bench").iterdir()} == {"gossip.lock", "simulator.lock"}
+    assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["append"]
+    assert {path.name for path in (tmp_path / "bench").iterdir()} == {"append.lock", "simulator.lock"}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_signal_that_ends_the_benchmarks_lets_them_clean_up(tmp_path: Path, number: signal.Signals) -> None:
     script = (
-        "import bench.gossip, bench.place, pathlib, runpy, sys, threading\n"
+        "import bench.append, bench.place, pathlib, runpy, sys, threading\n"
         "bench.place.PLACE = pathlib.Path(sys.argv.pop())\n"
         "def run(directory):\n    print('begun', flush=True)\n    threading.Event().wait()\n"
-        "bench.gossip.run = run\n"
+        "bench.append.run = run\n"
         "runpy.run_module('bench', run_name='__main__', alter_sys=True)\n"
     )
-    words = [sys.executable, "-c", script, "gossip", str(tmp_path)]
+    words = [sys.executable, "-c", script, "append", str(tmp_path)]
     child = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     while child.stdout.readline() not in ("begun\n", ""):
         pass
     child.send_signal(number)
     told, _ = child.communicate(timeout=60)
-    assert child.returncode == 130 and "gossip was interrupted" in told
-    assert not (tmp_path / "gossip").exists()
+    assert child.returncode == 130 and "append was interrupted" in told
+    assert not (tmp_path / "append").exists()

@@ -14,7 +14,7 @@ import swarmd
 from swarmd.bounds import is_bounded
 from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.members.admission import Invitation
-from swarmd.dht.pubsub.evidence_gossip import Message, decode_message
+from swarmd.dht.pubsub.evidence_gossip import EvidenceTold, decode_message
 from swarmd.dht.pubsub.hints import Hint
 from swarmd.dht.wire.find_parts import FindFilter, Part, read_part
 from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
@@ -52,7 +52,7 @@ OUTSIDE = [
     Outside(Payload, check_payload, greatest={"work": 2**63 - 1}),
     Outside(SignedRecord, decode_signed),
     *(Outside(kind, msgspec.msgpack.Decoder(kind).decode) for kind in (Hint, Invitation)),
-    Outside(Message, decode_message),
+    Outside(EvidenceTold, decode_message),
     Outside(FindFilter, msgspec.msgpack.Decoder(FindFilter).decode),
     Outside(Part, lambda encoded: read_part(encoded, 2**20)),
     Outside(LeaderboardBody, decode_board),
@@ -76,7 +76,7 @@ FROM_OUTSIDE = {
     "FindFilter",
     "Part",
     "WorkerMessage",
-    "Message",
+    "EvidenceTold",
     "LeaderboardBody",
     "Rollouts",
     "_Version",

@@ -10,15 +10,12 @@ import msgspec
 
 from swarmd.core.contract import logs as chain_logs
 from swarmd.core.event_base import EventBase as EventBase
-from swarmd.core.peers.observed import StageAccount
 from swarmd.core.reported import MemberSeen as MemberSeen
 from swarmd.core.reported import MembersSeen as MembersSeen
 from swarmd.core.reported import ReportSeen as ReportSeen
 from swarmd.core.reported import ReportsSeen as ReportsSeen
 from swarmd.core.values import (
-    Backing,
     BlockRef,
-    Claim,
     EvidenceKind,
     Judgement,
     OffPolicy,
@@ -186,7 +183,6 @@ class RolloutsGathered(EventBase, frozen=True, tag="rollouts_gathered"):
     stage: int
     rollouts: tuple[RolloutsRef, ...] = ()
     missing: int = 0  # announced by a peer but not to be had in time
-    claims: tuple[Claim, ...] = ()  # of those whose reports name these rollouts
 
 
 class ReportPublished(EventBase, frozen=True, tag="report_published"):
@@ -210,16 +206,6 @@ class LeaderboardPublished(EventBase, frozen=True, tag="leaderboard_published"):
 
     command: str
     round: int
-
-
-class LeaderboardSeen(EventBase, frozen=True, tag="leaderboard_seen"):
-    """A follower read a round's leaderboard, and compared it with what it had read of the round itself."""
-
-    round: int
-    since: int = -1  # round of the leaderboard that it had read before
-    idle: bool = False  # between the two nobody was credited
-    whole: bool = True  # it holds all reports that its standings are made of
-    stages: tuple[StageAccount, ...] = ()
 
 
 class RecordsRejected(EventBase, frozen=True, tag="records_rejected"):
@@ -284,7 +270,6 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    backed: tuple[Backing, ...] = ()  # what peers' rollouts of the preceding stage give here, to hold their claims to
     off_policy: OffPolicy | None = None  # where `training.peer_loss` weighs by it: how far peers' text was from here
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 
@@ -452,7 +437,6 @@ Event = (
     | ReportsSeen
     | RoundPublished
     | LeaderboardPublished
-    | LeaderboardSeen
     | RecordsRejected
     | Equivocated
     | CommandFailed

@@ -13,7 +13,6 @@ import msgspec
 from swarmd.core.by_peer import ByPeer
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, SubmissionState, TrainerState
 from swarmd.core.commands import Command
-from swarmd.core.peers.observed import Claims, Conduct
 from swarmd.core.values import (
     AveragedOffer,
     BlockRef,
@@ -441,8 +440,6 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     judging: Tally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
     equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.peers.evidence`, by round
-    conduct: Conduct | None = None  # the coordinator's, as this follower sees it
-    claims: Claims | None = None  # of peers, and whether their rollouts bear them out
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
     catch_up: CatchUp | None = None
     weights: WeightsOutcome | None = None

@@ -19,7 +19,6 @@ from swarmd.core.events import (
     Envelope,
     Equivocated,
     LeaderboardPublished,
-    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -64,7 +63,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
 from swarmd.core.node import clock_set, pause, results, rounds, weights_rules, workers
-from swarmd.core.peers import conduct, evidence
+from swarmd.core.peers import evidence
 from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
@@ -238,16 +237,6 @@ def _on_members_seen(turn: Turn, event: MembersSeen) -> None:
         coordination.on_member_seen(turn, member)
 
 
-def _on_round_announced(turn: Turn, event: RoundAnnounced) -> None:
-    conduct.on_announced(turn, event)
-    rounds.on_round_announced(turn, event)
-
-
-def _on_clock_set(turn: Turn, event: ClockSet) -> None:
-    conduct.on_clock_set(turn)
-    clock_set.on_clock_set(turn, event)
-
-
 def _on_round_published(turn: Turn, event: RoundPublished) -> None:
     if turn.coordinates():
         coordination.on_round_published(turn, event)
@@ -303,7 +292,7 @@ _RULES: dict[type, Rule] = {
     TimerFired: _on_timer_fired,
     SpaceLow: pause.on_space_low,
     SpaceFreed: pause.on_space_freed,
-    ClockSet: _on_clock_set,
+    ClockSet: clock_set.on_clock_set,
     WorkerStarted: workers.on_worker_started,
     WorkerStartFailed: workers.on_worker_start_failed,
     WorkerExited: _on_worker_exited,
@@ -314,7 +303,7 @@ _RULES: dict[type, Rule] = {
     MemberSeen: _if_coordinating(coordination.on_member_seen),
     MembersSeen: _if_coordinating(_on_members_seen),
     MemberLeft: _if_coordinating(coordination.on_member_left),
-    RoundAnnounced: _on_round_announced,
+    RoundAnnounced: rounds.on_round_announced,
     NoRoundYet: rounds.on_no_round_yet,
     RoundsSkipped: results.on_rounds_skipped,
     RolloutsGathered: rounds.on_rollouts_gathered,
@@ -323,7 +312,6 @@ _RULES: dict[type, Rule] = {
     ReportsSeen: _on_reports_seen,
     RoundPublished: _on_round_published,
     LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
-    LeaderboardSeen: conduct.on_leaderboard_seen,
     RecordsRejected: _on_records_rejected,
     Equivocated: _on_equivocated,
     CommandFailed: _on_command_failed,

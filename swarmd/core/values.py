@@ -55,14 +55,6 @@ class ChainSettings(Value, frozen=True):
     resend_s: float = 60.0  # a submission without news for so long is looked at again
 
 
-class Promised(Value, frozen=True):
-    """What a follower holds its coordinator to; its configuration or the swarm's manifest says it."""
-
-    stage_s: float = 0.0  # longest a stage stays open; 0: nobody said
-    quorum: float = 0.0  # share of the expected members whose reports close a stage early; 0: nobody said
-    seen_s: float = 15.0  # a report that could be read so long before a stage closed was there in time
-
-
 class Settings(Value, frozen=True):
     """The part of a node's configuration that decides its behaviour; logged at every start for replay."""
 
@@ -84,7 +76,6 @@ class Settings(Value, frozen=True):
     chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
     kind: str = ""  # what the swarm trains (swarm.kind); empty in logs of before it was kept
     contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
-    promised: Promised | None = None  # present where this node judges its coordinator's conduct
     catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
     catch_up_s: float = 600.0  # longest that it waits for them
     average_rounds: int = 0  # in every so manieth round the own weights are averaged with a peer's; 0: they never are
@@ -125,24 +116,6 @@ class Judgement(Value, frozen=True):
 
     peer: str
     worth: float
-
-
-class Claim(Value, frozen=True):
-    """The reward that a peer's signed report states, where the rollouts that it names were gathered."""
-
-    peer: str
-    reward: float
-
-
-class Backing(Value, frozen=True):
-    """What a peer's rollouts of a stage give here, to be compared with what it claims."""
-
-    peer: str
-    reward: float  # sum over the completions that were scored here as they were written
-    completions: int  # these
-    total: float  # sum over all its completions, as its rollouts say
-    most: float  # that one completion can be worth
-    recipe: int  # completions that this node may make in a stage by its own recipe
 
 
 class SetAside(Value, frozen=True):

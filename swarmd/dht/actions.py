@@ -21,7 +21,6 @@ from swarmd.dht.members.membership import Members
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
-from swarmd.dht.rounds.leaderboard_check import LeaderboardCheck
 from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import Stages
 from swarmd.dht.rounds.standings import LeaderboardFollower
@@ -38,25 +37,20 @@ class SignedActions:
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
         self.members = Members(session)
-        self._check = LeaderboardCheck(session)
-        self._clock = SwarmClock(session, LeaderboardFollower(session, self._check.compare).reach)
-        stages = self._stages = Stages(session)
+        self._clock = SwarmClock(session, LeaderboardFollower(session, session.learn).reach)
+        stages = Stages(session)
         self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
             Register: self.members.register,
             ReadClock: self._clock.read,
             Announce: self._clock.announce,
             Gather: lambda command: gather(session, command),
-            PublishReport: self._publish_report,
+            PublishReport: stages.publish_report,
             CollectReports: ReportCollector(session, self.members.presences).collect,
             PublishLeaderboard: stages.publish_leaderboard,
             AdmitPeers: self.members.admit,
             NoteEvidence: session.exchange.note,
             FetchWeights: WeightsTaking(session).take,
         }
-
-    async def _publish_report(self, command: PublishReport) -> None:
-        await self._stages.publish_report(command)
-        self._check.published(command)
 
     def begin(self) -> None:
         """Follow the clock and look for a twin from now on."""

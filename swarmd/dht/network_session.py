@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, Protocol
 
 from swarmd.config import Config
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
-from swarmd.core.values import Standing
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
@@ -34,18 +33,16 @@ from swarmd.dht.ports import (
     ReportSink,
 )
 from swarmd.dht.pubsub.suppression import Suppression
-from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, decode_board, rows_by_peer
+from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
 from swarmd.dht.wire.records import (
     PAST_S,
     TTL_MAX_S,
     ClockRecord,
-    LeaderboardRecord,
     Membership,
     RecordPolicy,
     is_sharded,
@@ -72,8 +69,6 @@ class Exchanges(Protocol):
     contradicted: EvidenceSink  # called with what is new here
 
     def bars(self, peer: str, round: int) -> bool: ...
-
-    def read_board(self, record: Record, /) -> None: ...
 
     async def note(self, command: NoteEvidence) -> None: ...
 
@@ -144,7 +139,6 @@ class NetworkSession(ABC):
         self._watching: dict[str, Running] = {}
         fixed = None if config.chain is None else config.chain.shards
         self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
-        self.waits = AnnouncedWaits()  # of stages, for whom
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         # present, this node included, without those that have not worked; a follower of a large swarm goes by the
@@ -200,16 +194,8 @@ class NetworkSession(ABC):
         """All records are judged anew, for invitations are withdrawn; which are, is kept for the next life."""
 
     @abstractmethod
-    def read_standings(self) -> KeptStandings | None:
-        """The standings that were kept last, in this life or an earlier one."""
-
-    @abstractmethod
     async def keep_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next life."""
-
-    @abstractmethod
-    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
-        """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
 
     # --- what is the same for all ---
 
@@ -280,8 +266,6 @@ class NetworkSession(ABC):
         self.compared.see(record)
         if isinstance(record.content, ClockRecord):
             self.herald.publish(record)
-        elif isinstance(record.content, LeaderboardRecord):
-            self.exchange.read_board(record)
         self.accepted(record)
 
     def emit(self, event: Event) -> None:
@@ -297,10 +281,6 @@ class NetworkSession(ABC):
     def open_board(self, body: bytes) -> LeaderboardBody:
         """A leaderboard of its body. Raises RecordRejected("malformed")."""
         return decode_board(body)
-
-    def rows_by_peer(self, standings: Sequence[Standing]) -> Mapping[str, Standing]:
-        """Standings by peer."""
-        return rows_by_peer(standings)
 
     def watch(self, name: str, seen: RecordsSink, polls: float = 1, later: bool = False) -> KeyWatch:
         """Begin to watch a key: `seen` is called with owner → record after each read.

@@ -297,13 +297,6 @@ class Network(Protocol):
         """An own record, which lives until then. Raises RecordRejected("oversized")."""
 
 
-class RecordJudge(Protocol):
-    """Checks single records."""
-
-    def judge(self, name: str, record: Record) -> Record:
-        """A record that came by gossip, if it counts under a key. Raises RecordRejected."""
-
-
 class Topic(Protocol):
     """A gossip topic."""
 

@@ -47,7 +47,7 @@ from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.weights.giving import GivenWeights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore
-from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, keep_standings, open_reports, read_standings
+from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
@@ -192,7 +192,7 @@ class Session(NetworkSession):
 
         topic = Topic(self.node, names.evidence_topic(self.swarm))
         told = (self.rejections, self.emit)
-        exchange = EvidenceGossip(topic, self.policy, self, self.is_credited, *told, self.runtime, self.suppression)
+        exchange = EvidenceGossip(topic, self.policy, self.is_credited, *told, self.runtime, self.suppression)
         self.exchange, self.compared = exchange, RecordComparison(self.coordinator, self.is_credited, exchange.found)
         self.validator.verified = self.compared.see
 
@@ -251,20 +251,12 @@ class Session(NetworkSession):
         offer = await to_thread.run_sync(self.offered.current)
         return b"" if offer is None else offer.encode()
 
-    def read_standings(self) -> KeptStandings | None:
-        """The standings that were kept last, in this life or an earlier one."""
-        return read_standings(self.paths.standings, self.swarm)
-
     async def keep_standings(self, board: LeaderboardBody) -> None:
         """Keep a leaderboard's standings for the next life."""
         try:
             await to_thread.run_sync(keep_standings, self.paths.standings, self.swarm, board)
         except SwarmdError as error:
             log.warning("the leaderboard of round %d is not kept: %s", board.round, error)
-
-    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
-        """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
-        return await to_thread.run_sync(open_reports, board, self.swarm)
 
     async def work(self) -> int:
         """The number that says what this identity has cost: kept, or found now. Cancelled, it ends at once."""

@@ -28,8 +28,6 @@ _COMMENTS = {  # by dotted key
     "dht.members": "peer ids that may write; empty: everybody, or whom the contract admits",
     "dht.peer": "the identity must be this one; none is ever made in its place",
     "round.train_s": "longest a stage may train on this node",
-    "round.stage_s": "a stage's longest time, by which the coordinator's conduct is judged",
-    "round.quorum": "share of those expected whose reports close a stage before",
     "coordinator.stage_s": "a stage's longest time",
     "training.offer_weights_every": "rounds; those who come late begin from them",
     "training.average_weights_every": "rounds, as the manifest has it; 0: this node's weights are its own alone",
@@ -109,7 +107,7 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
         "dht": ("", _dht(manifest, choice)),
-        "round": ("", {"train_s": _train_s(manifest)} | _promised(manifest, choice)),
+        "round": ("", {"train_s": _train_s(manifest)}),
     }
     if manifest.rounds is not None and choice.role == "coordinator":
         rounds = msgspec.to_builtins(manifest.rounds)
@@ -140,13 +138,6 @@ def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
 
 def _train_s(manifest: Manifest) -> float:
     return min(max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest)), NUMBER_MAX)
-
-
-def _promised(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """What a follower holds the coordinator to."""
-    if manifest.rounds is None or choice.role == "coordinator":
-        return {}
-    return {"stage_s": manifest.rounds.stage_s, "quorum": manifest.rounds.quorum}
 
 
 def _stage_s(manifest: Manifest) -> float:

@@ -17,8 +17,6 @@ from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, Tra
 from swarmd.core.coordinator.coordination import awaits_trainer, waiting_of
 from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.node.restored import is_barred
-from swarmd.core.peers.claims import unbacked
-from swarmd.core.peers.conduct import verdict_of
 from swarmd.core.state import Coordination, StageReward, State
 from swarmd.core.values import Skill
 from swarmd.observe.layers import (
@@ -32,7 +30,6 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.live import Live
-from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.narrative.patience import not_waited_for, patience_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
@@ -175,8 +172,6 @@ class Status(msgspec.Struct, frozen=True):
     chain: ChainStatus | None = None  # this and the next are present where a contract keeps the rounds
     submissions: SubmissionsStatus | None = None
     notes: tuple[str, ...] = ()  # what is amiss beside the layers, and costs no round
-    conduct: str = ""  # what a follower blames its coordinator for: slow, hasty, skips, leaves-out; empty: nothing
-    unbacked: tuple[str, ...] = ()  # peers that claim more than their rollouts give, again and again
     weights: WeightsStatus | None = None  # that it offers to peers, or took from them; None: neither
 
 
@@ -222,9 +217,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
-        notes=(*equivocation_notes(state), *complaints_of(state), *patience_notes(state)),
-        conduct=verdict_of(state),
-        unbacked=tuple(claimant.peer for claimant in unbacked(state)),
+        notes=(*equivocation_notes(state), *patience_notes(state)),
         weights=weights_status(state, now),
     )
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
-from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Promised, Settings
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
 from swarmd.eventlog.commit import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
@@ -46,7 +46,6 @@ COLLECTIONS = (200_000, 20, 20)  # thresholds of Python's collector while a worl
 JOIN_S = 5.0  # in which all nodes are started that come at once
 FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
 PROGRESS_STEPS = 200
-SEEN_S = 35.0  # two polls and a little, as in `swarmd.settings`
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
@@ -213,7 +212,6 @@ class World:
             ready_s=20.0,
             coordination=None if index or profile.chain else self._coordinator_settings(),
             chain=self._chain_settings(index) if profile.chain else None,
-            promised=Promised(profile.stage_s, profile.quorum, SEEN_S) if index and not profile.chain else None,
         )
         if index and profile.catch_up_rounds:
             settings = replace(settings, catch_up_rounds=profile.catch_up_rounds, catch_up_s=profile.catch_up_s)

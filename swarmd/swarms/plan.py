@@ -115,9 +115,6 @@ class Plan(abc.ABC):
 
     stages: ClassVar[int] = 1  # in a round
     stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
-    # The most that a completion can be worth, where its score depends on nothing but question and completion: then what
-    # peers claim is compared with what their rollouts give. None where scores elsewhere may honestly be others.
-    reward_most: float | None = None
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:  # noqa: B027
         """

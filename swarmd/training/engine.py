@@ -23,7 +23,7 @@ from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
 from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
-from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, back_peers, judge_peers
+from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
@@ -195,13 +195,6 @@ class TrainingEngine:
         """Completions in a step."""
         return self._training.questions * self._training.generations
 
-    @property
-    def _recipe_completions(self) -> int:
-        """Own completions of a stage at most."""
-        training = self._training
-        questions = max(training.questions, training.own_questions, training.own_questions_max)
-        return training.steps * questions * training.generations * max(training.processes, 1)
-
     def _cut_smaller(self, error: Exception) -> bool:
         """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
         smaller = halve_rows(self._micro_rows)
@@ -348,7 +341,6 @@ class TrainingEngine:
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
             off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
-            backed=back_peers(self._plan, collected, self._recipe_completions),
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()

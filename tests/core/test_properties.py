@@ -29,7 +29,6 @@ from swarmd.core.events import (
     Equivocated,
     Event,
     LeaderboardPublished,
-    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -78,7 +77,6 @@ from swarmd.core.events import (
     WorkerStartFailed,
 )
 from swarmd.core.node.catchup import advance, missed
-from swarmd.core.peers.observed import StageAccount
 from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import (
     BLOCKS_KEPT,
@@ -100,7 +98,6 @@ from swarmd.core.values import (
     CoordinatorSettings,
     PeerWeights,
     Prepared,
-    Promised,
     RolloutsRef,
     Settings,
 )
@@ -151,14 +148,10 @@ def node_settings(draw: st.DrawFn) -> Settings:
         coordination=coordination if coordinates and not chained else None,
         chain=chain if chained else None,
         catch_up_rounds=draw(st.sampled_from([0, 1, 2])),
-        promised=None if coordinates or chained else draw(st.sampled_from([None, Promised(60.0, 1.0)])),
     )
 
 
 references = st.builds(RolloutsRef, peers, rounds, stages, words, st.integers(0, 9), st.integers(0, 9))
-stage_accounts = st.builds(
-    StageAccount, stages, st.integers(0, 9), st.integers(0, 9), times, st.lists(peers, max_size=3).map(tuple)
-)
 peer_weights = st.builds(PeerWeights, peers, rounds, words, st.integers(1, 9))
 TIMERS = ["clock", "train", "gather", "publish", "drive", "submission", "weights"]
 timers = st.builds(TimerFired, st.sampled_from(TIMERS), times)
@@ -238,9 +231,6 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
         stages,
         st.just(b"1"),
         st.just(b"2"),
-    ),
-    LeaderboardSeen: st.builds(
-        LeaderboardSeen, rounds, rounds, st.booleans(), st.booleans(), st.lists(stage_accounts, max_size=3).map(tuple)
     ),
     RecordsRejected: st.builds(RecordsRejected, peers, st.integers(0, 99).map(str), st.integers(1, 5)),
     CommandFailed: st.builds(CommandFailed, command_ids(), words),

@@ -90,7 +90,7 @@ CROWDS = (
         ("tests/dht/pubsub/test_evidence_gossip.py",),
     ),
     Mutant(
-        "all tell of a leaderboard at about the same time",
+        "all tell of evidence at about the same time",
         "swarmd/dht/pubsub/suppression.py",
         "math.e * max(1, self._members())",
         "math.e",
@@ -265,13 +265,6 @@ CROWDS = (
         "    return min((1 << steps) - 1, (member.rounds if member is not None else 0) // 2)",
         "    return (1 << steps) - 1",
         ("tests/core/coordinator/test_patience.py",),
-    ),
-    Mutant(
-        "a stage that closed without who is not steady looks hasty",
-        "swarmd/dht/rounds/credit_check.py",
-        "        if not least or least > self._steady_most():",
-        "        if True:",
-        ("tests/core/peers/test_conduct.py",),
     ),
     Mutant(
         "what forgers say they have worked is remembered",

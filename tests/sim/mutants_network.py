@@ -26,8 +26,8 @@ NETWORK_MUTANTS = (
     Mutant(
         "a node gathers its own rollouts",
         gather,
-        "        reports.pop(self._session.peer_id, None)\n",
-        "",
+        "peer != self._session.peer_id and _names_rollouts(record)",
+        "_names_rollouts(record)",
     ),
     Mutant(
         "a body is kept whatever it is",

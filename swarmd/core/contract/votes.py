@@ -14,7 +14,6 @@ from swarmd.core.commands import CollectReports
 from swarmd.core.contract.submissions import intend
 from swarmd.core.events import ReportSeen
 from swarmd.core.ids import command_id, submission_id
-from swarmd.core.peers import claims
 from swarmd.core.peers.evidence import barred_in
 from swarmd.core.state import ONCHAIN_PEERS_MAX, Score, Submission, Tally
 from swarmd.core.turn import Turn
@@ -101,12 +100,8 @@ def close_tally(turn: Turn, round: int) -> None:
 
 
 def _vote(turn: Turn, tally: Tally) -> None:
-    """Vote for those with the highest sums, ties by peer id; by own judgement for none whose claims do not hold."""
-    scores = tally.scores
-    if turn.chain_settings.votes == "judged":
-        false = [claimant.peer for claimant in claims.unbacked(turn.state)]
-        scores = tuple([score for score in scores if score.peer not in false])
-    ranked = sorted(scores, key=lambda score: (-score.reward, score.peer))
+    """Vote for those with the highest sums, ties by peer id."""
+    ranked = sorted(tally.scores, key=lambda score: (-score.reward, score.peer))
     winners = tuple([score.peer for score in ranked[: turn.chain_settings.winners]])
     if winners:
         intend(turn, Submission(submission_id("winners", tally.round), "winners", round=tally.round, winners=winners))

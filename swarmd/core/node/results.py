@@ -7,7 +7,6 @@ from swarmd.core.commands import PublishReport
 from swarmd.core.contract import submissions, votes
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.core.ids import stage_id
-from swarmd.core.peers import claims
 from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef, SetAside, Skill
@@ -38,17 +37,10 @@ def note_result(turn: Turn, event: StageTrained) -> None:
     turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
     for reason, count in event.rejected:
         turn.count_rejections(reason, count)
-    if turn.state.claims is not None:
-        claims.on_stage_trained(turn, event, _source_of(turn, event))
     if turn.submits:
         submissions.reward(turn, event.round, event.stage, event.reward)
         votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
-        votes.judge(turn, event.judged, _source_of(turn, event))
-
-
-def _source_of(turn: Turn, event: StageTrained) -> tuple[int, int] | None:
-    """The stage whose rollouts it was trained on."""
-    return preceding(event.round, event.stage, turn.settings.stages)
+        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
 
 
 def fallen_of(event: StageTrained) -> tuple[Skill, ...]:

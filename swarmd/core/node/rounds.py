@@ -33,7 +33,7 @@ from swarmd.core.ids import command_id, stage_id, timer_about
 from swarmd.core.node import restored, weights
 from swarmd.core.node.results import context_after, note_result, preceding, report_of, rewarded
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.peers import claims, evidence
+from swarmd.core.peers import evidence
 from swarmd.core.state import Clock, Result, Work
 from swarmd.core.turn import Turn
 from swarmd.core.values import RolloutsRef
@@ -221,8 +221,6 @@ def on_rollouts_gathered(turn: Turn, event: RolloutsGathered) -> None:
     if turn.settle(event.command) is None:
         return
     work, rollouts = turn.state.work, evidence.without_barred(turn.state, event.rollouts)
-    if event.claims or turn.state.claims is not None:
-        claims.on_gathered(turn, event, preceding(event.round, event.stage, turn.settings.stages))
     if turn.state.chart == "round.gathering":
         _begin_training(turn, rollouts)
     elif work is not None and (work.round, work.stage) == (event.round, event.stage):

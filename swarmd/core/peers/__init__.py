@@ -1,1 +1,1 @@
-"""What a node concludes about others: the coordinator's conduct, peers' claims, contradicting records."""
+"""What a node concludes about others: contradicting records."""

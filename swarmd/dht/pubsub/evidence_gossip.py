@@ -1,5 +1,4 @@
-"""Evidence and what leads to it, told by gossip: pairs of records that contradict each other, and which leaderboard was
-read.
+"""Evidence, told by gossip: pairs of records that contradict each other.
 
 Evidence needs no trust: whoever brings it, its two signatures prove it. It is passed on by who did not hear it from
 others, told again now and then while it counts, and bounded for each signer, so that a flood of it is none.
@@ -21,8 +20,7 @@ from swarmd.core.values import KnownEvidence
 from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, RecordJudge, Topic
-from swarmd.dht.pubsub.board_gossip import BoardGossip, BoardRead, BoardShown
+from swarmd.dht.ports import EvidenceSink, PeerCheck, Topic
 from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
@@ -50,15 +48,10 @@ class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
     pair: Evidence
 
 
-Message = BoardRead | BoardShown | EvidenceTold
-
-_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
-
-
-def decode_message(encoded: bytes) -> Message:
+def decode_message(encoded: bytes) -> EvidenceTold:
     """A message that a peer has gossiped; what it holds is not checked. Raises RecordRejected("malformed")."""
     try:
-        return _decoder.decode(encoded)
+        return msgspec.msgpack.decode(encoded, type=EvidenceTold)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
@@ -112,7 +105,6 @@ class EvidenceGossip:
     Args:
         topic: where evidence is told.
         policy: the swarm, whose peers count.
-        judge: checks single records.
         known: has the swarm credited this peer?
         rejections: where refusals are counted.
         emit: takes `Equivocated`.
@@ -125,7 +117,6 @@ class EvidenceGossip:
         self,
         topic: Topic,
         policy: RecordPolicy,
-        judge: RecordJudge,
         known: PeerCheck,
         rejections: Rejections,
         emit: EventSink,
@@ -145,7 +136,6 @@ class EvidenceGossip:
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
         self._latest = LatestEvidence()
         self._pairs: dict[Evidence, HeldPair] = {}
-        self._boards = BoardGossip(self._send, policy, judge, runtime, suppression)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
         self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
         self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
@@ -196,10 +186,6 @@ class EvidenceGossip:
         """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
         return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge("")
 
-    def read_board(self, record: Record) -> None:
-        """This node has read a leaderboard: tell which, if nobody else has told of the same."""
-        self._boards.read(record)
-
     # --- gossip ---
 
     def _listen(self, sender: str, message: bytes) -> None:
@@ -214,13 +200,7 @@ class EvidenceGossip:
         if len(message) > MESSAGE_BYTES_MAX:
             raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
         self._limits.charge(sender, self._is_known(sender))
-        told = decode_message(message)
-        if isinstance(told, BoardRead):
-            self._boards.hear(told)
-        elif isinstance(told, BoardShown):
-            self._boards.see(told.record)
-        else:
-            self._hear_evidence(told.pair)
+        self._hear_evidence(decode_message(message).pair)
 
     def _hear_evidence(self, pair: Evidence) -> None:
         """Somebody tells evidence. Raises RecordRejected."""
@@ -261,12 +241,9 @@ class EvidenceGossip:
             await self._runtime.sleep(self._suppression.delay_s())
         if self._is_due(evidence):
             self._pairs[evidence].told_at = self._runtime.now()
-            await self._send(EvidenceTold(evidence))
+            await self._topic.send(msgspec.msgpack.encode(EvidenceTold(evidence)))
 
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether it is held, and nobody has told it lately."""
         held = self._pairs.get(evidence)
         return held is not None and held.is_due(self._runtime.now())
-
-    async def _send(self, message: Message) -> None:
-        await self._topic.send(msgspec.msgpack.encode(message))

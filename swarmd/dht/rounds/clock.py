@@ -126,7 +126,6 @@ class SwarmClock:
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
             session.shards.note(content)
-            session.waits.note(content)
             if self._pace is not None:
                 self._pace.heard(content)
         session.records.hold(self._name, record)

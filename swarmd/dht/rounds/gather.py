@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from swarmd.core.commands import Gather
 from swarmd.core.events import RolloutsGathered
-from swarmd.core.values import Claim, RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Findings, Record
 from swarmd.dht.rounds.sampled_shards import SampledShards
@@ -80,8 +80,7 @@ class Gathering:
         self._failures: Counter[str] = Counter()  # fetches that failed, by peer
         self._replaced = 0  # of those that gave nothing, so many when others were chosen last
         self._expected: set[str] = set()  # peers whose reports name rollouts
-        self._reports: dict[str, ReportRecord] = {}  # the latest of all that name rollouts
-        self._announced: dict[str, Rank] = {}  # of their owners
+        self._announced: dict[str, Rank] = {}  # of the owners of reports that name rollouts
         self._ranks: dict[str, Rank] = {}  # of those whose rollouts are looked for
         self._ranked: dict[str, tuple[Record, Rank]] = {}  # of all reports that were looked at
         self._awaited: set[str] = set()  # of them, those that gathering waits for
@@ -105,13 +104,7 @@ class Gathering:
         rollouts = tuple(self._got[peer] for peer in sorted(self._got))
         missing = len((self._expected | {peer for peer, _ in self._refused}) - self._got.keys())
         place = (command.id, command.round, command.stage)
-        self._session.emit(RolloutsGathered(*place, rollouts, missing, self._claims()))
-
-    def _claims(self) -> tuple[Claim, ...]:
-        """What those claim whose reports name the very rollouts that are here."""
-        named = {peer: report for peer, report in self._reports.items() if peer in self._got}
-        backed = [peer for peer in sorted(named) if named[peer].digest == self._got[peer].digest]
-        return tuple([Claim(peer, named[peer].reward) for peer in backed])
+        self._session.emit(RolloutsGathered(*place, rollouts, missing))
 
     async def _gather(self) -> None:
         """Look, fetch, look again, until everything awaited is there or has shown to be false.
@@ -209,12 +202,13 @@ class Gathering:
         """
         found = await self._session.records.find(name)
         self._looked = self._looked or found.answered  # nobody is asked for rollouts that all lie here already
-        reports = {peer: report for peer, record in found.records.items() if (report := _report_of(record)).groups}
-        reports.pop(self._session.peer_id, None)
-        self._reports = {each: said for each, said in (self._reports | reports).items() if not self._is_barred(each)}
-        announced = {peer: found.records[peer] for peer in reports if peer in self._reports}
+        announced = {
+            peer: record
+            for peer, record in found.records.items()
+            if peer != self._session.peer_id and _names_rollouts(record) and not self._is_barred(peer)
+        }
         self._announced |= self._rank(announced, names.key_id(name))
-        self._announced = {peer: rank for peer, rank in self._announced.items() if peer in self._reports}
+        self._announced = {peer: rank for peer, rank in self._announced.items() if not self._is_barred(peer)}
         self._choose_awaited()
 
     def _rank(self, announced: dict[str, Record], key: bytes) -> dict[str, Rank]:
@@ -350,9 +344,8 @@ def note_slow(session: NetworkSession, peer: str) -> None:
         del slow[next(strangers, next(iter(slow)))]
 
 
-def _report_of(record: Record) -> ReportRecord:
-    content = record.content
-    return content if isinstance(content, ReportRecord) else ReportRecord("", 0, 0, 0.0)
+def _names_rollouts(record: Record) -> bool:
+    return isinstance(record.content, ReportRecord) and record.content.groups > 0
 
 
 async def gather(session: NetworkSession, command: Gather) -> None:

@@ -122,7 +122,7 @@ class RecordComparison:
                 signed = decode_signed(encoded)
                 content = check_payload(signed.payload)
             except RecordRejected:
-                continue  # `LeaderboardCheck` names it
+                continue  # `swarmd leaderboard` names it
             if isinstance(content, ReportRecord):
                 self._quote((signed.owner, content.round, content.stage), SeenRecord(signed, content))
 

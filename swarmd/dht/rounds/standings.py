@@ -47,7 +47,6 @@ class LeaderboardFollower:
         record = records.get(self._session.coordinator)
         if record is not None and isinstance(record.content, LeaderboardRecord):
             self._session.unwatch(self._name)
-            self._session.exchange.read_board(record)
             self._session.start(self._fetch, record.content)
 
     async def _fetch(self, record: LeaderboardRecord) -> None:

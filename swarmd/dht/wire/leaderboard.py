@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,6 @@ from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, SignedRecord, 
 from swarmd.errors import RecordRejected
 from swarmd.eventlog.files import write_durably
 
-VERIFIED_MAX = 1024  # signatures of one leaderboard that are looked at; of a longer one nothing is said
 ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
@@ -44,11 +43,6 @@ def decode_board(body: bytes) -> LeaderboardBody:
     if not is_bounded(board):
         raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
     return board
-
-
-def rows_by_peer(standings: Iterable[Standing]) -> Mapping[str, Standing]:
-    """Standings by peer."""
-    return {row.peer: row for row in standings}
 
 
 class KeptStandings(msgspec.Struct, frozen=True):
@@ -133,19 +127,6 @@ def open_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]
     if not verifies(signed, names.key_id(content.key)):
         raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
     return signed, content
-
-
-def open_reports(board: LeaderboardBody, swarm: str) -> tuple[dict[int, set[str]], bool]:
-    """Owners of a leaderboard's genuine reports by stage, and whether these are all that the round has."""
-    reporters: dict[int, set[str]] = {}
-    for encoded in board.reports[:VERIFIED_MAX]:
-        try:
-            signed, report = open_report(encoded, swarm)
-        except RecordRejected:
-            continue
-        if report.round == board.round:
-            reporters.setdefault(report.stage, set()).add(signed.owner)
-    return reporters, len(board.reports) <= VERIFIED_MAX and has_room_left(board)
 
 
 def has_room_left(board: LeaderboardBody) -> bool:

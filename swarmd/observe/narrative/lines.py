@@ -19,7 +19,6 @@ from swarmd.core.events import (
     Event,
     EventBase,
     LeaderboardPublished,
-    LeaderboardSeen,
     LinkDegraded,
     LinkDown,
     LinkUp,
@@ -70,7 +69,6 @@ from swarmd.core.values import BlockRef, Prepared
 from swarmd.observe.layers import hold_words, holding
 from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.blocks import block_words
-from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
 from swarmd.observe.narrative.patience import is_less, patience_turn
 from swarmd.observe.narrative.weights import weights_level, weights_words
@@ -117,7 +115,6 @@ _WORDS: dict[type[EventBase], tuple[str, str]] = {
     ReportsSeen: ("info", "{count} reports of round {round} stage {stage}"),
     RoundPublished: ("info", "announcement of round {round} stage {stage} is in the DHT"),
     LeaderboardPublished: ("info", "leaderboard of round {round} published"),
-    LeaderboardSeen: ("info", "leaderboard of round {round} read"),
     RecordsRejected: ("warning", "{count} records refused: {reason}"),
     Equivocated: ("warning", "{peer} signed two different records of round {round} stage {stage}: {kind}"),
     CommandFailed: ("warning", "command {command} failed: {reason}"),
@@ -153,8 +150,6 @@ _BULKY = (
     "first",
     "second",
     "stages",
-    "claims",
-    "backed",
     "off_policy",
     "skills",
     "reports",
@@ -196,9 +191,6 @@ def line_of(applied: Applied) -> EventLine:
     elif level == "info" and before == after:
         level = "debug"
     message = words.format_map(_Fields(event)) + _refused(event) + _marked(event)
-    blamed = conduct_turn(before, after)
-    if blamed:
-        level, message = ("warning" if is_trouble(before, after) else "info"), f"{message}; {blamed}"
     waits = patience_turn(before, after)
     if waits:
         level, message = ("warning" if is_less(before, after) else "info"), f"{message}; {waits}"

@@ -13,7 +13,6 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import (
     Equivocated,
     Event,
-    LeaderboardSeen,
     LinkDown,
     LinkUp,
     NodeStarted,
@@ -42,7 +41,6 @@ from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.node.workers import LEAVING
 from swarmd.observe.layers import first_line, holding
 from swarmd.observe.narrative.aside import aside_words, is_marked
-from swarmd.observe.narrative.conduct import conduct_turn, is_trouble
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
 from swarmd.observe.narrative.off_policy import off_policy_words
@@ -54,7 +52,7 @@ WARNINGS = ("warning", "error", "critical")
 REASON_CHARACTERS_MAX = 300
 
 _SUBMISSIONS = (SubmissionSent, SubmissionIncluded, SubmissionConfirmed, SubmissionLost, SubmissionRefused)
-_TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced, LeaderboardSeen)  # by words of their own, or not at all
+_TOLD_OTHERWISE = (RecordsRejected, RoundAnnounced)  # by words of their own, or not at all
 _OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
     "train": ("the stage took longer than [round] train_s allows and was given up", True),
     "gather": ("the wait for peers' rollouts ended", False),
@@ -94,7 +92,6 @@ def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
     elif not isinstance(applied.event, _TOLD_OTHERWISE) and not hold_turn(applied.before, applied.after):
         said.append(_warning(applied))
     said.append(_held(applied))
-    said.append(_conduct(applied))
     said.append(_patience(applied))
     said.append(_entered(applied))
     return [sentence for sentence in said if sentence is not None]
@@ -134,12 +131,6 @@ def _held(applied: Applied) -> Sentence | None:
     """A coordinator begins to hold a stage, or need not any more."""
     text = hold_turn(applied.before, applied.after)
     return Sentence(applied.at, applied.seq, text, trouble=holding(applied.after) is not None) if text else None
-
-
-def _conduct(applied: Applied) -> Sentence | None:
-    """The coordinator's conduct turned out to be other than it was, or a peer's claims do not hold."""
-    text = conduct_turn(applied.before, applied.after)
-    return Sentence(applied.at, applied.seq, text, trouble=is_trouble(applied.before, applied.after)) if text else None
 
 
 def _patience(applied: Applied) -> Sentence | None:

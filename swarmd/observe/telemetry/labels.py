@@ -11,7 +11,6 @@ from swarmd.core.chart_types import SubmissionState
 from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
-from swarmd.core.peers.observed import Verdict
 from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
@@ -21,7 +20,6 @@ LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "cha
 EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # of what there were two
 WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
 SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
-CONDUCTS: tuple[Verdict, ...] = ("slow", "hasty", "skips", "leaves-out")  # of a coordinator
 MEMBER_KINDS: tuple[Kind, ...] = ("newcomers", "members")  # never credited, and credited before
 PARTS = ("gather", "train", "publish", "submit")  # of a stage
 DEPTHS = ("live", "ready", "productive")  # of health

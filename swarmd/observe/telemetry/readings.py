@@ -46,8 +46,6 @@ GAUGES: dict[str, Gauge] = {
     "layer_healthy": Gauge("1 where a layer of the status is well.", ("layer",)),
     "peers": Gauge("Peers that the network worker is connected to."),
     "isolated": Gauge("1 where the node is connected and cut off from its coordinator, or this from its members."),
-    "coordinator_conduct": Gauge("1 for what a follower blames its coordinator for.", ("conduct",)),
-    "claims_unbacked": Gauge("Peers that claim more than their rollouts give, again and again."),
     "members": Gauge("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
     "reports": Gauge("Reports in for the open stage; on a coordinator only."),
     "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
@@ -124,9 +122,6 @@ def read_status(status: Status) -> Iterator[Reading]:
     yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
     yield "peers", (), status.network.peers
     yield "isolated", (), status.network.state == "isolated"
-    yield "claims_unbacked", (), len(status.unbacked)
-    for conduct in labels.CONDUCTS:
-        yield "coordinator_conduct", (conduct,), status.conduct == conduct
     yield from _round(status)
     yield from _rewards(status)
     if status.training.doing:

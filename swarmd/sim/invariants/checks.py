@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Command
-from swarmd.core.peers.conduct import FAULTS_MIN, left_out, verdict_of, words_of
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
 from swarmd.sim.invariants.accounts import Accounts
@@ -25,7 +24,6 @@ from swarmd.sim.invariants.waits import find_stall
 from swarmd.sim.invariants.weights import WeightsChecks
 from swarmd.sim.ports.chain import SimReceipt
 from swarmd.sim.ports.dht import SimReport
-from swarmd.sim.ports.network_ports import RECORD_S
 from swarmd.sim.profile import SimProfile, draw_profile
 from swarmd.sim.strangers.signed import SignedRecords
 
@@ -81,8 +79,6 @@ class NodeChecks:
         checks.honest.look_at(self.node, applied)
         if after is before:
             return
-        if after.conduct is not before.conduct:
-            self._look_at_conduct(after)
         checks.progress.look_at(self.node, applied)
         self.accounts.apply(applied)
         if self.chair is not None:
@@ -92,30 +88,6 @@ class NodeChecks:
         stall = find_stall(after)
         if stall and find_stall(after, self.orders.killed_workers(after)):
             self.world.fail(self.node, stall)
-
-    def _look_at_conduct(self, state: State) -> None:
-        """All coordinators are honest here, whatever becomes of their machines.
-
-        Until a node hears the evidence for which the coordinator leaves peers out, it can but wonder. Where a machine's
-        clock is set again and again, so are its deadlines; and a coordinator whose clock is ahead by more than records
-        live takes all members for gone, and waits for nobody.
-        """
-        verdict, coordinator = verdict_of(state), self.world.nodes[0]
-        barred = {each.peer for each in coordinator.state.equivocations}
-        if verdict == "leaves-out" and set(left_out(state)) <= barred:
-            return
-        jumps = coordinator.jumps + self.node.jumps
-        if verdict == "hasty" and (jumps >= FAULTS_MIN or _hasty_at_a_right_time(state) < FAULTS_MIN):
-            return
-        if verdict not in ("", "slow"):
-            self.world.fail(self.node, f"{words_of(state)}; it is honest. {state.conduct}")
-
-
-def _hasty_at_a_right_time(state: State) -> int:
-    """Stages that ended early while the coordinator's clock was near this node's."""
-    stages = state.conduct.stages if state.conduct is not None else ()
-    near = [stage for stage in stages if abs(stage.opened_at - stage.heard_at) < RECORD_S]
-    return sum("hasty" in stage.faults for stage in near)
 
 
 class Checks:

@@ -6,13 +6,11 @@ What a node makes of a leaderboard has a row for each member, so that N nodes wo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Iterable
 
 from swarmd.core.values import Standing
 from swarmd.dht.store.seniority import credited_rounds
-from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board, rows_by_peer
+from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
 from swarmd.sim.ports.once import Once
 
 KEPT = 4  # leaderboards: all nodes read the same one at about the same time
@@ -26,8 +24,6 @@ class Boards:
         digest: a body → its SHA-256 in hex.
         open: a body → the leaderboard.
         rounds: standings → rounds of the peers that they credit, see `Seniority`.
-        rows: standings → the same by peer.
-        reporters: a leaderboard → owners of its reports, by stage.
     """
 
     def __init__(self) -> None:
@@ -35,13 +31,3 @@ class Boards:
         self.digest: Once[bytes, str] = Once(lambda body: hashlib.sha256(body).hexdigest(), KEPT)
         self.open: Once[bytes, LeaderboardBody] = Once(decode_board, KEPT)
         self.rounds: Once[Iterable[Standing], dict[str, int]] = Once(credited_rounds, KEPT)
-        self.rows: Once[Sequence[Standing], Mapping[str, Standing]] = Once(rows_by_peer, KEPT)
-        self.reporters: Once[LeaderboardBody, dict[int, set[str]]] = Once(_reporters_of, KEPT)
-
-
-def _reporters_of(board: LeaderboardBody) -> dict[int, set[str]]:
-    reporters: dict[int, set[str]] = {}
-    for record in board.reports:
-        peer, _, stage, _ = msgspec.msgpack.decode(record)
-        reporters.setdefault(stage, set()).add(peer)
-    return reporters

@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from swarmd.dht.ports import Record
-from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
 from swarmd.dht.rounds.record_comparison import RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, RecordPolicy, ReportRecord
 from swarmd.sim.ports.dht import Written, size_of
 from swarmd.sim.ports.once import Once
-from swarmd.sim.ports.travelling import signed_of
 
 if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
@@ -48,13 +46,6 @@ class SimTopic:
 
     async def send(self, message: bytes) -> None:
         self.publish(message)
-
-
-class SimEvidenceGossip(EvidenceGossip):
-    """The shipped gossip of evidence, of records that are signed when they are told."""
-
-    def read_board(self, record: Record) -> None:
-        super().read_board(signed_of(record))
 
 
 class RecordsSeen:

@@ -34,6 +34,7 @@ from swarmd.dht.members.withdrawal import Withdrawals
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import PeerCheck, Record, RecordsSink
 from swarmd.dht.pubsub.clock_gossip import ClockGossip
+from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.rounds.record_comparison import RecordComparison
@@ -46,7 +47,7 @@ from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, VirtualRuntime
 from swarmd.sim.ports.boards import Boards
 from swarmd.sim.ports.dht import CLOCK, SWARM, Store, Written, is_alive, report_of
-from swarmd.sim.ports.gossip import RecordsSeen, SimEvidenceGossip, SimTopic, check_unsigned, written_of
+from swarmd.sim.ports.gossip import RecordsSeen, SimTopic, check_unsigned, written_of
 from swarmd.sim.ports.network_ports import (
     CALL_S,
     RECORD_S,
@@ -109,14 +110,14 @@ class SimSession(NetworkSession):
         self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
         self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works, self._dht.boards)
         self.withdrawals = Withdrawals(self.coordinator, now=self.runtime.now)
-        kept = self.read_standings()
+        kept = self._dht.standings.get(node.index)
         if kept is not None:
             self.seniority.learn(kept.standings)
         self.records, self.bodies = SimRecords(worker), SimBodies(worker)
         self.gossip = SimHintGossip(worker)
         told = (self.rejections, self.emit, self.runtime, self.suppression)
         topic = SimTopic(worker, names.evidence_topic(SWARM))
-        self.exchange = SimEvidenceGossip(topic, self.policy, self, self.is_credited, *told, check=check_unsigned)
+        self.exchange = EvidenceGossip(topic, self.policy, self.is_credited, *told, check=check_unsigned)
         self.compared = RecordsSeen(
             RecordComparison(self.coordinator, self.is_credited, self.exchange.found), self._dht.signed
         )
@@ -170,9 +171,6 @@ class SimSession(NetworkSession):
     def keep_withdrawn(self) -> None:
         """Nobody needs an invitation here."""
 
-    def read_standings(self) -> KeptStandings | None:
-        return self._dht.standings.get(self._worker.node.index)
-
     def learn(self, board: LeaderboardBody) -> None:
         super().learn(board)
         if self.coordinating:
@@ -181,14 +179,8 @@ class SimSession(NetworkSession):
     async def keep_standings(self, board: LeaderboardBody) -> None:
         self._dht.standings[self._worker.node.index] = KeptStandings(SWARM, board.round, board.standings)
 
-    async def open_reports(self, board: LeaderboardBody) -> tuple[dict[int, set[str]], bool]:
-        return self._dht.boards.reporters(board), True
-
     def open_board(self, body: bytes) -> LeaderboardBody:
         return self._dht.boards.open(body)
-
-    def rows_by_peer(self, standings: Sequence[Standing]) -> Mapping[str, Standing]:
-        return self._dht.boards.rows(standings)
 
 
 def config_of(node: SimNode) -> Config:

@@ -13,7 +13,7 @@ import structlog
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
-from swarmd.core.values import Backing, Judgement, RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
 from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
@@ -127,8 +127,6 @@ class Collected(msgspec.Struct):
     material: Material = msgspec.field(default_factory=Material)
     rejected: Counter[str] = msgspec.field(default_factory=Counter)  # groups refused anew, by reason
     judged: dict[str, list[Outcome]] = msgspec.field(default_factory=dict)  # peers' of the preceding stage
-    totals: dict[str, float] = msgspec.field(default_factory=dict)  # of these peers' stage, as their rollouts say
-    whole: dict[str, list[float]] = msgspec.field(default_factory=dict)  # rewards of completions read as written
 
 
 class PeerGroups:
@@ -192,8 +190,6 @@ class PeerGroups:
                 if ref in order.rollouts:
                     rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
-            if ref in order.rollouts:
-                collected.totals[ref.peer] = rollouts.total
             known = rollouts if rollouts.tokenizer == self._limits.tokenizer else rollouts.without_logprobs
             offers[ref.round, ref.stage] += [(ref, group) for group in known.groups]
         return offers
@@ -224,9 +220,6 @@ class PeerGroups:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
-            scored = zip(texts, group.completions, scores, strict=True)
-            whole = [score.reward for text, written, score in scored if text == written and not score.failed]
-            collected.whole.setdefault(ref.peer, []).extend(whole)
         wanted = preceding and self._limits.questions > 0
         if not wanted or len(group.completions) != self._limits.generations:
             return None
@@ -322,23 +315,6 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))
     return tuple(judgements)
-
-
-def back_peers(plan: Plan, collected: Collected, recipe: int) -> tuple[Backing, ...]:
-    """What peers' rollouts of the preceding stage give here; nothing where a score here is no measure of others'.
-
-    Args:
-        recipe: completions that this node may make in a stage.
-    """
-    most = plan.reward_most
-    if most is None:
-        return ()
-    return tuple(
-        [
-            Backing(peer, math.fsum(rewards), len(rewards), collected.totals.get(peer, 0.0), float(most), recipe)
-            for peer, rewards in sorted(collected.whole.items())
-        ]
-    )
 
 
 def read_body(ref: RolloutsRef, read: BodyReader) -> bytes:

@@ -9,7 +9,6 @@ from swarmd.core.contract.clock import submissions_of
 from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
-from swarmd.observe.narrative.conduct import complaints_of
 from swarmd.observe.narrative.equivocations import equivocation_notes
 from swarmd.observe.narrative.patience import patience_notes
 from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
@@ -190,7 +189,6 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
         notes.append(_others_rewards(ledger.settled_round))
-    notes += [f"Of what this node has seen: {complaint}." for complaint in complaints_of(state)]
     notes += [f"Of this coordinator's stages: {note}." for note in patience_notes(state)]
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")

@@ -24,7 +24,6 @@ from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
 from swarmd.dht.p2p.node import DhtNode
 from swarmd.dht.p2p.p2pd import P2pDaemon
-from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
 from swarmd.dht.store import partial_answers, storage, validator
@@ -197,7 +196,6 @@ async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_on
         hearing=CoordinatorContact(follows=True),
         herald=SimpleNamespace(pass_on=lambda signed: None),
         shards=AnnouncedShards(False),
-        waits=AnnouncedWaits(),
     )
     clock = SwarmClock(session)  # type: ignore[arg-type]
     for ahead_s, round in ((3600.0, 1), (0.0, 2)):

@@ -19,10 +19,7 @@ from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
-from swarmd.dht.ports import Record, as_signed
 from swarmd.dht.pubsub import evidence_gossip as exchange_module
-from swarmd.dht.pubsub.board_gossip import DIGEST_LENGTH, BoardRead, BoardShown
 from swarmd.dht.pubsub.evidence_gossip import (
     ALL,
     KEPT,
@@ -31,18 +28,17 @@ from swarmd.dht.pubsub.evidence_gossip import (
     SIGNER_BURST,
     EvidenceGossip,
     EvidenceTold,
-    Message,
 )
 from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.rounds.record_comparison import BOARDS_KEPT, RecordComparison
+from swarmd.dht.rounds.record_comparison import RecordComparison
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
 from swarmd.worker.runtime import LoopRuntime
 from tests.dht.driver import until
-from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, LEADERBOARD, REPORT, SWARM
+from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, REPORT, SWARM
 
 pytestmark = pytest.mark.anyio
 OTHER = DIGEST[::-1]
@@ -60,7 +56,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.attendants: list[Any] = []
-        self.sent: list[Message] = []
+        self.sent: list[EvidenceTold] = []
 
     @property
     def p2p(self) -> Wire:
@@ -74,18 +70,6 @@ class Wire:
         self.sent.append(exchange_module.decode_message(message))
 
 
-class Judge:
-    """See `swarmd.dht.session.Session.judge`."""
-
-    def __init__(self, validator: Validator) -> None:
-        self._validator = validator
-
-    def judge(self, name: str, record: Record) -> Record:
-        signed = as_signed(record)
-        owner = MSGPackSerializer.dumps(signed.owner)
-        return self._validator.judge(names.key_id(name), owner, signed.value, signed.expiration)
-
-
 class Listener:
     """One follower's exchange, and what came of it."""
 
@@ -96,11 +80,9 @@ class Listener:
         self.rejections = Rejections(time.monotonic)
         validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
-        self.judge = Judge(validator)
         self.exchange = EvidenceGossip(
             Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
-            self.judge,
             peers.__contains__,
             self.rejections,
             self.events.append,
@@ -109,7 +91,7 @@ class Listener:
         )
         validator.verified = RecordComparison(COORDINATOR.peer_id, peers.__contains__, self.exchange.found).see
 
-    async def hear(self, message: Message | bytes, sender: str = "somebody") -> None:
+    async def hear(self, message: EvidenceTold | bytes, sender: str = "somebody") -> None:
         """A message comes by gossip."""
         encoded = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
 
@@ -176,9 +158,7 @@ async def test_forged_unrelated_and_huge_evidence_is_refused_and_counted() -> No
     await listener.hear(EvidenceTold(pair(BOB, CLOCK, replace(CLOCK, round=1))), "c")
     await listener.hear(b"\xc1", "d")
     await listener.hear(bytes(exchange_module.MESSAGE_BYTES_MAX + 1), "e")
-    await listener.hear(BoardShown(sign(ALICE, LEADERBOARD, time.time() + 60)), "f")
-    await listener.hear(BoardShown(good.first), "g")
-    expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 2, "malformed": 2, "oversized": 1}
+    expected = {"bad-signature": 1, "no-evidence": 1, "not-the-coordinator": 1, "malformed": 1, "oversized": 1}
     assert dict(listener.refused) == expected and listener.events == []
     for _ in range(int(SENDER.burst) + 5):
         await listener.hear(b"\xc1", "h")
@@ -260,73 +240,6 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_a_members_evidence(
         await listener.hear(b"\xc1", f"stranger-{number}")
     await listener.hear(EvidenceTold(lie(ALICE)), BOB.peer_id)
     assert listener.found == [("report", ALICE.peer_id, 3)]
-
-
-async def test_who_has_read_another_leaderboard_shows_it_and_so_both_find_out() -> None:
-    now = time.time()
-    one = sign(COORDINATOR, LEADERBOARD, now + 100)
-    other = sign(COORDINATOR, replace(LEADERBOARD, digest=OTHER), now + 101)
-    anna, otto = Listener(), Listener()
-    for listener, signed in ((anna, one), (otto, other)):
-        listener.judge.judge(LEADERBOARD.key, signed)
-        listener.exchange.read_board(signed)
-    await anyio.sleep(0.01)
-    assert anna.wire.sent == [BoardRead(3, DIGEST)]
-    await otto.hear(anna.wire.sent[0])
-    await otto.hear(anna.wire.sent[0])
-    assert otto.wire.sent == [BoardRead(3, OTHER), BoardShown(other)], "once, however often it is asked for"
-    await anna.hear(otto.wire.sent[1])
-    assert anna.found == [("leaderboard", COORDINATOR.peer_id, 3)]
-    await otto.hear(anna.wire.sent[-1])
-    assert otto.found == anna.found
-
-
-async def test_who_has_read_the_same_leaderboard_is_silent() -> None:
-    anna, otto = Listener(), Listener()
-    signed = sign(COORDINATOR, LEADERBOARD, time.time() + 100)
-    await otto.hear(BoardRead(3, DIGEST))
-    otto.exchange.read_board(signed)
-    await anyio.sleep(0.01)
-    assert otto.wire.sent == [], "though it was told before it had read it"
-    anna.exchange.read_board(signed)
-    await anna.hear(BoardRead(3, DIGEST))
-    await anna.hear(BoardRead(4, OTHER))
-    assert anna.wire.sent == [], "and another round is another matter"
-
-
-async def test_a_leaderboard_that_was_renewed_is_not_told_again_and_the_later_record_is_shown() -> None:
-    listener, now = Listener(), time.time()
-    early, late = (sign(COORDINATOR, LEADERBOARD, now + after_s) for after_s in (100, 200))
-    for signed in (early, late, early):
-        listener.exchange.read_board(signed)
-    await anyio.sleep(0.01)
-    await listener.hear(BoardRead(3, OTHER))
-    assert listener.wire.sent == [BoardRead(3, DIGEST), BoardShown(late)]
-
-
-async def test_a_leaderboard_that_has_expired_is_not_shown_for_nobody_would_take_it() -> None:
-    listener = Listener()
-    listener.exchange.read_board(sign(COORDINATOR, LEADERBOARD, time.time() - 1.0))
-    await listener.hear(BoardRead(3, OTHER))
-    assert listener.wire.sent == [BoardRead(3, DIGEST)]
-
-
-async def test_a_leaderboard_of_an_earlier_round_is_shown_to_who_comes_to_it_late() -> None:
-    listener, now = Listener(), time.time()
-    boards = [sign(COORDINATOR, replace(LEADERBOARD, round=round), now + 100) for round in range(3, 4 + BOARDS_KEPT)]
-    for signed in boards:
-        listener.exchange.read_board(signed)
-    await anyio.sleep(0.01)
-    for round in (3, 4):
-        await listener.hear(BoardRead(round, OTHER))
-    assert [each for each in listener.wire.sent if isinstance(each, BoardShown)] == [BoardShown(boards[1])]
-
-
-async def test_a_digest_that_is_too_long_is_refused() -> None:
-    listener = Listener()
-    listener.exchange.read_board(sign(COORDINATOR, LEADERBOARD, time.time() + 100))
-    await listener.hear(BoardRead(3, "a" * (DIGEST_LENGTH + 1)))
-    assert listener.refused == {"malformed": 1} and len(listener.wire.sent) == 1
 
 
 async def test_evidence_is_told_again_for_those_who_were_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from swarmd.config import DhtConfig
 from swarmd.dht.members.coordinator_contact import MISSED_MIN, SILENT_S, CoordinatorContact
-from swarmd.dht.rounds.announced_waits import AnnouncedWaits
 from swarmd.dht.rounds.clock import CALL_EVERY_S, CALLS_PER_S, SwarmClock
 from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -33,7 +32,6 @@ class Follower:
         self.swarm, self.coordinator, self.coordinating, self.members = SWARM, COORDINATOR, False, members
         self.config = SimpleNamespace(dht=DhtConfig())
         self.shards = AnnouncedShards(True, members_sharded=True)
-        self.waits = AnnouncedWaits()
         self.policy = SimpleNamespace(now=lambda: self.now, round=None)
         self.hearing = CoordinatorContact(True, lambda: self.now, lambda: self.now)
         self.exchange = self.herald = self.records = self.runtime = self

@@ -284,12 +284,6 @@ def test_wrong_rows_are_told(tmp_path: Path, rows: list[dict[str, Any]], complai
     assert complaint in caught.value.message
 
 
-def test_no_claims_are_compared_where_a_score_may_go_by_how_fast_a_node_is(tmp_path: Path) -> None:
-    assert plan_of(tmp_path).reward_most == 1.0 + TrainingConfig().format_reward
-    assert plan_of(tmp_path, rewards=[{"name": "exact", "weight": 2.0}, {"name": "length"}]).reward_most == 3.0
-    assert plan_of(tmp_path, rewards=[{"name": "exact"}, {"name": "regex", "pattern": "a"}]).reward_most is None
-
-
 def test_the_mixture_is_no_matter_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(SwarmError, match=r"swarm\.tasks means nothing"):
         FilePlan(SwarmConfig("s", kind="file", tasks=(TaskConfig("odd"),)), home=tmp_path)

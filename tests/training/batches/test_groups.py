@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.core.values import Backing, Judgement, RolloutsRef
+from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.gym.digit_plan import DigitsPlan
 from swarmd.swarms.logprobs import pack_logprobs
@@ -22,7 +22,6 @@ from swarmd.training.batches.groups import (
     PeerLimits,
     Scorer,
     TrainingGroup,
-    back_peers,
     choose_offers,
     judge_peers,
 )
@@ -279,35 +278,6 @@ def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
     judged = {peer: [msgspec.structs.replace(outcome, place=StageId(peer, 4, 0))] for peer in "abcd"}
     assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
     assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
-
-
-def test_what_peers_rollouts_give_is_told_of_completions_that_were_read_as_written(policy: Policy) -> None:
-    long = "<answer>" + "1 2 3 " * 40 + "</answer>"
-    questions = drawn("a", 2)
-    ref, body = publish("a", [answered(questions[0], "right", "wrong")], total=7.0)
-    groups = [answered(questions[0], "right", "wrong"), answered(questions[1], "right", "wrong")]
-    cut = msgspec.structs.replace(groups[1], completions=(long, groups[1].completions[0]))
-    both, both_body = publish("a", [groups[0], cut], total=7.0)
-
-    def back(of: RolloutsRef, read: bytes) -> tuple[Backing, ...]:
-        peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
-        return back_peers(PLAN, peers.collect(order(5, (of,)), lambda digest: read, 0, Cancellation()), 64)
-
-    most = pytest.approx(1.2)
-    assert back(ref, body) == (Backing("a", pytest.approx(1.4), 2, 7.0, most, 64),)
-    assert back(both, both_body) == (Backing("a", pytest.approx(2.6), 3, 7.0, most, 64),)
-
-
-def test_where_scores_may_honestly_differ_nothing_is_told(policy: Policy) -> None:
-    class Moody(DigitsPlan):
-        def __init__(self, swarm: SwarmConfig) -> None:
-            super().__init__(swarm)
-            self.reward_most = None
-
-    ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
-    plan = Moody(SwarmConfig(id="test"))
-    peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
-    assert back_peers(plan, peers.collect(order(5, (ref,)), lambda digest: body, 0, Cancellation()), 64) == ()
 
 
 def with_logprobs(policy: Policy, question: Question, surplus: int = 0) -> Group:
