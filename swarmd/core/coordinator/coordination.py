@@ -344,9 +344,9 @@ def on_stage_overdue(turn: Turn) -> None:
 
     A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
     """
-    coordination = turn.coordination
-    if turn.at < coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
-        turn.arm("stage", coordination.deadline_at)
+    waiting.recount(turn)
+    if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
+        waiting.arm(turn)
     elif awaits_trainer(turn.state):
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
     else:

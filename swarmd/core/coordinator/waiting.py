@@ -16,7 +16,8 @@ Nothing else is remembered of a member but how long it takes from a stage's anno
   stages are within the deadline, is an honest node on a slow machine.
 - A member whose time is unknown, because it was never credited, is waited for four times as long as this node or the
   median member takes, whichever is more. Before anybody was credited it has until the deadline.
-- So a member that reports at once and then falls silent costs nothing: the stage is not over yet when its time is.
+- A stage waits as long as the longest of those times of members whose reports are missing. So a member that reports at
+  once and then falls silent costs nothing: when its time is over, the stage is not.
 
 Identities cost little, and somebody may bring a new one to each stage. So stages that waited in vain for members that
 were never credited are counted: three are free, beyond that they take a sixteenth of the time, and the stages between
@@ -26,7 +27,9 @@ No stage closes early before this node's own report: it is the one member that i
 once, trained or not, would otherwise fill a quorum below 1, or have their times be the only ones. The exception is a
 node that cannot train, or has not reported in `OWN_SILENT_STAGES`: it is waited for like any other member.
 
-What the open stage expects is counted once when it opens, and counted on with each member and report: O(1) each.
+How many reports a stage expects is counted when it opens, and counted on with each member and report: O(1) each. For
+how long is found when it opens, and again soon after the member that it would wait for longest has reported, by the
+stage's timer: each time O(members), and at most once in `LOOK_SHARE` of a stage's longest time.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ SILENT_STAGES = 48  # since a member reported; after that
 LONG_SILENT_EVERY = 24  # stages one waits for it
 OWN_TIMES = 2.0  # times as long as a member took before a stage waits for it
 PACE_TIMES = 4.0  # times the swarm's pace that a stage waits for a newcomer
-SLACK_SHARE = 1 / 20  # of a stage's longest time, on top: for the network, and for stages that take a little longer
+SLACK_SHARE = 1 / 50  # of a stage's longest time, on top: for the network
+LOOK_SHARE = 1 / 100  # of it, after which the stage looks again for whom it waits longest
 FADE = 0.75  # of the time that a member took before, which still counts after it was quicker once
 VAIN_NEWCOMERS_FREE = 3  # stages that waited in vain for newcomers, before others wait for none
 VAIN_NEWCOMERS_SHARE = 1 / 16  # of the time that more of them may take
@@ -94,44 +98,61 @@ def recount(turn: Turn) -> None:
     """Count whom the open stage waits for, and how long, from nothing."""
     coordination = turn.coordination
     expected = [member for member in coordination.members if is_expected(coordination, member)]
-    reported = sum([member.peer in coordination.reports for member in expected])
-    longest_s = max([_time_for(turn, member) for member in expected], default=0.0)
-    waiting = replace(coordination.waiting, expected=len(expected), reported=reported, longest_s=longest_s)
-    coordination.waiting = waiting
+    missing = [member for member in expected if member.peer not in coordination.reports]
+    coordination.waiting = replace(
+        coordination.waiting,
+        expected=len(expected),
+        reported=len(expected) - len(missing),
+        longest_s=max([_time_for(turn, member) for member in missing], default=0.0),
+    )
 
 
 def on_announced(turn: Turn) -> None:
     """The open stage is announced, maybe once more: the time that it waits for begins."""
     coordination = turn.coordination
     coordination.waiting = replace(coordination.waiting, since=turn.at)
-    _arm(turn)
+    arm(turn)
+
+
+def arm(turn: Turn) -> None:
+    """Wait for what ends the stage first: its deadline, or that it has waited for members long enough."""
+    until, deadline_at = _until(turn.coordination.waiting), turn.coordination.deadline_at
+    turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)
 
 
 def on_member(turn: Turn, before: Member | None, after: Member | None) -> None:
     """Count a member that came, changed or went: what it was, and what it is."""
     coordination = turn.coordination
     change = is_expected(coordination, after) - is_expected(coordination, before)
-    if not change:
-        return
-    waiting = coordination.waiting
     member = after or before
-    assert member is not None, "there was a member or there is one"
-    longest_s = max(waiting.longest_s, _time_for(turn, member) if change > 0 else 0.0)
-    coordination.waiting = replace(
-        waiting,
-        expected=waiting.expected + change,
-        reported=waiting.reported + change * (member.peer in coordination.reports),
-        longest_s=longest_s,
-    )
-    if longest_s > waiting.longest_s and "stage" in turn.deadlines:
-        _arm(turn)
+    if not change or member is None:
+        return
+    waiting, time_s = coordination.waiting, _time_for(turn, member)
+    if member.peer in coordination.reports:
+        expected, reported = waiting.expected + change, waiting.reported + change
+        coordination.waiting = replace(waiting, expected=expected, reported=reported)
+    elif change < 0:
+        coordination.waiting = replace(waiting, expected=waiting.expected - 1)
+        _look_soon(turn, time_s)
+    else:
+        longest_s = max(waiting.longest_s, time_s)
+        coordination.waiting = replace(waiting, expected=waiting.expected + 1, longest_s=longest_s)
+        if time_s > waiting.longest_s and "stage" in turn.deadlines:
+            arm(turn)
 
 
 def on_report(turn: Turn, member: Member | None) -> None:
     """Count a report that has just been taken in."""
     coordination = turn.coordination
-    if is_expected(coordination, member):
+    if member is not None and is_expected(coordination, member):
         coordination.waiting = replace(coordination.waiting, reported=coordination.waiting.reported + 1)
+        _look_soon(turn, _time_for(turn, member))
+
+
+def _look_soon(turn: Turn, time_s: float) -> None:
+    """The stage need not wait any more for a member that had this much time: maybe for others it waits less long."""
+    if time_s >= turn.coordination.waiting.longest_s and "stage" in turn.deadlines:
+        turn.arm_sooner("stage", turn.at + LOOK_SHARE * _stage_s(turn))
 
 
 def on_close(turn: Turn) -> None:
@@ -182,12 +203,6 @@ def awaits_own(turn: Turn) -> bool:
     return coordination.waiting.number - own.heard <= OWN_SILENT_STAGES or (
         is_expected(coordination, own) and turn.at < _until(coordination.waiting)
     )
-
-
-def _arm(turn: Turn) -> None:
-    """Wait for what ends the stage first: its own deadline, or that it has waited for members long enough."""
-    until, deadline_at = _until(turn.coordination.waiting), turn.coordination.deadline_at
-    turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)
 
 
 def _until(waiting: Waiting) -> float:

@@ -70,7 +70,7 @@ from swarmd.observe.layers import hold_words, holding
 from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.blocks import block_words
 from swarmd.observe.narrative.equivocations import bars_nobody, equivocation_words
-from swarmd.observe.narrative.patience import is_less, patience_turn
+from swarmd.observe.narrative.waiting import NO_NEWCOMERS, waiting_turn
 from swarmd.observe.narrative.weights import weights_level, weights_words
 
 TEXT_CHARACTERS_MAX = 2000  # of one field of a line
@@ -191,9 +191,9 @@ def line_of(applied: Applied) -> EventLine:
     elif level == "info" and before == after:
         level = "debug"
     message = words.format_map(_Fields(event)) + _refused(event) + _marked(event)
-    waits = patience_turn(before, after)
+    waits = waiting_turn(before, after)
     if waits:
-        level, message = ("warning" if is_less(before, after) else "info"), f"{message}; {waits}"
+        level, message = ("warning" if waits == NO_NEWCOMERS else "info"), f"{message}; {waits}"
     return EventLine(level, message, _fields(envelope, before, after))
 
 

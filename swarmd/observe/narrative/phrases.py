@@ -44,8 +44,8 @@ from swarmd.observe.narrative.aside import aside_words, is_marked
 from swarmd.observe.narrative.equivocations import equivocation_words
 from swarmd.observe.narrative.lines import hold_turn, line_of
 from swarmd.observe.narrative.off_policy import off_policy_words
-from swarmd.observe.narrative.patience import closed_without
 from swarmd.observe.narrative.skills import skills_words
+from swarmd.observe.narrative.waiting import closed_without
 from swarmd.observe.narrative.weights import weights_level, weights_round, weights_words
 
 WARNINGS = ("warning", "error", "critical")
@@ -92,7 +92,7 @@ def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
     elif not isinstance(applied.event, _TOLD_OTHERWISE) and not hold_turn(applied.before, applied.after):
         said.append(_warning(applied))
     said.append(_held(applied))
-    said.append(_patience(applied))
+    said.append(_closed_without(applied))
     said.append(_entered(applied))
     return [sentence for sentence in said if sentence is not None]
 
@@ -133,8 +133,8 @@ def _held(applied: Applied) -> Sentence | None:
     return Sentence(applied.at, applied.seq, text, trouble=holding(applied.after) is not None) if text else None
 
 
-def _patience(applied: Applied) -> Sentence | None:
-    """A stage was not waited with for somebody who had not reported."""
+def _closed_without(applied: Applied) -> Sentence | None:
+    """A stage closed before somebody had reported."""
     round, text = closed_without(applied)
     return _fact(applied, f"round {round} {text}", round) if text else None
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from swarmd.core.contract.clock import submissions_of
-from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
 from swarmd.observe.narrative.equivocations import equivocation_notes
-from swarmd.observe.narrative.patience import patience_notes
+from swarmd.observe.narrative.waiting import waiting_notes
 from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
 from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text
@@ -47,7 +46,7 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         final=clock.final if clock else False,
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
-        expected=waiting_of(coordination).awaited if coordination else None,
+        expected=coordination.waiting.expected if coordination else None,
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
         chain=_chain(state, ledger, around.explorer) if state.chain else None,
@@ -189,7 +188,7 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
         notes.append(_others_rewards(ledger.settled_round))
-    notes += [f"Of this coordinator's stages: {note}." for note in patience_notes(state)]
+    notes += [f"Of this coordinator's stages: {note}." for note in waiting_notes(state)]
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
     notes += equivocation_notes(state)
