@@ -204,7 +204,7 @@ class Model:
         missed = any(peer not in self.took and peer != "me" for peer in self.expected() - self.reports.keys())
         self.vain = max(0.0, self.vain - (at - self.at) / self.newcomer_time() / 16) + missed
         for peer, took in self.reports.items():
-            self.took[peer] = max(took, 0.75 * self.took.get(peer, 0.0))
+            self.took[peer] = max(took, 0.9 * self.took.get(peer, 0.0))
             self.heard[peer] = self.number
         self.open(at)
 
