@@ -27,8 +27,8 @@ COMPILED := $(VENV)/.compiled
 TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift unit e2e \
-  packaging dist charts bench bench-long soak mutants lock format reset clean
+.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift ledger \
+  unit e2e cli-docs dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 24
@@ -62,7 +62,7 @@ programs: ## install what tests start, where that needs no asking, and name what
 	@test "$$PROGRAMS" = 'seen to' || $(PYTHON) tests/programs.py --install
 
 check: $(READY) ## what needs no running node: style, types, layers, generated files
-	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift $(BESIDE)
+	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift ledger $(BESIDE)
 
 # Else the first tests of all workers would compile the same modules at the same time.
 $(COMPILED): $(READY)
@@ -93,12 +93,11 @@ drift: $(READY) ## generated files are what their sources say
 	diff -r build/charts docs/charts
 	$(BIN)/python -m swarmd.cli.chart_types build/chart_types.py
 	diff build/chart_types.py swarmd/core/chart_types.py
-	@rm -rf build/packaging
-	$(BIN)/python -m swarmd.cli.manual build/packaging
-	diff build/packaging/swarmd.1 packaging/swarmd.1
-	diff -r build/packaging/completion packaging/completion
-	$(BIN)/python -m swarmd.cli.markdown build/packaging/CLI.md
-	diff build/packaging/CLI.md docs/CLI.md
+	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
+	diff build/CLI.md docs/CLI.md
+
+ledger: $(READY) ## how much there is of everything, and how much more than at the last release
+	@$(BIN)/python packaging/ledger.py
 
 # A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
 # tests/again.py; `--lanes`: tests/lanes.py.
@@ -121,9 +120,8 @@ e2e: $(READY) ## tests of whole nodes
 durations: $(READY) ## time every test anew, into tests/durations.json; on a machine with nothing else to do
 	$(call pytest,--durations-out=tests/durations.json)
 
-packaging: $(READY) ## write the manual page, the completion scripts and docs/CLI.md
-	$(BIN)/python -m swarmd.cli.manual packaging
-	$(BIN)/python -m swarmd.cli.markdown docs/CLI.md
+cli-docs: $(READY) ## write docs/CLI.md
+	$(BIN)/typer swarmd.cli utils docs --name swarmd --output docs/CLI.md
 
 dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 	rm -rf dist

@@ -57,7 +57,6 @@ ANSWERS = {
     "a page of the leaderboard": "/api/v1/swarm/peers?first=500&count=500",
     "a peer found by name": "/api/v1/swarm/peers?find=peer+777",
     "curves of the first ten": "/api/v1/swarm/curves",
-    "RL Swarm's leaderboard": "/api/leaderboard-cumulative",
     "status": "/api/v1/node/status",
     "metrics": "/metrics",
 }

@@ -17,7 +17,7 @@ from swarmd.swarms.plan import Question
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.weights.announced import write_announced_file
+from swarmd.training.weights.offering import write_announced_file
 
 QUESTIONS = 32  # of each family, by which a node measures a mean
 

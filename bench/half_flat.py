@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import Question, Score, hash_number
 from swarmd.swarms.registry import BUILT_IN, Kind
 

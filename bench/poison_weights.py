@@ -39,7 +39,7 @@ from swarmd.training.embedded.lessons import Lesson, draw_training
 from swarmd.training.embedded.recipe import LEARNING_RATE, encode_pair, supervise
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import load_policy
-from swarmd.training.weights.announced import write_announced
+from swarmd.training.weights.offering import write_announced
 
 ROUNDS = 20  # in each of them a mean is tried
 AFTER = (1, 5, 20)  # means that are told in rows

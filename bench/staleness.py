@@ -29,7 +29,7 @@ from swarmd.core.commands import Train
 from swarmd.core.values import OffPolicy, RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten

@@ -7,7 +7,7 @@ a number beyond them is nobody's, and sums of a few of them must still fit into 
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import DecodeError, Meta, Struct
 
@@ -21,6 +21,17 @@ SUM_MAX = 1e15  # of a sum of reals
 Count = Annotated[int, Meta(ge=0, le=INTEGER_MAX)]
 Integer = Annotated[int, Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)]
 Real = Annotated[float, Meta(ge=-REAL_MAX, le=REAL_MAX)]  # neither infinite nor NaN
+
+
+class Backoff(NamedTuple):
+    """How long to wait before something that failed is tried again: twice as long after each further failure."""
+
+    first_s: float
+    most_s: float
+
+    def after(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row, at least one."""
+        return min(self.first_s * 2.0 ** min(failures - 1, 64), self.most_s)
 
 
 def is_bounded(value: object) -> bool:

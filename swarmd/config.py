@@ -90,7 +90,6 @@ class DhtConfig(Section, frozen=True):
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
     invitation: InvitationText = ""  # this node's own, as `swarmd swarm invite` prints it
     protocol: AtLeastOne = 1  # oldest version of the protocol that members may speak
-    records: Literal["signed", "legacy"] = "signed"  # legacy: the wire format of RL Swarm v0.4, unsigned
     identity: str = "identity.key"  # relative to the data directory
     peer: str = ""  # peer id that the identity must have; where it is given, none is ever made by itself
 
@@ -318,9 +317,7 @@ class WebConfig(Section, frozen=True):
 class NotifyConfig(Section, frozen=True):
     """Messages when a node's health changes, once for each change."""
 
-    webhook: str = ""  # URL that gets a JSON POST; file:PATH or credential:NAME where it holds a secret
-    telegram_token: str = ""  # the bot's token: a file, or credential:NAME
-    telegram_chat: str = ""
+    urls: tuple[str, ...] = ()  # of services that Apprise knows; file:PATH or credential:NAME holds one a line
     command: tuple[str, ...] = ()  # program and arguments; the message comes on stdin
     after_s: Positive = 60.0  # a change must last so long before it is told
     quiet_s: Positive = 900.0  # of one layer, at most one message in so long, then one that sums up

@@ -137,14 +137,14 @@ class IdentityInUse(SwarmdError):
     exit_code = ExitCode.IDENTITY_CONFLICT
 
 
-class BackupError(SwarmdError):
-    """A backup of a node cannot be made as asked for, or is damaged, or must not be restored so."""
+class ArchiveError(SwarmdError):
+    """A backup or support bundle cannot be made as asked for, or is damaged, or must not be restored like this."""
 
     exit_code = ExitCode.BAD_DATA
 
 
-class BackupUnwritable(BackupError):
-    """A backup, or the node that one is restored to, cannot be put where it was asked for."""
+class ArchiveUnwritable(ArchiveError):
+    """An archive, or the directory that one is unpacked to, cannot be put where it was asked for."""
 
     exit_code = ExitCode.CANNOT_CREATE
 
@@ -349,19 +349,7 @@ class ControlError(SwarmdError):
     """The daemon's control socket cannot be made, reached or understood."""
 
 
-class BundleError(SwarmdError):
-    """A support bundle cannot be made or opened, was altered, or replays to another state."""
-
-    exit_code = ExitCode.BAD_DATA
-
-
-class BundleUnwritable(BundleError):
-    """A support bundle, or what is in one, cannot be put where it was asked for."""
-
-    exit_code = ExitCode.CANNOT_CREATE
-
-
-class BundleHoldsSecret(BundleError):
+class BundleHoldsSecret(ArchiveError):
     """One of the node's secrets stands in what would go into a bundle."""
 
 

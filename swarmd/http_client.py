@@ -1,29 +1,25 @@
-"""One request over HTTP that ends: its answer is bounded in bytes, and all of it in time.
+"""The one way to ask over HTTP: aiohttp, with a bound on an answer's bytes and on the time for all of it.
 
-`ask` is for threads and processes without an event loop. Whoever has one asks by aiohttp, and reads the answer by
-`read_start`.
+`ask` is for threads without an event loop. In one, a session is kept, and answers are read by `read_start`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import socket
-import threading
+import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-CHUNK_BYTES = 1 << 20
 
-Connect = Callable[[float], http.client.HTTPConnection]  # with a time limit in seconds
+class HttpFailed(Exception):
+    """No whole answer: no connection, not in time, broken off, longer than allowed, or not HTTP."""
 
 
 class HttpRequest(NamedTuple):
-    """One HTTP request: method, URL, headers and body."""
+    """One HTTP request: method, URL, body and headers."""
 
     method: str
-    path: str
+    url: str
     body: bytes = b""
     headers: Mapping[str, str] = {}
 
@@ -32,7 +28,7 @@ class ByteStream(Protocol):
     """The body of an answer that comes in pieces: aiohttp's `StreamReader`."""
 
     async def read(self, n: int, /) -> bytes:
-        """Some bytes, as soon as there are any, at most so many; none at the end. Raises what breaks it off."""
+        """Some bytes as soon as there are any, at most `n`; none at the end. Raises what breaks it off."""
 
 
 async def read_start(stream: ByteStream, bytes_max: int) -> bytes:
@@ -43,55 +39,36 @@ async def read_start(stream: ByteStream, bytes_max: int) -> bytes:
     return read
 
 
-def connect_to(scheme: str, host: str, port: int | None) -> Connect:
-    """How to connect to a server; `scheme` is http or https."""
-    kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-    return lambda timeout_s: kind(host, port, timeout=timeout_s)
-
-
-def ask(connect: Connect, request: HttpRequest, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
-    """The status and the body of the answer.
+def ask(request: HttpRequest, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
+    """The status and the body of the answer. Blocks. Redirects are not followed.
 
     Args:
-        deadline: of it all, on the monotonic clock; a time limit of sockets is one on each byte.
+        deadline: of all of it, on the monotonic clock.
 
     Raises:
-        OSError: no connection, or no whole answer in time.
-        HTTPException: no HTTP, an answer that breaks off, or one longer than `answer_bytes_max`.
+        HttpFailed: there is no whole answer of at most `answer_bytes_max` bytes in time.
     """
     left_s = deadline - time.monotonic()
     if left_s <= 0:
-        raise TimeoutError("no answer in time")
-    connection = connect(left_s)
-    ending = threading.Timer(left_s, _hang_up, [connection])
-    ending.daemon = True
+        raise HttpFailed("no answer in time")
+    return asyncio.run(_ask(request, left_s, answer_bytes_max))
+
+
+async def _ask(request: HttpRequest, left_s: float, bytes_max: int) -> tuple[int, bytes]:
+    import aiohttp  # here: most who import this module never ask
+
     try:
-        ending.start()
-        connection.request(request.method, request.path, request.body or None, dict(request.headers))
-        answer = connection.getresponse()
-        return answer.status, _read(answer, deadline, answer_bytes_max)
-    finally:
-        ending.cancel()
-        connection.close()
-
-
-def _read(answer: http.client.HTTPResponse, deadline: float, bytes_max: int) -> bytes:
-    """The whole body. A connection that is hung up on looks like the end of it."""
-    chunks, size, promised = [], 0, answer.length
-    while chunk := answer.read1(CHUNK_BYTES):
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > bytes_max:
-            raise http.client.HTTPException(f"the answer is longer than {bytes_max} bytes")
-        if time.monotonic() >= deadline:
-            break
-    if time.monotonic() >= deadline:
-        raise TimeoutError("no answer in time")
-    if promised is not None and size < promised:
-        raise http.client.HTTPException(f"the answer broke off after {size} of {promised} bytes")
-    return b"".join(chunks)
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    with contextlib.suppress(OSError, AttributeError):  # closed already
-        connection.sock.shutdown(socket.SHUT_RDWR)
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=left_s)) as session,
+            session.request(
+                request.method, request.url, data=request.body, headers=request.headers, allow_redirects=False
+            ) as answer,
+        ):
+            body = await read_start(answer.content, bytes_max + 1)
+    except TimeoutError:
+        raise HttpFailed("no answer in time") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise HttpFailed(str(error) or type(error).__name__) from error
+    if len(body) > bytes_max:
+        raise HttpFailed(f"the answer is longer than {bytes_max} bytes")
+    return answer.status, body

@@ -33,18 +33,6 @@ def install_command(*requirements: str, prefix: str = sys.prefix) -> str:
     return f"{sys.executable} -m pip install {' '.join(wanted)}"
 
 
-def compile_command(site: Path, prefix: str = sys.prefix) -> str:
-    """The command that compiles what is installed, where nothing did: uv leaves that to the first start.
-
-    Args:
-        site: the directory of packages.
-        prefix: of the environment.
-    """
-    if tool_of(Path(prefix)) == "uv":
-        return f"uv tool install --reinstall --compile-bytecode ./{WHEEL}"
-    return f"{sys.executable} -m compileall -q {site}"
-
-
 def extra_command(extra: str) -> str:
     """The command that installs what an extra brings."""
     return install_command(*(_needs_of(extra) or [extra]))

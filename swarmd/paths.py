@@ -1,123 +1,86 @@
-"""Where things lie in a node's data directory."""
+"""Where everything of a node lies, and how its directory is made."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
-import msgspec
-
 import swarmd
+from swarmd.errors import PathUnusable
+
+CONFIG, IDENTITY = "config.toml", "identity.key"
 
 
-class DataPaths(msgspec.Struct, frozen=True):
-    """One node's data directory."""
+class NodeDirectory:
+    """One node's directory: what it writes, its keys and its configuration.
 
-    root: Path
+    A service has its configuration elsewhere, and a configuration may name another place for data (`data`) and key
+    (`dht.identity`).
+    """
 
-    @property
-    def events(self) -> Path:
-        """Segments of the event log."""
-        return self.root / "events"
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
-    @property
-    def blobs(self) -> Path:
-        """Rollout bodies, one file per digest."""
-        return self.root / "blobs"
+        # made once, by whoever makes the node
+        self.config = root / CONFIG
+        self.manifest = root / "swarm.toml"
+        self.identity = root / IDENTITY
+        self.keystore = root / "account.json"
+        self.passphrase = root / "account.pass"
+        self.endpoints = root / "rpc.urls"
+        self.deployment = root / "deploy.json"  # orders to the chain that are under way
 
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+        # written by the running node
+        self.events = root / "events"  # segments of the event log
+        self.blobs = root / "blobs"  # rollout bodies, one file per digest
+        self.checkpoints = root / "checkpoints"
+        self.weights = root / "weights"  # offered to peers: written by the trainer, handed out by the network worker
+        self.results = root / "results"  # event files and runs of the trackers, and what is on its way to the Hub
+        self.model = root / "model.json"  # the model that `auto` settled on
+        self.output = root / "daemon.log"  # what the daemon of a local swarm prints
 
-    @property
-    def weights(self) -> Path:
-        """The weights that this node offers to peers: the trainer writes them, the network worker gives them out."""
-        return self.root / "weights"
+        # written by the network worker alone, but for `invitations`
+        self.network = root / "network"
+        self.peers = self.network / "peers.json"  # addresses of peers seen before, for a start without bootstrap peers
+        self.records = self.network / "records.bin"  # the node's own, to be published again after a restart
+        self.standings = self.network / "standings.bin"  # the newest leaderboard that a follower has read
+        self.work = self.network / "work"  # this identity's proof of work, if the swarm asks for more than usual
+        self.invitations = self.network / "invitations.json"  # made here, and which of them were withdrawn
+        self.withdrawn = self.network / "withdrawn.bin"  # withdrawn invitations of which this node has heard
+        self.peer_weights = self.network / "weights"  # fetched from peers, read by the trainer
 
-    @property
-    def peer_weights(self) -> Path:
-        """Weights fetched from peers: the network worker puts them together, the trainer reads them."""
-        return self.network / "weights"
+        # notes about the directory itself
+        self.layout = root / "layout.json"  # see `swarmd.daemon.upgrade`
+        self.before_upgrade = root / "before-upgrade"
+        self.after_upgrade = root / "after-upgrade"
+        self.restored = root / "restored.json"  # it was restored from a backup; until the node has read it
+        self.restoring = root / ".restoring"  # what a restore has unpacked, until it is whole
+        self.moved = root / "moved.json"  # the node lives elsewhere
 
-    @property
-    def results(self) -> Path:
-        """Event files and runs of the trackers, and what is on its way to the Hub."""
-        return self.root / "results"
+        # while it runs
+        self.sockets = root / "run"  # p2pd's control sockets, what the notifier remembers
+        self.control = self.sockets / "control.sock"  # the daemon's own socket, for `swarmd status`
 
-    @property
-    def network(self) -> Path:
-        """What the network worker alone writes, but for `invitations`."""
-        return self.root / "network"
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeDirectory) and self.root == other.root
 
-    @property
-    def peers(self) -> Path:
-        """Addresses of peers seen before, for a start without bootstrap peers."""
-        return self.network / "peers.json"
+    def __hash__(self) -> int:
+        return hash(self.root)
 
-    @property
-    def records(self) -> Path:
-        """The node's own records in the DHT, to be published again after a restart."""
-        return self.network / "records.bin"
+    def create(self) -> None:
+        """Make the directory if it is missing, for its owner alone. Raises PathUnusable."""
+        try:
+            str(self.root.resolve()).encode()  # as the workers get it
+        except UnicodeEncodeError as error:
+            raise PathUnusable(f"the path of the directory {self.root} is not UTF-8", "Give it another name") from error
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            fix = "Name another one that this user may write to: --dir, --data, or `data` in the configuration"
+            raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
 
-    @property
-    def standings(self) -> Path:
-        """The newest leaderboard that a follower has read."""
-        return self.network / "standings.bin"
 
-    @property
-    def work(self) -> Path:
-        """The number that this identity has worked for, where the swarm asks for more than every node does."""
-        return self.network / "work"
-
-    @property
-    def invitations(self) -> Path:
-        """The invitations that were made here, and which of them were withdrawn: `swarmd swarm invite` writes it."""
-        return self.network / "invitations.json"
-
-    @property
-    def withdrawn(self) -> Path:
-        """Withdrawn invitations of which this node has heard."""
-        return self.network / "withdrawn.bin"
-
-    @property
-    def layout(self) -> Path:
-        """Which layout the directory has, see `swarmd.daemon.upgrade`."""
-        return self.root / "layout.json"
-
-    @property
-    def before_upgrade(self) -> Path:
-        """What there was before the last upgrade."""
-        return self.root / "before-upgrade"
-
-    @property
-    def after_upgrade(self) -> Path:
-        """What an upgrade that was undone had left."""
-        return self.root / "after-upgrade"
-
-    @property
-    def restored(self) -> Path:
-        """A note that the directory was restored from a backup, until the node has read it."""
-        return self.root / "restored.json"
-
-    @property
-    def restoring(self) -> Path:
-        """What a restore into a directory that was there already has unpacked, until it is whole."""
-        return self.root / ".restoring"
-
-    @property
-    def moved(self) -> Path:
-        """A note that the node lives elsewhere."""
-        return self.root / "moved.json"
-
-    @property
-    def sockets(self) -> Path:
-        """p2pd's control sockets."""
-        return self.root / "run"
-
-    @property
-    def control(self) -> Path:
-        """The daemon's own socket, for `swarmd status`."""
-        return self.root / "run" / "control.sock"
+DataPaths = NodeDirectory
 
 
 def quoted(path: Path | str) -> str:

@@ -30,7 +30,7 @@ from swarmd.swarms.plan import (
 )
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rewards import AnswerPlace, find_answer, read_number
-from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, SEED_MAX, Quoted, Reference, Source
+from swarmd.swarms.rollouts import COMPLETIONS_MAX, INDEX_MAX, SEED_MAX, Reference, Source
 from swarmd.swarms.text import escape_markers, extract_answer, is_well_formed, span_answer
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "Question",
-    "Quoted",
     "RecordRejected",
     "Reference",
     "Row",

@@ -1,7 +1,10 @@
 """Files that hold a secret: read only when nobody else may read them, made durably and never overwritten.
 
-A secret is named by a path, or as ``credential:NAME``: then the service manager keeps it, and the file lies in
-$CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=).
+- A secret is named by a path, or as ``credential:NAME``: then the service manager keeps it, and the file lies in
+  $CREDENTIALS_DIRECTORY (systemd.exec(5), LoadCredential=).
+- What leaves the machine is sealed with a passphrase. There is one format: magic, version (u8), log2 of scrypt's n
+  (u8), salt (16), nonce (12), ciphertext and tag. scrypt (r 8, p 1) derives the key from the passphrase (UTF-8, NFC),
+  ChaCha20-Poly1305 encrypts and authenticates, including everything before the ciphertext.
 """
 
 from __future__ import annotations
@@ -10,15 +13,22 @@ import errno
 import os
 import re
 import stat
+import struct
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
-from swarmd.errors import ExitCode, SwarmdError
+from swarmd.errors import ExitCode, IdentityDamaged, IdentityError, SwarmdError
 from swarmd.eventlog.files import remedy, remove_left, sync_directory
 from swarmd.paths import quoted
 
 CREDENTIAL = "credential:"
 SCRYPT_COST = 17  # log2 of scrypt's n for what is written: 128 MiB and some tenths of a second to try one passphrase
+SEALED_MAGIC = b"swarmd-sealed\x00"
+SEALED_VERSION = 1
+SEALED_HEADER = struct.Struct(f">{len(SEALED_MAGIC)}sBB16s12s")
+COST_MIN, COST_MAX = 10, 18  # of what is opened; a file cannot ask for more memory than 256 MiB
+PASSPHRASE_LENGTH_MIN, PASSPHRASE_LENGTH_MAX = 8, 1024  # characters
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}")
 
 
@@ -130,3 +140,60 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
         remove_left(path)
         fix = remedy(error, path) or "Make room for it, and try again"
         raise kind.error(f"{path} cannot be written: {error.strerror}", fix).ending(ExitCode.CANNOT_CREATE) from None
+
+
+def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
+    """Encrypt with a passphrase, at SCRYPT_COST unless `cost` is given.
+
+    Raises:
+        IdentityDamaged: the passphrase is too short or too long.
+    """
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:
+        raise IdentityDamaged(
+            f"the passphrase has {len(passphrase)} characters, "
+            f"{PASSPHRASE_LENGTH_MIN} to {PASSPHRASE_LENGTH_MAX} are allowed"
+        )
+    cost = SCRYPT_COST if cost is None else cost
+    salt, nonce = os.urandom(16), os.urandom(12)
+    header = SEALED_HEADER.pack(SEALED_MAGIC, SEALED_VERSION, cost, salt, nonce)
+    return header + ChaCha20Poly1305(_derive_key(passphrase, salt, cost)).encrypt(nonce, content, header)
+
+
+def unseal(raw: bytes, passphrase: str, origin: str) -> bytes:
+    """What `seal` encrypted; `origin` names the file in errors.
+
+    Raises:
+        IdentityDamaged: as `read_sealed_header`.
+        IdentityError: the passphrase is another one, or the file is damaged.
+    """
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    cost, salt, nonce = read_sealed_header(raw, origin)
+    size = SEALED_HEADER.size
+    try:
+        return ChaCha20Poly1305(_derive_key(passphrase, salt, cost)).decrypt(nonce, raw[size:], raw[:size])
+    except InvalidTag as error:
+        problem = f"{origin} does not open: the passphrase is wrong or the file is damaged"
+        raise IdentityError(problem, "Try the passphrase again, or another copy of the backup") from error
+
+
+def read_sealed_header(raw: bytes, origin: str) -> tuple[int, bytes, bytes]:
+    """(cost, salt, nonce), in bounds. Raises IdentityDamaged when `raw` is not sealed, or not in a way known here."""
+    if len(raw) <= SEALED_HEADER.size or not raw.startswith(SEALED_MAGIC):
+        raise IdentityDamaged(f"{origin} is not a backup that swarmd sealed", "Name a file that swarmd wrote")
+    _, version, cost, salt, nonce = SEALED_HEADER.unpack_from(raw)
+    if version != SEALED_VERSION:
+        raise IdentityDamaged(f"{origin} is sealed in version {version}, this swarmd reads version {SEALED_VERSION}")
+    if not COST_MIN <= cost <= COST_MAX:
+        raise IdentityDamaged(f"{origin} is damaged: it asks for a cost of 2^{cost}", "Take another copy of the backup")
+    return cost, salt, nonce
+
+
+def _derive_key(passphrase: str, salt: bytes, cost: int) -> bytes:
+    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+    secret = unicodedata.normalize("NFC", passphrase).encode("utf-8", "surrogatepass")
+    return Scrypt(salt=salt, length=32, n=1 << cost, r=8, p=1).derive(secret)

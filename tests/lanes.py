@@ -33,7 +33,6 @@ WHOLE_NODES = (
     "tests/monitoring/test_node.py",
     "tests/training/distributed/test_ranks.py",
     "tests/training/distributed/test_sharded.py",
-    "tests/units/test_real.py",
 )
 TEST_BY_TEST = ("tests/e2e/test_", "tests/cli/local_swarm/test_command.py")
 

@@ -143,10 +143,6 @@ PROGRAMS = {
             },
             40,
         ),
-        Program("groff", "the manual page", {"groff": "groff-base"}, 4),
-        Program("bash", "completion in bash", {"bash": "bash"}, 8),
-        Program("zsh", "completion in zsh", {"zsh": "zsh"}, 17),
-        Program("fish", "completion in fish", {"fish": "fish"}, 30),
     )
 }
 

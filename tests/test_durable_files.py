@@ -14,7 +14,7 @@ from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
-from swarmd.errors import BackupUnwritable, IdentityError, LogWriteFailed
+from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed
 from swarmd.secret_files import SecretKind, write_secret
 from tests.backup.making import make_node
 from tests.dht.making import CLOCK, SWARM
@@ -87,5 +87,5 @@ def test_a_read_only_disk_is_named_by_the_error_of_the_write(read_only: Path, tm
     """There, to remove what is not even there fails as well."""
     with pytest.raises(LogWriteFailed, match=r"writing of .*note.* failed: Read-only file system"):
         write_note(read_only / "note", Moved(1.0))
-    with pytest.raises(BackupUnwritable, match=r"node\.tar cannot be written: Read-only file system"):
+    with pytest.raises(ArchiveUnwritable, match=r"node\.tar cannot be written: .*Read-only file system"):
         make_backup(make_node(tmp_path / "node"), read_only / "node.tar", BackupPlan(None))

@@ -30,7 +30,7 @@ BEFORE = {
         *("hash_number", "split_of"),
     ),
     "swarmd.swarms.registry": ("make_plan",),
-    "swarmd.swarms.rollouts": ("Quoted", "Reference", "Source"),
+    "swarmd.swarms.rollouts": ("Reference", "Source"),
     "swarmd.swarms.text": ("TAGS", "escape_markers", "extract_answer", "is_well_formed", "span_answer"),
 }
 

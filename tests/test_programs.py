@@ -20,8 +20,8 @@ echo "$@" >> "{calls}"
 for word in "$@"; do test "$word" = "{refused}" && {{ echo "E: Unable to locate package $word" >&2; exit 100; }}; done
 while test $# -gt 0; do case "$1" in install) break;; esac; shift; done
 for word in "$@"; do
-  case "$word" in bubblewrap) word=bwrap;; install) continue;; esac
-  printf '#!/bin/sh\\n' > "{place}/$word"; chmod +x "{place}/$word"
+  case "$word" in bubblewrap) word=bwrap;; util-linux) word="unshare setpriv";; install) continue;; esac
+  for name in $word; do printf '#!/bin/sh\\n' > "{place}/$name"; chmod +x "{place}/$name"; done
 done
 """
 NPM = """#!/bin/sh
@@ -66,26 +66,26 @@ def clean(tmp_path: Path) -> Clean:
 
 def test_what_is_missing_comes_in_one_call_and_is_told_before(clean: Clean) -> None:
     clean.apt()
-    told = clean.install("bubblewrap", "zsh").splitlines()
-    assert told[0] == "installing what tests start, with apt-get: bubblewrap zsh (about 18 MB)"
-    assert "bubblewrap" not in "\n".join(told[1:]) and "zsh" not in "\n".join(told[1:])
+    told = clean.install("bubblewrap", "unshare").splitlines()
+    assert told[0] == "installing what tests start, with apt-get: bubblewrap util-linux (about 6 MB)"
+    assert "bubblewrap" not in "\n".join(told[1:]) and "unshare" not in "\n".join(told[1:])
     update, install = clean.calls.read_text().splitlines()
-    assert update.endswith("-q update") and install.endswith("install bubblewrap zsh")
+    assert update.endswith("-q update") and install.endswith("install bubblewrap util-linux")
 
 
 def test_nothing_is_done_and_nothing_told_where_all_is_there(clean: Clean) -> None:
     clean.apt()
-    clean.put("zsh")
-    assert "zsh" not in clean.install("zsh")
+    clean.put("bwrap")
+    assert "bubblewrap" not in clean.install("bubblewrap")
     assert not clean.calls.exists() and not (clean.path.parent / ".tools").exists()
 
 
 def test_a_package_that_is_unknown_does_not_stop_the_others(clean: Clean) -> None:
     clean.apt(refused="bubblewrap")
-    told = clean.install("bubblewrap", "zsh")
+    told = clean.install("bubblewrap", "unshare")
     assert "apt-get install failed:\nE: Unable to locate package bubblewrap" in told
     assert re.search(r"bubblewrap \(the sandbox's first way\): (sudo )?apt-get install bubblewrap$", told, re.M)
-    assert "zsh (completion" not in told and (clean.path / "zsh").exists()
+    assert "unshare (the sandbox" not in told and (clean.path / "unshare").exists()
 
 
 @pytest.mark.parametrize("sudo", ["#!/bin/sh\necho 'a password is required' >&2\nexit 1\n", ""])
@@ -95,7 +95,7 @@ def test_who_may_not_install_is_told_the_commands(clean: Clean, sudo: str, monke
     monkeypatch.setenv("PATH", str(clean.path))
     monkeypatch.setattr(programs, "is_root", lambda: False)
     assert programs.rights() is None
-    assert PROGRAMS["fish"].fix() == "sudo apt-get install fish"
+    assert PROGRAMS["bubblewrap"].fix() == "sudo apt-get install bubblewrap"
     assert PROGRAMS["chromium"].fix() == (
         "sudo apt-get install chromium fontconfig, or python tests/programs.py --install with npm (Linux on x86-64), "
         "or name one in CHROMIUM"
@@ -103,9 +103,9 @@ def test_who_may_not_install_is_told_the_commands(clean: Clean, sudo: str, monke
 
 
 def test_a_machine_without_apt_is_told_what_is_not_here(clean: Clean) -> None:
-    told = clean.install("zsh", "bubblewrap")
+    told = clean.install("unshare", "bubblewrap")
     assert told.startswith("NOT HERE, so tests that need it will be skipped:\n")
-    assert "  zsh (completion in zsh): " in told and "  bubblewrap (" in told and "installing" not in told
+    assert "  unshare (the sandbox's limits): " in told and "  bubblewrap (" in told and "installing" not in told
 
 
 def test_a_chromium_of_npm_that_is_another_is_not_unpacked(clean: Clean, monkeypatch: pytest.MonkeyPatch) -> None:

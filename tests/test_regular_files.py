@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-from swarmd.backup.archive import read_members
 from swarmd.backup.bundle import open_bundle
-from swarmd.chain.endpoints.urls import read_urls
+from swarmd.backup.restore import check_backup
+from swarmd.chain.endpoints.endpoint import read_urls
 from swarmd.config import load_config
 from swarmd.dht.identity.backup import read_backup
 from swarmd.errors import SwarmdError
@@ -41,7 +41,7 @@ READERS: dict[str, Reader] = {
     "configuration": load_config,
     "manifest": read_manifest,
     "questions": lambda path: list(read_rows(path)),
-    "backup": lambda path: list(read_members(path)),
+    "backup": check_backup,
     "bundle": lambda path: open_bundle(path, path.parent / "opened"),
     "identity's backup": read_backup,
     "endpoints": lambda path: read_urls([f"file:{path}"], path.parent),

@@ -1,1 +1,1 @@
-"""Backups of a data directory: making, checking, restoring and moving them; the way back from an upgrade; bundles."""
+"""Backups of a data directory, restoring and moving them; support bundles."""

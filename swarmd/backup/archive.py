@@ -1,202 +1,356 @@
-"""A backup's file: a tar archive whose last member says what the others are.
+"""Archives that swarmd writes and opens: backups and support bundles.
 
-`backup.json` (`BackupManifest`) comes last, with the size and SHA-256 of every other member, so an archive that was
-cut off has none and is refused. Nothing in it is trusted: names, sizes and digests are checked member by member.
+- An archive is a tar file, gzipped unless its name ends in `.tar`. Its last member is a JSON manifest with the size and
+  SHA-256 of every other one, so an archive that was cut off has none and is refused.
+- Nothing in an archive is trusted: plain files only, under names that its kind allows and that `tarfile`'s data filter
+  lets pass, within bounds, every digest compared. Headers are bounded too: `tarfile` reads long names whole, so a file
+  of some hundred KiB could take gigabytes of memory.
+- An archive is written to `.NAME.tmp` under a lock and renamed when it is whole. What a killed process left there is
+  overwritten by the next one.
+- It is unpacked to `.restoring` in a directory that is new or empty, and its files move up when everything was checked.
+  As long as `.restoring` is there, no node starts in that directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import hashlib
 import io
+import os
 import re
+import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar, TypeVar
 
 import msgspec
 
-from swarmd.backup.tar_headers import BoundedTarHeader, each_member
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.daemon.notes import Restored
-from swarmd.dht.identity.backup import BackupMarks
-from swarmd.errors import BackupError, NotFoundError
-from swarmd.eventlog.files import remedy
-from swarmd.regular_files import read_start
+from swarmd.errors import ArchiveError, ArchiveUnwritable, ExitCode, NoSpaceLeft, NotFoundError, SwarmdError
+from swarmd.eventlog.files import remedy, remove_left, sync_directory, sync_tree
+from swarmd.paths import NodeDirectory
+from swarmd.regular_files import open_regular
 
 FORMAT = 1
-MANIFEST = "backup.json"
-SEALED = "sealed.bin"
+SEALED = "sealed.bin"  # the member that only a passphrase opens; never unpacked to disk
+SEALED_BYTES_MAX = 4 * 1024 * 1024
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+HEADER_BYTES_MAX = 64 * 1024
 MEMBERS_MAX = 200_000
-CHUNK_BYTES = 1024 * 1024
-PUBLIC = ("swarm.toml", "layout.json", "model.json")  # files of the directory itself that hold nothing secret
-PEERS = "network/peers.json"
-INVITATIONS = "network/invitations.json"
-CONFIG = "config.toml"
-MODES = {".tar": "", ".tar.gz": "gz", ".tgz": "gz"}
-AGAIN = "Take another copy of the backup"
+ENDINGS = (".tar.gz", ".tgz", ".tar")
+AGAIN = "Take another copy of it"
+PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"  # of a member's name
 
-_PART = r"[A-Za-z0-9._][A-Za-z0-9._-]{0,127}"
-GZIP = b"\x1f\x8b"  # how such a file begins
+_GZIP = b"\x1f\x8b"  # how a gzipped file begins
+_FOREIGN = "lost+found"  # an empty file system may have it
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 
-_ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
-_NAME = re.compile(rf"(events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{_PART})/{_PART}")
-_QUESTIONS = re.compile(rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl")
+M = TypeVar("M", bound="Manifest")
 
 
 class ArchiveMember(msgspec.Struct, frozen=True):
-    """One file of a backup."""
+    """One file of an archive."""
 
-    name: str  # relative to the data directory
+    name: str
     size_bytes: int
     sha256: str
 
 
-class BackupManifest(msgspec.Struct, frozen=True):
-    """What a backup is.
+class Manifest(msgspec.Struct, frozen=True):
+    """What an archive is. A subclass for each kind says what may be in it."""
 
-    Attributes:
-        from_seq, next_seq: first event in it, and the one that would have followed its last.
-        marks: how far the node had come: it had signed nothing beyond when the backup was made.
-        checkpoint: name of the one that is in it, empty for none.
-        sealed: whether keys and configuration are in it, encrypted.
-        for_move: the node was stopped, and its directory closed to further starts.
-        missing: digests of rollouts in use that were not there.
-        restored: the note of an earlier restore that no start had read yet.
-    """
+    FILE: ClassVar[str]
+    NOUN: ClassVar[str]
+    MAKE: ClassVar[str]  # the command that makes one
+    NAMES: ClassVar[re.Pattern[str]]  # of its members
+    BYTES_MAX: ClassVar[int] = 1 << 40  # of all members
 
     format: int
-    made_at: float  # POSIX seconds
-    version: str
-    rules: int
-    layout: int
-    peer: str
-    swarm: str
-    from_seq: int
-    next_seq: int
-    marks: BackupMarks
-    checkpoint: str
-    sealed: bool
-    for_move: bool
-    missing: tuple[str, ...]
     members: tuple[ArchiveMember, ...]
-    restored: Restored | None = None
+
+    @classmethod
+    def allows(cls, name: str) -> bool:
+        """Whether such an archive has a member of that name: there is no way out of the directory."""
+        return cls.NAMES.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
 
 
-def mode_of(path: Path) -> str:
-    """How a file of that name is compressed. Raises BackupError."""
-    for suffix, mode in MODES.items():
-        if path.name.endswith(suffix):
-            return mode
-    raise BackupError(f"{path} does not say how it is to be written", "Name a file that ends in .tar.gz or .tar")
+# --- writing ---
 
 
 class ArchiveWriter:
     """Writes members one after another, and the manifest at the end."""
 
-    def __init__(self, file: BinaryIO, mode: str) -> None:
-        if mode == "gz":
-            self._tar = tarfile.open(fileobj=file, mode="w:gz", compresslevel=1)  # noqa: SIM115
+    def __init__(self, file: BinaryIO, scratch: Path, out: Path) -> None:
+        self._file, self._scratch, self._out = file, scratch, out
+        if out.name.endswith(".tar"):
+            self._tar = tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT)  # noqa: SIM115
         else:
-            self._tar = tarfile.open(fileobj=file, mode="w")  # noqa: SIM115
+            self._tar = tarfile.open(fileobj=file, mode="w:gz", format=tarfile.GNU_FORMAT, compresslevel=1)  # noqa: SIM115
         self.members: list[ArchiveMember] = []
 
     def add(self, name: str, source: BinaryIO, size_bytes: int) -> None:
-        """Add so many bytes of a file. Raises BackupError when it has fewer."""
-        reader = _Hashing(source, size_bytes)
-        self._tar.addfile(_info(name, size_bytes), reader)
-        self.members.append(ArchiveMember(name, size_bytes, reader.digest.hexdigest()))
+        """Add that many bytes of a file. Raises OSError if it has fewer."""
+        info = tarfile.TarInfo(name)
+        info.size, info.mode = size_bytes, 0o600
+        hashed = _Hashed(source)
+        self._tar.addfile(info, hashed)
+        self.members.append(ArchiveMember(name, size_bytes, hashed.digest.hexdigest()))
+
+    def add_file(self, name: str, path: Path) -> None:
+        with open_regular(path) as file:
+            self.add(name, file, os.fstat(file.fileno()).st_size)
 
     def add_bytes(self, name: str, content: bytes) -> None:
         self.add(name, io.BytesIO(content), len(content))
 
-    def finish(self, manifest: BackupManifest) -> None:
-        """Add the manifest and end the archive."""
-        encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        self._tar.addfile(_info(MANIFEST, len(encoded)), io.BytesIO(encoded))
+    def finish(self, manifest: Manifest, naming: contextlib.AbstractContextManager[None] | None = None) -> None:
+        """Add the manifest, sync, and give the archive its name; `naming` is entered before that."""
+        self.add_bytes(manifest.FILE, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
         self._tar.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        with naming or contextlib.nullcontext():
+            if self._out.exists():
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            self._scratch.rename(self._out)
+        sync_directory(self._out.parent)
 
 
-def _info(name: str, size_bytes: int) -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.size, info.mode = size_bytes, 0o600
-    return info
+class _Hashed:
+    """A file, hashed as it is read."""
 
-
-class _Hashing:
-    """The first bytes of a file, hashed as they are read."""
-
-    def __init__(self, source: BinaryIO, size_bytes: int) -> None:
+    def __init__(self, source: BinaryIO) -> None:
         self._source = source
-        self._left = size_bytes
         self.digest = hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
-        chunk = self._source.read(min(size, self._left) if size >= 0 else self._left)
-        if not chunk and self._left and size:
-            raise BackupError("a file became shorter while it was copied", "Make the backup again")
-        self._left -= len(chunk)
+        chunk = self._source.read(size)
         self.digest.update(chunk)
         return chunk
 
 
-def read_members(path: Path) -> Iterator[tuple[str, int, BinaryIO]]:
-    """Every member as (name, size in bytes, contents), in the archive's order; the contents are to be read at once.
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[ArchiveWriter]:
+    """A new archive. It has its name once `finish` was called, and before that nothing has.
+
+    Raises:
+        ArchiveUnwritable: `out` exists, has no directory or another ending, or cannot be written.
+    """
+    if not out.name.endswith(ENDINGS):
+        raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
+    if out.exists():
+        raise ArchiveUnwritable(f"{out} exists already", "Name a new file: an archive is never overwritten")
+    if not out.absolute().parent.is_dir():
+        raise ArchiveUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
+    scratch = out.with_name(f".{out.name}.tmp")
+    try:
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            _lock(descriptor, out)
+            if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # it has just been given its name
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            file.truncate()
+            try:
+                yield ArchiveWriter(file, scratch, out)
+            except BaseException:
+                remove_left(scratch)
+                raise
+    except OSError as error:
+        reason = error if error.filename or not error.strerror else error.strerror
+        raise ArchiveUnwritable(
+            f"{out} cannot be written: {reason}",
+            f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
+        ) from error
+
+
+def _lock(descriptor: int, place: Path) -> None:
+    """Have nobody else write there. File systems without locks, such as NFS, refuse nobody."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        busy = ArchiveError(f"another command is writing {place}", "Wait until it is done")
+        raise busy.ending(ExitCode.IN_USE) from error
+    except OSError:
+        return
+
+
+# --- reading ---
+
+
+class _PlainHeader(tarfile.TarInfo):
+    """The header of a plain file or of its long name: what else there is can make `tarfile` read without a bound."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        """What `tarfile` calls for every header, for subclasses to override."""
+        long_name = self.type == tarfile.GNUTYPE_LONGNAME and self.size <= HEADER_BYTES_MAX
+        if self.size < 0 or not (long_name or self.type in (tarfile.REGTYPE, tarfile.AREGTYPE)):
+            raise tarfile.ReadError(f"a header of type {self.type!r} and {self.size} bytes")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M, bytes]:
+    """Read an archive from end to end and compare everything with its manifest.
+
+    Args:
+        path: the archive.
+        kind: what it is to be.
+        into: an empty directory to unpack it to; None only reads it.
+
+    Returns:
+        Its manifest, and the sealed part, empty if it has none.
 
     Raises:
         NotFoundError: there is no such file.
-        BackupError: it is no archive, it is damaged, or a member is none that a backup has.
+        ArchiveError: it is damaged, incomplete, of another kind or of a newer format.
+        OSError: it cannot be unpacked there.
     """
     try:
-        with _opened(path) as tar:
-            for count, info in enumerate(each_member(tar)):
-                if count > MEMBERS_MAX or not info.isreg() or not is_member(info.name):
-                    raise BackupError(f"{path} holds {info.name[:200]!r}, which is no part of a backup", AGAIN)
-                content = tar.extractfile(info)
-                assert content is not None, "regular files have contents"
-                yield info.name, info.size, content  # type: ignore[misc]
+        opened = open_regular(path)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no backup {path}", "`swarmd backup make DIR FILE` makes one") from error
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        raise NotFoundError(f"there is no {kind.NOUN} {path}", f"`{kind.MAKE}` makes one") from error
+    except OSError as error:
         fix = remedy(error, path) if isinstance(error, PermissionError) else AGAIN
-        raise BackupError(f"{path} cannot be read as a backup: {error}", fix) from error
+        raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", fix) from error
+    found: dict[str, ArchiveMember] = {}
+    manifest, sealed, size_bytes = None, b"", 0
+    with opened as file:
+        try:
+            # other ways to compress than the one that swarmd writes take more memory to unpack
+            mode: Any = "r|gz" if file.read(len(_GZIP)) == _GZIP else "r|"
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode=mode, tarinfo=_PlainHeader) as tar:
+                for info in tar:
+                    size_bytes += info.size
+                    if manifest is not None or info.name in found:
+                        raise ArchiveError(f"{path} has {info.name!r} after its end, or twice", AGAIN)
+                    if not info.isreg() or not (info.name == kind.FILE or kind.allows(info.name)):
+                        raise ArchiveError(f"{path} holds {info.name[:200]!r}: it is not a {kind.NOUN}", AGAIN)
+                    if len(found) >= MEMBERS_MAX or size_bytes > kind.BYTES_MAX:
+                        raise ArchiveError(f"{path} holds more than a {kind.NOUN} may", AGAIN)
+                    if info.name == kind.FILE:
+                        manifest = _decode(_read(tar, info, MANIFEST_BYTES_MAX), kind, path)
+                    elif info.name == SEALED:
+                        sealed = _read(tar, info, SEALED_BYTES_MAX)
+                        found[SEALED] = ArchiveMember(SEALED, info.size, hashlib.sha256(sealed).hexdigest())
+                    else:
+                        found[info.name] = ArchiveMember(info.name, info.size, _digest(tar, info, into))
+        except _DAMAGED as error:
+            raise ArchiveError(f"{path} cannot be read as a {kind.NOUN}: {error}", AGAIN) from error
+    if manifest is None:
+        raise ArchiveError(f"{path} has no {kind.FILE}: it was cut off, or is not a {kind.NOUN}", AGAIN)
+    named = {member.name: member for member in manifest.members}
+    if wrong := sorted(name for name in named.keys() | found.keys() if named.get(name) != found.get(name)):
+        raise ArchiveError(f"{path} is damaged: {wrong[0]} is not what {kind.FILE} says", AGAIN)
+    return manifest, sealed
 
 
-def _opened(path: Path) -> tarfile.TarFile:
-    """With gzip or plain, as `ArchiveWriter` writes: what else there is takes more memory to unpack."""
-    zipped = read_start(path, len(GZIP)) == GZIP
-    return tarfile.open(path, mode="r|gz" if zipped else "r|", tarinfo=BoundedTarHeader)
+def _read(tar: tarfile.TarFile, info: tarfile.TarInfo, bytes_max: int) -> bytes:
+    content = tar.extractfile(info)
+    if content is None or info.size > bytes_max:
+        raise tarfile.ReadError(f"{info.name} has {info.size} bytes")
+    return content.read()
 
 
-def read_chunk(content: BinaryIO, size_bytes: int = CHUNK_BYTES) -> bytes:
-    """The next bytes of a member, at most so many, none at its end. Raises BackupError where the archive is damaged."""
+def _digest(tar: tarfile.TarFile, info: tarfile.TarInfo, into: Path | None) -> str:
+    """The SHA-256 of a member, which is unpacked first if `into` names a place."""
+    if into is None:
+        content = tar.extractfile(info)
+        assert content is not None, "plain files have contents"
+        return hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+    tar.extract(info, into, set_attrs=False, filter="data")
+    with (into / info.name).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _decode(raw: bytes, kind: type[M], path: Path) -> M:
     try:
-        return content.read(size_bytes)
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise BackupError(f"the backup is cut off or damaged: {error}", AGAIN) from error
-
-
-def is_member(name: str) -> bool:
-    """Whether a backup has files of that name: only below known directories, and no way out of them."""
-    if name in (*PUBLIC, PEERS, INVITATIONS, CONFIG, SEALED, MANIFEST) or is_questions(name):
-        return True
-    return _NAME.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
-
-
-def is_questions(name: str) -> bool:
-    """Whether a file of questions may have that name, relative to the data directory."""
-    return _QUESTIONS.fullmatch(name) is not None and not {".", ".."} & set(name.split("/"))
-
-
-def decode_manifest(raw: bytes, path: Path) -> BackupManifest:
-    """Raises BackupError."""
-    try:
-        version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"]
-        if msgspec.json.decode(version, type=int) != FORMAT:
-            problem = f"{path} is a backup of format {bytes(version).decode()}, this swarmd reads format {FORMAT}"
-            raise BackupError(problem, "Use the newer swarmd that wrote it")
-        return msgspec.json.decode(raw, type=BackupManifest)
+        version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
+        if version != FORMAT:  # its other fields may be others
+            problem = f"{path} is a {kind.NOUN} of format {version}, this swarmd reads format {FORMAT}"
+            raise ArchiveError(problem, "Use the newer swarmd that wrote it")
+        return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
-        raise BackupError(f"the manifest of {path} cannot be read: {error}", AGAIN) from error
+        raise ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error
+
+
+# --- unpacking ---
+
+
+@contextlib.contextmanager
+def unpacking(root: Path) -> Iterator[Path]:
+    """A directory to fill, whose files lie in `root` when nothing was raised; else `root` is as it was.
+
+    `root` may be a mount point, which cannot be renamed over, so entries move up one by one.
+
+    Raises:
+        ArchiveUnwritable: `root` holds something, or cannot be written.
+        NoSpaceLeft: the disk is full.
+        ArchiveError: another command unpacks there.
+    """
+    there = root.exists()
+    making, moved = NodeDirectory(root).restoring, []
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(root):
+            _refuse_full(root, making)
+            try:
+                if making.exists():  # a command that unpacked here was killed
+                    shutil.rmtree(making)
+                making.mkdir(mode=0o700)
+                sync_directory(root)
+                if not there:
+                    sync_directory(root.parent)
+                yield making
+                sync_tree(making)
+                for path in sorted(making.iterdir()):
+                    moved.append(path.rename(root / path.name))
+                sync_directory(root)
+                making.rmdir()
+                sync_directory(root)
+            except BaseException:
+                _clear(making, moved)
+                if not there:
+                    root.rmdir()
+                raise
+    except OSError as error:
+        raise _unpacking_failure(error, root) from error
+
+
+def _refuse_full(root: Path, making: Path) -> None:
+    if all(path == making or path.name == _FOREIGN for path in root.iterdir()):
+        return
+    fix = "Name a new directory"
+    if making.exists():
+        fix = "An earlier restore was cut off there at its very end: empty the directory, and restore again"
+    raise ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _lock(descriptor, root)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear(making: Path, moved: list[Path]) -> None:
+    """Remove what was unpacked; `.restoring` last, because until then no node starts on the rest."""
+    for path in moved:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    if making.exists():
+        shutil.rmtree(making)
+
+
+def _unpacking_failure(error: OSError, root: Path) -> SwarmdError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpaceLeft(f"no space left to unpack to {root}", "Free some space there")
+    return ArchiveUnwritable(f"{root} cannot be made: {error}", "See that this user may write there, or name another")

@@ -1,45 +1,38 @@
-"""Making a backup of a node, which may run meanwhile: its log up to a commit, and what goes with that."""
+"""Making a backup of a node, which may be running: its log up to a commit, and what goes with that.
+
+- Every file of log, rollouts and checkpoint is opened before the first one is copied, so the node can remove them
+  meanwhile. The last segment is copied up to its last whole commit; the rest is chosen by the state at that commit.
+- Files in the directory itself are copied in the open only if they are known to hold no secret. Keys, passphrases and
+  the configuration go into one sealed part, or not at all.
+- A node that moves is stopped, and its directory is closed before the archive has its name: at no instant can it be
+  started in both places.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
+import re
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import msgspec
 
 from swarmd import __version__
-from swarmd.backup.archive import (
-    CONFIG,
-    FORMAT,
-    INVITATIONS,
-    PEERS,
-    PUBLIC,
-    SEALED,
-    ArchiveWriter,
-    BackupManifest,
-    mode_of,
-)
-from swarmd.backup.questions import find_questions
-from swarmd.backup.sealed import SEALED_BYTES_MAX, seal
-from swarmd.backup.unfinished import clear_unfinished, unfinished_path
+from swarmd.backup.archive import FORMAT, PART, SEALED, SEALED_BYTES_MAX, ArchiveWriter, Manifest, writing
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
+from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.daemon.upgrade import read_layout
-from swarmd.dht.identity.backup import marks_of
-from swarmd.errors import BackupError, BackupUnwritable
+from swarmd.dht.identity.backup import BackupMarks, marks_of
+from swarmd.errors import ArchiveError, ArchiveUnwritable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.commit import decode_commit
-from swarmd.eventlog.files import TEMPORARY, remove_left, sync_directory
 from swarmd.eventlog.fold import base_upto, fold_commit, node_of
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.lock import take_lock
@@ -47,20 +40,57 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.observe.logging.redaction import redact_text
-from swarmd.paths import DataPaths
+from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.regular_files import open_regular
+from swarmd.secret_files import seal
+from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
-SWARM = "swarm.toml"
-WITHOUT_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)  # said by sticks and network file systems
+SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
+PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold nothing secret
+NOTES = ("moved.json", "restored.json")  # what they say is in the manifest
 TRIES = 5  # a running node may remove a file that was just listed
-LEFT_OUT = (
-    "records.bin",
-    "peers.json",
-    "moved.json",
-    "restored.json",
-)  # of older layouts; and notes, see `BackupManifest`
 PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
+
+_ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
+QUESTIONS = rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl"
+
+
+class BackupManifest(Manifest, frozen=True, kw_only=True):
+    """What a backup is.
+
+    Attributes:
+        from_seq, next_seq: first event in it, and the one that would have followed its last.
+        marks: how far the node had come: it had signed nothing beyond when the backup was made.
+        checkpoint: name of the one that is in it, empty for none.
+        sealed: whether keys and configuration are in it, encrypted.
+        for_move: the node was stopped, and its directory closed to further starts.
+        missing: digests of rollouts in use that were not there.
+        restored: the note of an earlier restore that no start had read yet.
+    """
+
+    FILE: ClassVar[str] = "backup.json"
+    NOUN: ClassVar[str] = "backup of a node"
+    MAKE: ClassVar[str] = "swarmd backup make DIR FILE"
+    NAMES: ClassVar[re.Pattern[str]] = re.compile(
+        rf"(?:events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{PART})/{PART}|{QUESTIONS}|"
+        + "|".join(map(re.escape, (*PUBLIC, PEERS, INVITATIONS, CONFIG, SEALED)))
+    )
+
+    made_at: float  # POSIX seconds
+    version: str
+    rules: int
+    layout: int
+    peer: str
+    swarm: str
+    from_seq: int
+    next_seq: int
+    marks: BackupMarks
+    checkpoint: str
+    sealed: bool
+    for_move: bool
+    missing: tuple[str, ...]
+    restored: Restored | None = None
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
@@ -69,7 +99,7 @@ class BackupPlan(msgspec.Struct, frozen=True):
     Attributes:
         passphrase: for keys and configuration; None leaves them out.
         checkpoint: whether the newest one goes along.
-        config: the node's configuration, where it does not lie in the data directory.
+        config: the node's configuration, if it does not lie in the data directory.
         for_move: the node moves to another host: it must be stopped, and its directory is closed behind it.
     """
 
@@ -79,7 +109,7 @@ class BackupPlan(msgspec.Struct, frozen=True):
     for_move: bool = False
 
 
-class OpenPart(msgspec.Struct, frozen=True):
+class OpenPart(NamedTuple):
     """A file that is open, so that nothing takes it away, and how much of it goes along."""
 
     name: str
@@ -87,41 +117,33 @@ class OpenPart(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def make_backup(data: DataPaths, out: Path, plan: BackupPlan) -> BackupManifest:
+def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManifest:
     """Write a backup of the node in `data`.
 
     Raises:
-        BackupError: `out` exists, lies in the data directory or nowhere, or has another ending than .tar.gz or .tar.
+        ArchiveError: as `writing`, or `out` lies in the data directory, or files change too fast.
         NotFoundError, LogDamaged: there is no log, or not a whole one.
-        LogInUse: the node is to be moved and still runs.
+        LogInUse: the node is to be moved and is running.
         IdentityInUse: it is to be moved and has moved already.
     """
-    mode = mode_of(out)
-    if out.exists() or out.resolve().is_relative_to(data.root.resolve()):
-        raise BackupUnwritable(
-            f"{out} exists already or lies in {data.root}", "Name a new file elsewhere, best another disk"
-        )
-    if not out.absolute().parent.is_dir():
-        raise BackupUnwritable(f"there is no directory {out.absolute().parent}", "Make it first, or name another file")
+    if out.resolve().is_relative_to(data.root.resolve()):
+        raise ArchiveUnwritable(f"{out} lies in {data.root}", "Name a new file elsewhere, best on another disk")
     list_segments(data.events)
-    with _many_files(), _leaving(data) if plan.for_move else contextlib.nullcontext():
-        return _write(data, out, mode, plan)
-
-
-@contextlib.contextmanager
-def _many_files() -> Iterator[None]:
-    """Have as many files open as the system lets us: all segments are, and each life of a node has begun one."""
+    # all segments are open at once, and each run of a node begins one
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:
-        yield
+        with _leaving(data) if plan.for_move else contextlib.nullcontext(), writing(out) as archive:
+            manifest = _fill(data, archive, plan)
+            archive.finish(manifest, _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else None)
+        return manifest
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.contextmanager
-def _leaving(data: DataPaths) -> Iterator[None]:
+def _leaving(data: NodeDirectory) -> Iterator[None]:
     """Nothing else writes the log meanwhile, and the node has not left before."""
     lock = take_lock(data.events)
     try:
@@ -131,50 +153,8 @@ def _leaving(data: DataPaths) -> Iterator[None]:
         os.close(lock)
 
 
-def _write(data: DataPaths, out: Path, mode: str, plan: BackupPlan) -> BackupManifest:
-    clear_unfinished(out, TEMPORARY)
-    unfinished = unfinished_path(out, TEMPORARY)
-    try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # a file system without locks; then it is never cleared away
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            archive = ArchiveWriter(file, mode)
-            manifest = _fill(data, archive, plan)
-            archive.finish(manifest)
-            file.flush()
-            os.fsync(file.fileno())
-            with _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else contextlib.nullcontext():
-                _put_in_place(unfinished, out)
-        sync_directory(out.parent)
-    except OSError as error:
-        raise BackupUnwritable(
-            f"the backup {out} cannot be written: {error.strerror or error}",
-            f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
-        ) from error
-    finally:
-        remove_left(unfinished)
-    return manifest
-
-
-def _put_in_place(unfinished: Path, out: Path) -> None:
-    """Give the archive its name, and never that of a file that came meanwhile. Raises OSError."""
-    try:
-        os.link(unfinished, out)
-    except OSError as error:
-        if error.errno not in WITHOUT_LINKS:
-            raise
-        os.close(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        try:
-            unfinished.replace(out)
-        except OSError:
-            remove_left(out)
-            raise
-
-
 @contextlib.contextmanager
-def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
-    """First the note, then the archive: at no instant can the node be started in both places."""
+def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
     write_note(data.moved, moved)
     try:
         yield
@@ -183,17 +163,18 @@ def _closing(data: DataPaths, moved: Moved) -> Iterator[None]:
         raise
 
 
-def _fill(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
-    restored = read_restored(data)  # before the log: a start writes it there first, then removes it
+def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
+    # before the log: a start writes the note there first, then removes it
+    restored = read_restored(data)
     with contextlib.ExitStack() as stack:
         parts, next_seq = _open_log(data.events, stack)
         state = _state_at(data.events, next_seq)
-        parts += (rollouts := _open_blobs(Blobs(data.blobs), digests_in_use(state), stack))
+        in_use = digests_in_use(state)
+        rollouts = _open_blobs(Blobs(data.blobs), in_use, stack)
         checkpoint, files = _open_checkpoint(data, stack) if plan.checkpoint else ("", [])
-        for part in (*parts, *files):
-            archive.add(part.name, part.file, part.size_bytes)
+        for part in (*parts, *rollouts, *files):
+            archive.add(*part)
     _add_files(data, archive, plan)
-    there = {part.name.rpartition("/")[2] for part in rollouts}
     return BackupManifest(
         format=FORMAT,
         made_at=time.time(),
@@ -208,7 +189,7 @@ def _fill(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> BackupMa
         checkpoint=checkpoint,
         sealed=plan.passphrase is not None,
         for_move=plan.for_move,
-        missing=tuple(sorted(digests_in_use(state) - there)),
+        missing=tuple(sorted(in_use - {part.name.rpartition("/")[2] for part in rollouts})),
         members=tuple(archive.members),
         restored=restored,
     )
@@ -217,26 +198,18 @@ def _fill(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> BackupMa
 def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
     """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
     for _ in range(TRIES):
-        try:
-            return _open_listed(events, stack)
-        except FileNotFoundError:
-            continue  # the node has just let go of its oldest segment
-    raise BackupError(f"the log in {events} changes too fast to be copied", "Try again, or stop the node first")
-
-
-def _open_listed(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
-    parts: list[OpenPart] = []
-    segments = list_segments(events)
-    for path in segments[:-1]:
-        parts.append(_open(f"events/{path.name}", path, stack))
-    last = stack.enter_context(open_regular(segments[-1]))
-    end, next_seq = _whole_part(last, segments[-1])
-    last.seek(0)
-    parts.append(OpenPart(f"events/{segments[-1].name}", last, end))
-    for path in list_snapshots(events):
-        if snapshot_seq(path) <= next_seq:
-            parts.append(_open(f"events/snapshots/{path.name}", path, stack))
-    return parts, next_seq
+        # the node may have removed its oldest segment since they were listed
+        with contextlib.suppress(FileNotFoundError):
+            *earlier, last = list_segments(events)
+            parts = [_open(f"events/{path.name}", path, stack) for path in earlier]
+            file = stack.enter_context(open_regular(last))
+            end, next_seq = _whole_part(file, last)
+            file.seek(0)
+            parts.append(OpenPart(f"events/{last.name}", file, end))
+            snapshots = [path for path in list_snapshots(events) if snapshot_seq(path) <= next_seq]
+            parts += [_open(f"events/snapshots/{path.name}", path, stack) for path in snapshots]
+            return parts, next_seq
+    raise ArchiveError(f"the log in {events} changes too fast to be copied", "Try again, or stop the node first")
 
 
 def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
@@ -254,7 +227,7 @@ def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
 
 
 def _state_at(events: Path, next_seq: int) -> State:
-    """The fold of the log before an event; a node that runs may have made a snapshot of a later one meanwhile."""
+    """The fold of the log before an event; a running node may have made a snapshot of a later one meanwhile."""
     base = base_upto(events, next_seq)
     fold = StateFold(base.state)
     for commit in read_commits(events, base.seq):
@@ -267,12 +240,12 @@ def _state_at(events: Path, next_seq: int) -> State:
 def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[OpenPart]:
     parts = []
     for digest in sorted(digests):
-        with contextlib.suppress(FileNotFoundError):  # never fetched, or let go since
+        with contextlib.suppress(FileNotFoundError):  # never fetched, or removed since
             parts.append(_open(f"blobs/{digest[:2]}/{digest}", blobs.directory / digest[:2] / digest, stack))
     return parts
 
 
-def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
+def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
     """The newest checkpoint that is whole."""
     for _ in range(TRIES):
         found = newest_whole(data.checkpoints)
@@ -281,60 +254,70 @@ def _open_checkpoint(data: DataPaths, stack: contextlib.ExitStack) -> tuple[str,
         with contextlib.suppress(FileNotFoundError):  # the trainer has just written a newer one
             files = sorted(path for path in found.iterdir() if path.is_file())
             return found.name, [_open(f"checkpoints/{found.name}/{path.name}", path, stack) for path in files]
-    raise BackupError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
+    raise ArchiveError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
 
 
-def _add_files(data: DataPaths, archive: ArchiveWriter, plan: BackupPlan) -> None:
-    """What lies in the directory itself: open if it is known to be no secret, else sealed or not at all."""
+def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> None:
+    """What lies in the directory itself: in the open if it is known not to be a secret, else sealed or not at all."""
     files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
     if plan.config is not None:
         files[CONFIG] = plan.config
-    known = {name: files.pop(name) for name in PUBLIC if name in files}
-    known |= find_questions(data.root, [path for path in (files.get(CONFIG), known.get(SWARM)) if path])
-    if data.peers.is_file():  # but not the records beside it, which would be published again
-        known[PEERS] = data.peers
-    if data.invitations.is_file():
-        known[INVITATIONS] = data.invitations
+    known = {name: files[name] for name in PUBLIC if name in files}
+    known |= _find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
+    # but not the records beside it, which would be published again
+    known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
     for name, path in known.items():
-        files.pop(name, None)
-        _add_open(archive, name, path)
-    files = {name: path for name, path in files.items() if not _stays(name)}
+        archive.add_file(name, path)
+    private = {
+        name: path
+        for name, path in files.items()
+        if name not in known and name not in NOTES and not name.endswith((".tmp", ".log")) and not name.startswith(".")
+    }
     if plan.passphrase is not None:
-        archive.add_bytes(SEALED, seal(_read_private(files), plan.passphrase))
-    elif CONFIG in files and files[CONFIG].stat().st_size <= PRIVATE_BYTES_MAX:
-        content = _read_private({CONFIG: files[CONFIG]})[CONFIG]
-        if _is_open(content):
+        archive.add_bytes(SEALED, seal(msgspec.msgpack.encode(_read_private(private)), plan.passphrase))
+    elif CONFIG in private and private[CONFIG].stat().st_size <= PRIVATE_BYTES_MAX:
+        content = _read_private({CONFIG: private[CONFIG]})[CONFIG]
+        text = content.decode("utf-8", "replace")
+        if redact_text(text) == text:
             archive.add_bytes(CONFIG, content)
 
 
-def _stays(name: str) -> bool:
-    return name in LEFT_OUT or name.endswith((".tmp", ".log")) or name.startswith(".")
-
-
-def _add_open(archive: ArchiveWriter, name: str, path: Path) -> None:
-    with open_regular(path) as file:
-        archive.add(name, file, os.fstat(file.fileno()).st_size)
-
-
 def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
-    """Small files, whole. Raises BackupError, before it reads one, where they are not small."""
+    """Small files, whole. Raises ArchiveError, before it reads one, if they are not small."""
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if sum(sizes.values()) > PRIVATE_BYTES_MAX:
         largest = files[max(sizes, key=lambda name: sizes[name])]
-        raise BackupError(
+        raise ArchiveError(
             f"{largest} is too large for a key",
-            "Move what is no part of the node elsewhere; if it holds questions, name the configuration that names it: "
+            "Move what is not part of the node elsewhere; if it holds questions, name the configuration that names it: "
             "--config FILE",
         )
-    return {name: _read_start(path, sizes[name]) for name, path in files.items()}
+    contents = {}
+    for name, path in files.items():
+        with open_regular(path) as file:
+            contents[name] = file.read(sizes[name])
+    return contents
 
 
-def _read_start(path: Path, size_bytes: int) -> bytes:
-    with open_regular(path) as file:
-        return file.read(size_bytes)
+def _find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
+    """Files of questions in the data directory, by name, that a configuration or a swarm's manifest names."""
+    found = {}
+    for text in texts:
+        try:
+            tables = parse_toml(read_toml(text))
+        except (OSError, ValueError):
+            continue  # no node starts with it
+        options = [above.get("options") for name in ("swarm", "recipe") if isinstance(above := tables.get(name), dict)]
+        for value in _names_in(options):
+            name = os.path.relpath(os.path.normpath(root.absolute() / value), root.absolute())
+            if re.fullmatch(QUESTIONS, name) and BackupManifest.allows(name) and (root / name).is_file():
+                found[name] = root / name
+    return found
 
 
-def _is_open(content: bytes) -> bool:
-    """Whether a configuration holds nothing that looks like a secret."""
-    text = content.decode("utf-8", "replace")
-    return redact_text(text) == text
+def _names_in(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and value.endswith(".jsonl") and "\0" not in value:
+        yield value
+    elif isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _names_in(each)

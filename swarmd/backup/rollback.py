@@ -7,10 +7,10 @@ import time
 from swarmd.daemon.notes import Restored, read_restored, write_note
 from swarmd.daemon.upgrade import Copied, hold_log, put_back, read_copied
 from swarmd.errors import NotFoundError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 
-def roll_back(data: DataPaths) -> Copied:
+def roll_back(data: NodeDirectory) -> Copied:
     """Put back what an upgrade changed. What the newer version wrote since is moved to `after-upgrade/`.
 
     The log is an older one then, as after a restore, and the next start takes note of that. The note comes first: at no

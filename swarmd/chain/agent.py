@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from swarmd.chain.signer.budget import Budget
+from swarmd.chain.fees import Budget
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain

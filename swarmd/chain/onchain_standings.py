@@ -16,8 +16,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity
 from swarmd.chain.ports import NotThere
 from swarmd.chain.standings import ChainStandings, PeerStanding
-from swarmd.chain.watching.blocks import Blocks
-from swarmd.chain.watching.facts import by_block
+from swarmd.chain.watching.blocks import Blocks, by_block
 from swarmd.chain.watching.logs import decode_entry
 from swarmd.core.events import ChainBlock
 from swarmd.core.values import BlockRef

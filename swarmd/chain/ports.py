@@ -257,7 +257,7 @@ class HeadListener(Protocol):
 
 
 class HeldNonces(Protocol):
-    """Tells which nonces of an account are in flight: `swarmd.chain.signer.ledger.SignerLedger.held`."""
+    """Tells which nonces of an account are in flight: `swarmd.chain.signer.audit.SignerLedger.held`."""
 
     def __call__(self) -> set[int]:
         """The nonces. Raises nothing."""

@@ -16,17 +16,15 @@ import anyio
 
 from swarmd.chain.agent import ChainAgent
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads
-from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.endpoint import read_urls
+from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.funds import Funds
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.submitting.sender import Sender, make_sender
 from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.watching.extensions_check import ExtensionsCheck
-from swarmd.chain.watching.watcher import Reach, ReachListener, Watcher
+from swarmd.chain.watching.watcher import ExtensionsCheck, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.paths import DataPaths

@@ -21,7 +21,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from swarmd import __version__
-from swarmd.cli.completion import attach
 from swarmd.cli.renamed_options import renew
 from swarmd.errors import ExitCode, SwarmdError
 
@@ -203,7 +202,6 @@ def load_verb(name: str) -> Any:
         target = app
     command = get_command(target)
     command.name = name
-    attach(command)
     leave_to_verb(command)
     command.epilog = f"For example: {verb.example}"
     return command
@@ -226,6 +224,12 @@ class VerbGroup(TyperGroup):
         if args[0] in VERBS:
             self.commands[args[0]] = load_verb(args[0])
         return super().resolve_command(ctx, args)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The summary in this command's own help; all of it for `typer swarmd.cli utils docs`."""
+        if ctx.command is not self and cmd_name in VERBS:
+            return load_verb(cmd_name)
+        return super().get_command(ctx, cmd_name)
 
 
 app = typer.Typer(

@@ -12,17 +12,17 @@ import msgspec
 import typer
 
 from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.endpoint import check_url, name_of, read_urls
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import check_url, name_of, read_urls
 from swarmd.chain.keystore import load_account
 from swarmd.chain.onchain_standings import chain_id_of
 from swarmd.chain.operator.transactions import Journal, OperatorTransactions
 from swarmd.chain.watching.blocks import Blocks
-from swarmd.cli.node.directory import CONFIG, open_keystore
+from swarmd.cli.node.directory import open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError
 from swarmd.manifest import Manifest, ManifestChain, read_manifest
-from swarmd.paths import DataPaths
+from swarmd.paths import CONFIG, DataPaths
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount

@@ -13,7 +13,6 @@ from tomlkit.container import Container
 from tomlkit.items import Item, Table
 
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
-from swarmd.config_checks import check_notify
 from swarmd.toml_text import parse_toml
 
 app = typer.Typer(
@@ -36,28 +35,14 @@ def check(
     The model has to be on this machine or on the Hub, which is asked where it is not here, and of a file of questions
     its kind must be able to train. With --elsewhere neither is looked for.
     """
-    from swarmd.dht.addresses import check_addresses
-    from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
-    from swarmd.results.hub import check_repo
-    from swarmd.swarms.questions_file import check_questions
-    from swarmd.swarms.registry import check_kind
-    from swarmd.training.models.source import AUTO, locate_configured, require_model
+    from swarmd.doctor.node import require_usable
+    from swarmd.training.models.source import require_model
 
     config = load_config(file)
-    check_addresses(config)
-    kind = check_kind(config.swarm)
-    if config.web.listen:
-        address = parse_listen(config.web.listen, PAGE_PORT, "web.listen")
-        check_listen(address, config.web.token, "the page of [web]")
-    check_notify(config.notify)
-    if config.results.hub.repo:
-        check_repo(config.results.hub.repo)
+    require_usable(config, file.parent / config.data, elsewhere)
     if not elsewhere:
         require_model(config.training)
-        check_questions(config.swarm, config.training, file.parent / config.data)
-    elif config.training.model != AUTO:
-        locate_configured(config.training)
-    typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {kind.name}")
+    typer.echo(f"{file}: valid, {config.role} of swarm {config.swarm.id}, kind {config.swarm.kind}")
 
 
 @app.command()

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from swarmd.config import load_config
 from swarmd.errors import NeverStarted, NotFoundError
 from swarmd.eventlog.segment import find_log
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import CONFIG, DataPaths, quoted
 
-CONFIG = "config.toml"
 DEFAULT = Path("data")
 RULE = "The node's directory; else the present one if it has a config.toml, else ./data."
 
@@ -24,7 +23,7 @@ class Located(NamedTuple):
     @property
     def made(self) -> bool:
         """Whether there is a node, or what is needed to start one."""
-        return self.config is not None or holds_log(self.data) or (self.data / "identity.key").exists()
+        return self.config is not None or holds_log(self.data) or DataPaths(self.data).identity.exists()
 
     @property
     def next_command(self) -> str:

@@ -168,7 +168,7 @@ async def take(
     use_hivemind_log_handler("nowhere")
     paths, answers = DataPaths(place), Answers()
     paths.network.mkdir()
-    identity = create_identity(place / "identity.key")
+    identity = create_identity(DataPaths(place).identity)
     session = Session(
         observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
     )
@@ -208,7 +208,7 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
     """
     from swarmd.eventlog.files import write_failure
     from swarmd.paths import DataPaths
-    from swarmd.training.weights.announced import read_announced
+    from swarmd.training.weights.offering import read_announced
 
     path = DataPaths(place).peer_weights / f"{event.weights.digest}.safetensors"
     read_announced(path, policy.trained_weights())  # safe, finite and this model's

@@ -46,8 +46,7 @@ def reference_server(
     configure("info", "auto", secrets=[token] if token else [])
 
     from swarmd.training.reference.queue import QueueLimits
-    from swarmd.training.reference.server import ServerLimits
-    from swarmd.training.reference.service import ReferenceServerSetup, run_server
+    from swarmd.training.reference.server import ReferenceServerSetup, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
     limits = ServerLimits(

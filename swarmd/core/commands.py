@@ -120,14 +120,6 @@ class PublishReport(CommandBase, frozen=True, tag="publish_report"):
     rollouts: RolloutsRef
 
 
-class PublishOutputs(CommandBase, frozen=True, tag="publish_outputs"):
-    """Publish what a stage has given so far; in legacy networks only, and never sent again: the report follows."""
-
-    round: int
-    stage: int
-    rollouts: RolloutsRef
-
-
 class Announce(CommandBase, frozen=True, tag="announce"):
     """Store the coordinator's signed clock: a stage is open until `deadline_at` (POSIX seconds); `final`: none follows.
 
@@ -227,7 +219,6 @@ Command = (
     | Train
     | CancelTraining
     | PublishReport
-    | PublishOutputs
     | Announce
     | CollectReports
     | PublishLeaderboard
@@ -245,7 +236,6 @@ NetworkCommand = (
     | ReadClock
     | Gather
     | PublishReport
-    | PublishOutputs
     | Announce
     | CollectReports
     | PublishLeaderboard
@@ -262,7 +252,6 @@ NETWORK_COMMANDS = (
     ReadClock,
     Gather,
     PublishReport,
-    PublishOutputs,
     Announce,
     CollectReports,
     PublishLeaderboard,

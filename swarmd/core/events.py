@@ -274,15 +274,6 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 
 
-class OutputsMade(EventBase, frozen=True, tag="outputs_made"):
-    """Part of a stage's rollouts, in mid-stage: legacy networks are told of them as they come."""
-
-    command: str
-    round: int
-    stage: int
-    rollouts: RolloutsRef
-
-
 class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     """A stage was given up after `steps` steps; answers `CancelTraining`."""
 
@@ -442,7 +433,6 @@ Event = (
     | CommandFailed
     | TrainerReady
     | StageTrained
-    | OutputsMade
     | TrainingCancelled
     | WeightsFetched
     | WeightsRefused

@@ -21,7 +21,7 @@ TimerName = NewType("TimerName", str)  # made by `timer_about`, or read from the
 
 CommandKind = Literal[
     "admit", "announce", "broadcast", "cancel", "clock", "collect", "evidence", "gather", "kill", "leaderboard",
-    "outputs", "register", "report", "start", "stop", "submit", "train", "watch", "weights",
+    "register", "report", "start", "stop", "submit", "train", "watch", "weights",
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from swarmd.bounds import Backoff
 from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
@@ -21,8 +22,7 @@ from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.telemetry import otlp
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
-RESTART_S = 1.0  # before the second start; doubled with every further one
-RESTART_S_MAX = 60.0
+RESTART = Backoff(1.0, 60.0)
 STEADY_S = 60.0  # after so long the next end counts as the first
 STOP_S = 3.0  # longest orderly end
 DRAIN_S = 1.0  # longest reading of what a dead one left in its pipes
@@ -32,9 +32,7 @@ log = get_logger("swarmd.companion")
 
 def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
     """Whether the configuration, or the environment that it would have, asks for one."""
-    notify = config.notify
-    sends = notify.webhook or notify.telegram_token or notify.command
-    return bool(config.web.listen or sends) or otlp.is_wanted(environment)
+    return bool(config.web.listen or config.notify.urls or config.notify.command) or otlp.is_wanted(environment)
 
 
 class Companion:
@@ -69,16 +67,14 @@ class Companion:
 
     async def run(self) -> None:
         """Start it, and again whenever it ends, later each time."""
-        wait_s = RESTART_S
+        ends = 0
         while True:
             began = anyio.current_time()
             how = await self._live()
-            if anyio.current_time() - began > STEADY_S:
-                wait_s = RESTART_S
+            ends = 1 if anyio.current_time() - began > STEADY_S else ends + 1
             self.url, self.trouble = "", f"{self._what} is not there: {how}"
-            log.warning("the process beside the node ended", reason=how, restart_s=wait_s)
-            await anyio.sleep(wait_s)
-            wait_s = min(2 * wait_s, RESTART_S_MAX)
+            log.warning("the process beside the node ended", reason=how, restart_s=RESTART.after(ends))
+            await anyio.sleep(RESTART.after(ends))
 
     async def _live(self) -> str:
         """One life of the process, from start to end; how it ended."""

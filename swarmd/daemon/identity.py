@@ -14,11 +14,6 @@ from swarmd.paths import DataPaths, quoted
 log = get_logger("swarmd.daemon")
 
 
-def identity_path(config: Config, data: DataPaths) -> Path:
-    """Where the key lies: `dht.identity`, relative to the data directory."""
-    return data.root / config.dht.identity
-
-
 def node_identity(config: Config, data: DataPaths) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
@@ -29,25 +24,16 @@ def node_identity(config: Config, data: DataPaths) -> Identity:
             outside it or pins a peer id.
         IdentityError: it has the wrong mode, owner or content, or another peer id than the one pinned.
     """
-    path = identity_path(config, data)
+    path = data.root / config.dht.identity
     begun = data.events.is_dir() and bool(list_segments(data.events))
     if path.exists() or path.is_symlink():
         identity = read_identity(path) if begun else load_identity(path)
         _check_pin(config.dht.peer, identity, path)
         return identity
     _refuse_to_make(config.dht.peer, path, data, begun)
-    identity = _make(config, path)
+    identity = create_identity(path)
     log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
     return identity
-
-
-def _make(config: Config, path: Path) -> Identity:
-    """A new key, of the kind that the network's other nodes have."""
-    if config.dht.records == "legacy":
-        from swarmd.dht.identity.rsa import create_rsa_identity
-
-        return create_rsa_identity(path)
-    return create_identity(path)
 
 
 def _check_pin(pin: str, identity: Identity, path: Path) -> None:

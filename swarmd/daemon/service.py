@@ -8,7 +8,6 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import anyio
@@ -38,7 +37,7 @@ from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.daemon.upgrade import drop_copy, open_log, take_over
 from swarmd.dht.p2p.sockets import clearing_short_place
-from swarmd.errors import ExitCode, LogWriteFailed, PathUnusable, single_error
+from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.files import remove_left
 from swarmd.eventlog.fold import load
@@ -140,7 +139,7 @@ async def serve_inside(
     host: Host = ALONE,
 ) -> int:
     """As `serve_node`, with signals that somebody else receives or makes up, in a process with a life of its own."""
-    make_root(data.root)
+    data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)
     take_over(data)
@@ -179,19 +178,6 @@ async def tell_progress(status: Callable[[], Status], every_s: float) -> None:
         await anyio.sleep(every_s)
         if words := progress_words(status()):
             log.info(words)
-
-
-def make_root(root: Path) -> None:
-    """Make the data directory where it is missing. Raises PathUnusable."""
-    try:
-        str(root.resolve()).encode()  # as the workers are told it
-    except UnicodeEncodeError as error:
-        raise PathUnusable(f"the path of the data directory {root} is no UTF-8", "Give it another name") from error
-    try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        fix = "Name one with --data, or with `data` in the configuration, that this user may write to"
-        raise PathUnusable(f"the data directory {root} cannot be made: {error.strerror}", fix) from error
 
 
 class Node:

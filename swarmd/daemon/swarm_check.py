@@ -106,5 +106,5 @@ def advise_other_directory(data: DataPaths) -> str:
     """How a node gets into another swarm: in a directory of its own, with the old one's identity if that is wanted."""
     return (
         "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "
-        f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quoted(data.root / 'identity.key')}`"
+        f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quoted(data.identity)}`"
     )

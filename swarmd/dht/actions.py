@@ -1,4 +1,4 @@
-"""What the network worker does with each command in a swarm of signed records."""
+"""What the network worker does with each command."""
 
 from __future__ import annotations
 

@@ -23,8 +23,7 @@ def check_addresses(config: Config) -> None:
     Raises:
         ConfigError: one is none; the message names the key.
     """
-    signed = config.dht.records == "signed"  # only there announcements are anybody's in particular
-    if config.role == "follower" and (config.swarm.coordinator or (signed and config.chain is None)):
+    if config.role == "follower" and (config.swarm.coordinator or config.chain is None):
         _check_peer("swarm.coordinator", config.swarm.coordinator)
     for peer in config.dht.members:
         _check_peer("dht.members", peer)

@@ -6,31 +6,16 @@ One that fails is answered with `CommandFailed`, and the daemon's core sends it 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
 
 from swarmd.core.commands import CollectReports, Command, Gather, PublishReport
 from swarmd.core.events import CommandFailed
+from swarmd.dht.actions import SignedActions
 from swarmd.dht.network_session import NetworkSession
 from swarmd.errors import SwarmdError
 
 COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
 
 log = logging.getLogger(__name__)
-
-
-class Actions(Protocol):
-    """What is done with each command."""
-
-    @property
-    def by_command(self) -> Mapping[type[Any], Callable[[Any], Coroutine[Any, Any, None]]]:
-        """The actions, by the command's type."""
-
-    def begin(self) -> None:
-        """Do from now on what no command asks for."""
-
-    async def leave(self) -> None:
-        """Announce the leaving."""
 
 
 class NetworkAgent:
@@ -41,7 +26,7 @@ class NetworkAgent:
         actions: what is done with each.
     """
 
-    def __init__(self, session: NetworkSession, actions: Actions) -> None:
+    def __init__(self, session: NetworkSession, actions: SignedActions) -> None:
         self._session = session
         self._actions = actions
         self._running: set[str] = set()

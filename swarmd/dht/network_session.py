@@ -47,7 +47,7 @@ from swarmd.dht.wire.records import (
     RecordPolicy,
     is_sharded,
 )
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from pathlib import Path
 from random import Random
 from typing import Any, Protocol
 
@@ -51,7 +50,7 @@ from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_st
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
 
@@ -319,7 +318,7 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
     """How the node of a configuration listens and calls."""
     dht = config.dht
     return NodeSettings(
-        identity=identity_path(config, paths),
+        identity=paths.root / config.dht.identity,
         sockets=paths.sockets,
         peer_id=peer_id,
         listen=dht.listen,
@@ -330,8 +329,3 @@ def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSetting
         call_s=dht.call_s,
         connections_max=dht.connections_max,
     )
-
-
-def identity_path(config: Config, paths: DataPaths) -> Path:
-    """The key file: `dht.identity`, relative to the data directory."""
-    return paths.root / config.dht.identity

@@ -17,13 +17,11 @@ from swarmd.config import Config, decode
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
-from swarmd.dht.legacy.actions import LegacyActions
-from swarmd.dht.legacy.session import LegacySession
 from swarmd.dht.memory_watch import COLLECTED, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.p2p.p2pd import find_p2pd
 from swarmd.dht.p2p.sockets import make_place
-from swarmd.dht.session import Session, identity_path
+from swarmd.dht.session import Session
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import DataPaths
@@ -44,8 +42,7 @@ class NetworkService:
     """
 
     def __init__(self, session: Session) -> None:
-        actions = LegacyActions(session) if isinstance(session, LegacySession) else SignedActions(session)
-        self._agent = NetworkAgent(session, actions)
+        self._agent = NetworkAgent(session, SignedActions(session))
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""
@@ -66,7 +63,9 @@ def prepare(start: Start) -> None:
     for directory in (*own, paths.weights):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     changes = (*own, make_place(paths.sockets))
-    bounds = AllowedAccess(reads=(identity_path(config, paths), paths.weights), changes=changes, runs=(find_p2pd(),))
+    bounds = AllowedAccess(
+        reads=(paths.root / config.dht.identity, paths.weights), changes=changes, runs=(find_p2pd(),)
+    )
     for what in confine(bounds, paths.root):
         log.warning("not confined: %s", what)
 
@@ -85,9 +84,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     outbox.progress("connecting")
     try:
         with ExitStack() as held:
-            identity = await _take_identity(identity_path(config, paths), start.peer, held)
-            kind = LegacySession if config.dht.records == "legacy" else Session
-            session = kind(config, paths, identity, Blobs(paths.blobs), outbox)
+            identity = await _take_identity(paths.root / config.dht.identity, start.peer, held)
+            session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
             await session.run(lambda: NetworkService(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None

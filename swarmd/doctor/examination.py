@@ -1,83 +1,308 @@
-"""Carrying out checks: side by side, each with a deadline of its own, none of which can bring the others down."""
+"""An examination: what is looked at, how checks are made, and what they find.
+
+- Checks run side by side, each with a deadline of its own. One that fails or hangs is a finding itself, and the others
+  go on.
+- A check is an async function, or a plain generator, which runs in a thread of its own: whatever touches the data
+  directory may hang in the kernel for ever, as on a dead network disk, and keeps nobody from ending.
+- What is costly and wanted by several checks is made once (`Subject`).
+- Secrets that the configuration names are covered in everything that is reported.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
+import os
+import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 import msgspec
 
 from swarmd import __version__
-from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, Skipped, sort_findings, well, worst_of
-from swarmd.doctor.subject import Subject
-from swarmd.doctor.waiting import in_thread
-from swarmd.errors import SwarmdError
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.config import Config, TrainingConfig, load_config
+from swarmd.core.state import State
+from swarmd.daemon.control import NoDaemon, ask
+from swarmd.doctor.children import DialResult, ProbeAnswer, ProbeQuestion, ask_dialler, ask_torch
+from swarmd.errors import ControlError, ExitCode, SwarmdError
 from swarmd.eventlog.files import refusal
-from swarmd.observe.logging.redaction import REDACTED
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.segment import list_segments
+from swarmd.observe.logging.redaction import REDACTED, redact_text
 from swarmd.observe.logging.secret_locations import (
     SecretLocation,
     secret_locations,
     secrets_in,
     secrets_outside_files,
 )
+from swarmd.observe.status import Status
+from swarmd.paths import DataPaths
+from swarmd.training.models.source import AUTO
 
 SECRETS_S = 5.0  # to read the files with secrets, which lie on whatever disks
 ANSWER_S = 2.0  # for a data directory to show that its disk answers
+EVIDENCE_LENGTH_MAX = 2000  # characters; what a peer, an endpoint or a library says is not bounded otherwise
 
-CRASHED = FindingKind(
-    "doctor.crashed",
-    "warning",
-    "A check failed itself",
-    "What it looks at is not known to be well or unwell. The other checks are not touched.",
-    "Please report it with the evidence",
-)
-LATE = FindingKind(
-    "doctor.late",
-    "warning",
-    "A check did not end in time",
-    "What it looks at did not answer: a disk or another machine that hangs, or a machine that is very busy.",
-    "Try again with `swarmd doctor --only` and the check's name, when the machine is quieter",
-)
+Severity = Literal["ok", "note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("ok", "note", "warning", "error")
+T = TypeVar("T")
 
-Need = Literal["machine", "config", "network", "account", "chain"]  # an account is looked at offline, too
+
+# --- what is found ---
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was found: `id` is the check's name if all is well."""
+
+    check: str
+    id: str
+    severity: Severity
+    title: str
+    evidence: str
+    fix: str = ""
+
+
+def well(evidence: str) -> Finding:
+    """All is well; dropped if the check has found a warning or an error."""
+    return _finding("ok", "", "", evidence, "")
+
+
+def note(id: str, title: str, evidence: str, fix: str = "") -> Finding:
+    """Worth knowing; nothing is wrong."""
+    return _finding("note", id, title, evidence, fix)
+
+
+def warning(id: str, title: str, evidence: str, fix: str = "") -> Finding:
+    """The node may fail later, or works worse than it could."""
+    return _finding("warning", id, title, evidence, fix)
+
+
+def error(id: str, title: str, evidence: str, fix: str = "") -> Finding:
+    """The node does not start, or cannot take part."""
+    return _finding("error", id, title, evidence, fix)
+
+
+def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str) -> Finding:
+    return Finding("doctor", id, severity, title, redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redact_text(fix))
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A check that was not made."""
+
+    check: str
+    reason: str
+
+
+class DoctorReport(msgspec.Struct, frozen=True):
+    """What `swarmd doctor` prints as JSON.
+
+    Attributes:
+        format: raised when a field changes its meaning.
+        at: POSIX seconds.
+        verdict: the worst severity of all findings.
+        config, data: paths of what was examined, empty if there is none.
+    """
+
+    at: float
+    version: str
+    verdict: Severity
+    config: str
+    data: str
+    offline: bool
+    findings: tuple[Finding, ...]
+    skipped: tuple[Skipped, ...] = ()
+    format: int = 1
+
+    @property
+    def exit_code(self) -> int:
+        """0 when nothing is worse than a note, 1 with a warning, 2 with an error."""
+        codes: dict[Severity, int] = {"warning": ExitCode.FAILURE, "error": ExitCode.UNFIT}
+        return codes.get(self.verdict, ExitCode.OK)
+
+
+# --- what is examined ---
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run a function in a daemon thread: one that hangs keeps nobody from ending."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, failure: BaseException | None) -> None:
+        if outcome.cancelled():
+            return
+        if failure is not None:
+            outcome.set_exception(failure)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        result, failure = None, None
+        try:
+            result = function(*arguments)
+        except Exception as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, result, failure)
+
+    threading.Thread(target=work, name=f"doctor-{getattr(function, '__name__', 'check')}", daemon=True).start()
+    return await outcome
+
+
+class Once(Generic[T]):
+    """Something that several checks want and that is made once; a failure is kept as well."""
+
+    def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
+        self._make = make
+        self._made: asyncio.Future[T] | None = None
+
+    async def __call__(self) -> T:
+        if self._made is None:
+            self._made = asyncio.ensure_future(self._make())
+        return await asyncio.shield(self._made)
+
+
+class DaemonReply(msgspec.Struct, frozen=True):
+    """What the control socket says: a status; or that nobody listens; or why a daemon does not answer."""
+
+    status: Status | None = None
+    mute: str = ""
+
+    @property
+    def runs(self) -> bool:
+        return self.status is not None or bool(self.mute)
+
+
+class Subject:
+    """A machine, and if there are any, a configuration, its data directory, and the daemon on it.
+
+    Args:
+        path: of the configuration, None if only the machine is looked at.
+        data: data directory in place of the configuration's.
+        offline: nothing but this machine is asked.
+    """
+
+    def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
+        self.path = path
+        self.offline = offline
+        self.config: Config | None = None
+        self.fault: SwarmdError | None = None
+        try:
+            self.config = load_config(path) if path is not None else None
+        except SwarmdError as failure:
+            self.fault = failure
+        if data is None and path is not None and self.config is not None:
+            data = path.parent / self.config.data
+        self.data = DataPaths(data) if data is not None else None
+        self.probe = Once(self._ask_torch)
+        self.dialled = Once(self._dial)
+
+    @property
+    def whole(self) -> tuple[Config, DataPaths]:
+        """Configuration and data directory, for checks that need both."""
+        assert self.config is not None and self.data is not None, "such a check is left out without them"
+        return self.config, self.data
+
+    # The rest looks at the disk, which may hang: for threads only.
+
+    @property
+    def begun(self) -> bool:
+        """Whether the data directory holds a node's log."""
+        return self.data is not None and self.data.events.is_dir() and bool(list_segments(self.data.events))
+
+    @property
+    def user(self) -> int:
+        """Uid of the node: the owner of its data directory, if root examines it."""
+        place = self.data.root if self.data else Path()
+        return place.stat().st_uid if os.geteuid() == 0 and place.exists() else os.geteuid()
+
+    @cached_property
+    def state(self) -> State | None:
+        """The state that the log gives; None if there is no log, or one that cannot be read, which its check says."""
+        try:
+            return load(self.data.events)[0] if self.data is not None and self.begun else None
+        except SwarmdError:
+            return None
+
+    @cached_property
+    def daemon(self) -> DaemonReply:
+        """What the daemon says of itself."""
+        if self.data is None:
+            return DaemonReply()
+        try:
+            return DaemonReply(msgspec.json.decode(ask(self.data.control, "status"), type=Status))
+        except NoDaemon:
+            return DaemonReply()
+        except ControlError as failure:
+            return DaemonReply(mute=failure.message)
+        except DECODE_ERRORS as failure:
+            return DaemonReply(mute=f"its answer is not understood, is it another version of swarmd? ({failure})")
+
+    async def _ask_torch(self) -> ProbeAnswer:
+        """Devices and the model's weight, from a child process. Raises ChildFailed."""
+        training = self.config.training if self.config else TrainingConfig()
+        kept = await in_thread(self._kept_model) if training.model == AUTO else ""
+        (answer,) = await ask_torch([ProbeQuestion(training, kept)])
+        return answer
+
+    def _kept_model(self) -> str:
+        """The model that `auto` settled on, empty if it has not."""
+        if self.data is None:
+            return ""
+        try:
+            return str(msgspec.json.decode(self.data.model.read_bytes())["model"])
+        except (OSError, *DECODE_ERRORS, KeyError, TypeError):
+            return ""
+
+    async def _dial(self) -> list[DialResult]:
+        """What came of dialling the bootstrap nodes but this one. Raises ChildFailed."""
+        dht = self.whole[0].dht
+        addresses = [each for each in dht.bootstrap if not (dht.peer and each.endswith(f"/p2p/{dht.peer}"))]
+        return await ask_dialler(addresses) if addresses else []
+
+
+# --- how checks are made ---
 
 
 class Check(NamedTuple):
-    """One check: `needs` says what must be there for it, `title` names what it looks at."""
+    """One check. Those of the group "machine" are made without a configuration; `online` ones ask others."""
 
     name: str
-    title: str
-    run: Callable[[Subject], Awaitable[list[Finding]]]
-    needs: Need = "config"
+    group: Literal["machine", "node", "network", "chain"]
+    run: Callable[[Subject], Iterator[Finding] | Awaitable[list[Finding]]]
     deadline_s: float = 20.0
-
-
-Tell = Callable[[str, bool], None]  # a check's name; whether it has ended
+    online: bool = False
 
 
 def obstacle(check: Check, subject: Subject) -> str:
     """Why a check is not made; empty when it is."""
-    if check.needs != "machine" and subject.config is None:
+    if check.group != "machine" and subject.config is None:
         return "there is no configuration" if subject.fault is None else "the configuration cannot be used"
-    if check.needs in ("network", "chain") and subject.offline:
-        return "offline"
-    if check.needs in ("chain", "account") and subject.config is not None and subject.config.chain is None:
+    if check.group == "chain" and subject.config is not None and subject.config.chain is None:
         return "the swarm has no chain"
-    return ""
+    return "offline" if check.online and subject.offline else ""
 
 
-async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda name, ended: None) -> DoctorReport:
+async def examine(
+    subject: Subject, checks: Sequence[Check], tell: Callable[[str, bool], None] = lambda name, ended: None
+) -> DoctorReport:
     """Make the checks and report. `tell` hears of each check's begin and end."""
     findings: list[Finding] = []
     obstacles = {check.name: obstacle(check, subject) for check in checks}
 
     async def make(check: Check) -> None:
         tell(check.name, False)
-        findings.extend(await findings_of(check, subject))
+        found = await _findings_of(check, subject)
+        if any(each.severity in ("warning", "error") for each in found):
+            found = [each for each in found if each.severity != "ok"]
+        findings.extend(msgspec.structs.replace(each, check=check.name, id=each.id or check.name) for each in found)
         tell(check.name, True)
 
     async with anyio.create_task_group() as tasks:
@@ -85,17 +310,70 @@ async def examine(subject: Subject, checks: Sequence[Check], tell: Tell = lambda
             if not obstacles[check.name]:
                 tasks.start_soon(make, check)
     secrets, unread = await _secrets_of(subject)
+    order = [*(check.name for check in checks), "doctor"]
     findings = [cover(finding, secrets) for finding in (*findings, *unread)]
+    findings.sort(key=lambda each: (-SEVERITIES.index(each.severity), order.index(each.check), each.id))
     return DoctorReport(
         at=time.time(),
         version=__version__,
-        verdict=worst_of(findings),
+        verdict=findings[0].severity if findings else "ok",
         config=str(subject.path or ""),
         data=str(subject.data.root if subject.data else ""),
         offline=subject.offline,
-        findings=sort_findings(findings, [*(check.name for check in checks), LATE.check]),
+        findings=tuple(findings),
         skipped=tuple(Skipped(name, reason) for name, reason in obstacles.items() if reason),
     )
+
+
+async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
+    """What one check finds; that it failed or hung is a finding too."""
+    try:
+        with anyio.fail_after(check.deadline_s):
+            if inspect.iscoroutinefunction(check.run):
+                found = await check.run(subject)
+            else:
+                found = await in_thread(lambda: list(check.run(subject)))  # type: ignore[arg-type]
+            return found or [well("nothing to object to")]
+    except TimeoutError:
+        evidence = f"the check {check.name} gave no result within {check.deadline_s:g} s"
+        if await _is_answering(subject):
+            return [late(evidence)]
+        root = subject.data.root if subject.data else ""
+        return [late(f"{evidence}: {root} does not answer", f"Look at the disk that {root} is on")]
+    except Exception as failure:
+        known = failure if isinstance(failure, SwarmdError) else refusal(failure)
+        if known is not None:
+            return [crashed(f"the check {check.name} failed: {known.message}", known.fix)]
+        where = traceback.extract_tb(failure.__traceback__)[-1]
+        words = f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
+        return [crashed(f"the check {check.name} failed: {words}", "Please report it with the evidence")]
+
+
+def crashed(evidence: str, fix: str) -> Finding:
+    return warning("doctor.crashed", "A check failed itself", evidence, fix)
+
+
+def late(evidence: str, fix: str = "") -> Finding:
+    fix = fix or "Try again with `swarmd doctor --only` and the check's name, when the machine is quieter"
+    return warning("doctor.late", "A check did not end in time", evidence, fix)
+
+
+async def _is_answering(subject: Subject) -> bool:
+    """Whether the data directory, if there is one, can be looked into, even if it is empty or missing."""
+    if subject.data is None:
+        return True
+    root = subject.data.root
+
+    def look() -> None:
+        with contextlib.suppress(OSError):
+            next(root.iterdir(), None)
+
+    try:
+        with anyio.fail_after(ANSWER_S):
+            await in_thread(look)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
@@ -117,8 +395,8 @@ async def _secrets_of(subject: Subject) -> tuple[frozenset[str], list[Finding]]:
         for place in secret_locations(config):
             if not place.signs:
                 tasks.start_soon(read, place)
-    late = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"
-    return frozenset(found), [LATE.found(late)] if silent else []
+    evidence = f"not read within {SECRETS_S:g} s, and what they hold may show here: {'; '.join(sorted(silent))}"
+    return frozenset(found), [late(evidence)] if silent else []
 
 
 def cover(finding: Finding, secrets: Iterable[str]) -> Finding:
@@ -127,47 +405,3 @@ def cover(finding: Finding, secrets: Iterable[str]) -> Finding:
     for secret in sorted(secrets, key=len, reverse=True):
         evidence, fix = evidence.replace(secret, REDACTED), fix.replace(secret, REDACTED)
     return msgspec.structs.replace(finding, evidence=evidence, fix=fix)
-
-
-async def findings_of(check: Check, subject: Subject) -> list[Finding]:
-    """What one check finds; that it failed or hung is a finding too."""
-    try:
-        with anyio.fail_after(check.deadline_s):
-            return await check.run(subject) or [well(check.name, check.title, "nothing to object to")]
-    except TimeoutError:
-        late = f"the check {check.name} gave no result within {check.deadline_s:g} s"
-        if await _is_answering(subject):
-            return [_about(check, LATE.found(late))]
-        root = subject.data.root if subject.data else ""
-        return [_about(check, LATE.found(f"{late}: {root} does not answer", f"Look at the disk that {root} is on"))]
-    except SwarmdError as error:
-        return [_about(check, CRASHED.found(f"the check {check.name} failed: {error.message}", error.fix))]
-    except Exception as error:
-        refused = refusal(error)
-        if refused is not None:
-            return [_about(check, CRASHED.found(f"the check {check.name} failed: {refused.message}", refused.fix))]
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        told = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
-        return [_about(check, CRASHED.found(f"the check {check.name} failed: {told}"))]
-
-
-async def _is_answering(subject: Subject) -> bool:
-    """Whether the data directory, if there is one, can be looked into, be it empty or missing."""
-    if subject.data is None:
-        return True
-    root = subject.data.root
-
-    def look() -> None:
-        with contextlib.suppress(OSError):
-            next(root.iterdir(), None)
-
-    try:
-        with anyio.fail_after(ANSWER_S):
-            await in_thread(look)
-    except TimeoutError:
-        return False
-    return True
-
-
-def _about(check: Check, finding: Finding) -> Finding:
-    return msgspec.structs.replace(finding, check=check.name)

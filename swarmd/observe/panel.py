@@ -8,8 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmd.observe.layers import Layer, WorkerStatus, first_line
-from swarmd.observe.narrative.aside import aside_counts_words
-from swarmd.observe.narrative.skills import fallen_words
+from swarmd.observe.narrative.words import aside_counts_words, fallen_words
 from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
 from swarmd.observe.status import CoordinatorStatus, RoundStatus, Status, TrainingStatus, last_fallen
 from swarmd.observe.table import spark

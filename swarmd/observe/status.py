@@ -29,8 +29,8 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.live import Live
-from swarmd.observe.narrative.equivocations import coordinator_trouble, equivocation_notes
 from swarmd.observe.narrative.waiting import Kind, not_waited_for, waiting_notes
+from swarmd.observe.narrative.words import coordinator_trouble, equivocation_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.weights import WeightsStatus, weights_status
 

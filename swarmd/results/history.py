@@ -6,13 +6,13 @@ Reads the log without a lock, with the daemon up or down, and folds nothing. Wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from heapq import merge
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, eq
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -29,14 +29,194 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.values import Skill, SkipCause
+from swarmd.core.values import SKILLS_MAX, Skill, SkipCause
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.summaries import SummaryKind, gather
-from swarmd.results.rows import Packed, Rows
-from swarmd.results.skills import SkillCurve, curves_of
+
+BLOCK_ROWS = 1024  # that are packed, and unpacked, together
+
+Packed = memoryview  # into what was read, where rows were kept
+Row = TypeVar("Row", bound=msgspec.Struct)
+
+
+class Rows(Sequence[Row], Generic[Row]):
+    """Structs of one kind, in the order in which they were appended.
+
+    Args:
+        kind: their class; msgpack can hold its fields.
+        rows: the first ones.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # rows are appended
+
+    def __init__(self, kind: type[Row], rows: Iterable[Row] = ()) -> None:
+        columns = tuple(list.__class_getitem__(field.type) for field in msgspec.structs.fields(kind))
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(tuple.__class_getitem__(columns))
+        self._kind = kind
+        self._blocks: list[Packed] = []  # of `BLOCK_ROWS` each
+        self._last: list[Row] = []  # fewer than that
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Add it behind the others. Raises OverflowError at a number that msgpack cannot hold."""
+        self._last.append(row)
+        if len(self._last) == BLOCK_ROWS:
+            self._blocks.append(_pack(self._last))
+            self._last = []
+
+    def keep(self) -> list[Packed]:
+        """All of them, packed."""
+        return [*self._blocks, *([_pack(self._last)] if self._last else [])]
+
+    def resume(self, kept: Sequence[Packed]) -> None:
+        """Take what was kept in place of one's own. Raises msgspec.DecodeError where these are no rows of this kind."""
+        self._blocks, self._last = [], []
+        for block in kept:
+            rows = self._unpack(block)
+            if self._last or not 0 < len(rows) <= BLOCK_ROWS:
+                raise msgspec.ValidationError("a block of rows that is not full before others, or overfull")
+            if len(rows) == BLOCK_ROWS:
+                self._blocks.append(block)
+            else:
+                self._last = rows
+
+    def __len__(self) -> int:
+        return len(self._blocks) * BLOCK_ROWS + len(self._last)
+
+    def __iter__(self) -> Iterator[Row]:
+        for block in self._blocks:
+            yield from self._unpack(block)
+        yield from self._last
+
+    def __reversed__(self) -> Iterator[Row]:
+        yield from reversed(self._last)
+        for block in reversed(self._blocks):
+            yield from reversed(self._unpack(block))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        block, place = divmod(range(len(self))[index], BLOCK_ROWS)
+        return (self._unpack(self._blocks[block]) if block < len(self._blocks) else self._last)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
+
+    def _unpack(self, block: Packed) -> list[Row]:
+        """Raises msgspec.DecodeError."""
+        columns = self._decoder.decode(block)
+        if len(set(map(len, columns))) != 1:
+            raise msgspec.ValidationError("columns of several lengths")
+        return list(map(self._kind, *columns))
+
+
+def _pack(rows: Sequence[msgspec.Struct]) -> Packed:
+    return memoryview(msgspec.msgpack.encode(list(zip(*map(msgspec.structs.astuple, rows), strict=True))))
+
+
+class Stage(Protocol):
+    """A trained stage: a `Measured`, or a `swarmd.results.history.StageResult`."""
+
+    @property
+    def round(self) -> int: ...
+    @property
+    def stage(self) -> int: ...
+    @property
+    def skills(self) -> Sequence[Skill]: ...
+
+
+class Measured(NamedTuple):
+    """What was measured after a stage."""
+
+    round: int
+    stage: int
+    skills: Sequence[Skill]
+
+
+class SkillPoint(msgspec.Struct, frozen=True, gc=False):
+    """One measurement of a task; fields as in `Skill`."""
+
+    round: int
+    stage: int
+    held_out: float
+    best: float
+    fallen: bool
+    weight: float  # how often it was drawn from there on; 1: as ever
+
+
+class SkillCurve(msgspec.Struct, frozen=True):
+    """The measurements of one task, in their order."""
+
+    task: str
+    points: Sequence[SkillPoint]
+    fallen_since: int | None = None  # round; None where it has not fallen now
+    drawn_more_since: int | None = None  # round; None where it is drawn as ever now
+
+
+def curves_of(stages: Sequence[Stage]) -> tuple[SkillCurve, ...]:
+    """The curves, each with `Rows`, of `SKILLS_MAX` tasks at most, those measured last before others, by name.
+
+    Args:
+        stages: in their order.
+    """
+    points = {task: Rows(SkillPoint) for task in _latest_tasks(stages)}
+    for each in stages:
+        for skill in each.skills:
+            if skill.task in points:
+                told = (skill.held_out, skill.best, skill.fallen, skill.weight)
+                points[skill.task].append(SkillPoint(each.round, each.stage, *told))
+    return tuple(_curve(task, found) for task, found in sorted(points.items()))
+
+
+def _latest_tasks(stages: Sequence[Stage]) -> list[str]:
+    tasks: dict[str, None] = {}
+    for each in reversed(stages):
+        if each.skills:
+            tasks |= dict.fromkeys(skill.task for skill in each.skills)
+        if len(tasks) >= SKILLS_MAX:
+            break
+    return list(tasks)[:SKILLS_MAX]
+
+
+def _curve(task: str, points: Rows[SkillPoint]) -> SkillCurve:
+    fallen = _since((point.round, point.fallen) for point in reversed(points))
+    return SkillCurve(task, points, fallen, _since((each.round, each.weight > 1) for each in reversed(points)))
+
+
+def _since(newest_first: Iterable[tuple[int, bool]]) -> int | None:
+    """The first round of those without a gap up to the newest in which it holds; None where it does not there."""
+    since = None
+    for round, holds in newest_first:
+        if not holds:
+            break
+        since = round
+    return since
+
+
+def skills_summary(curves: Sequence[SkillCurve], tasks_max: int) -> str:
+    """The newest accuracy of each task, and what is drawn more since when; empty where nothing is known.
+
+    Args:
+        tasks_max: tasks told of; of more, those that are drawn more come first.
+    """
+    ordered = sorted(curves, key=lambda curve: curve.drawn_more_since is None)
+    told = [f"{curve.task} {curve.points[-1].held_out:.2f}{_mark(curve)}" for curve in ordered[:tasks_max]]
+    return ", ".join([*told, *[f"{len(curves) - tasks_max} more"] * (len(curves) > tasks_max)])
+
+
+def _mark(curve: SkillCurve) -> str:
+    if curve.drawn_more_since is not None:
+        return f" (drawn {curve.points[-1].weight:.1f} times as often, since round {curve.drawn_more_since})"
+    return f" (fallen since round {curve.fallen_since})" if curve.fallen_since is not None else ""
+
 
 KIND = SummaryKind("history", 3)
 PLACE = attrgetter("round", "stage")

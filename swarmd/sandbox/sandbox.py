@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
@@ -15,10 +18,37 @@ from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
 from swarmd.sandbox.conversation import Cut, Ended, converse
 from swarmd.sandbox.inside import READY
-from swarmd.sandbox.layout import find_layout
+from swarmd.sandbox.layout import bubblewrap_command, find_layout, interpreter_command, launcher_command
 from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
-from swarmd.sandbox.scratch import make_scratch
-from swarmd.sandbox.ways import bubblewrap_command, interpreter_command, launcher_command
+
+
+@contextlib.contextmanager
+def make_scratch() -> Iterator[str]:
+    """A new directory, removed in the end. Raises OSError where that cannot be done."""
+    top = Path(tempfile.mkdtemp(prefix="swarmd-program-"))
+    scratch = top / "scratch"
+    scratch.mkdir()
+    try:
+        yield str(scratch)
+    finally:
+        _bring_up(scratch)
+        shutil.rmtree(top)
+
+
+def _bring_up(scratch: Path) -> None:
+    """Put all directories beside each other: a program may have made more in each other than a path has room for, or
+    than Python descends into, and have closed them."""
+    waiting, number = [scratch], 0
+    while waiting:
+        directory = waiting.pop()
+        directory.chmod(0o700)
+        with os.scandir(directory) as entries:
+            inner = [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for path in inner:
+            path.chmod(0o700)  # to give a directory another parent is to write to it
+            number += 1
+            waiting.append(path.rename(scratch.with_name(str(number))))
+
 
 RISKY: Isolation = "none-i-accept-the-risk"
 PROBE_LIMITS = Limits(wall_s=30.0, cpu_s=10)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Value
-from swarmd.swarms.rollouts import Quoted, Reference
+from swarmd.swarms.rollouts import Reference
 
 Split = Literal["train", "dev", "held-out"]
 SPLIT_PARTS = 10  # of the questions of a task: 2 parts held out, 1 for development, 7 to train on
@@ -189,10 +189,6 @@ class Plan(abc.ABC):
         none. Nothing for plans that accept more than one text.
         """
         return ()
-
-    def quote(self, question: Question) -> Quoted:
-        """The question in words, as a legacy network publishes it (`dht.records = "legacy"`)."""
-        return Quoted(question.messages[-1].content)
 
     def truth(self, question: Question) -> str:
         """The answer expected, for people to read on this node's page; empty where there is none to compare with."""

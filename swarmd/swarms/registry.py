@@ -20,8 +20,7 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import FOREIGN_ERRORS, SwarmdError, SwarmError
-from swarmd.swarms.options import decode_options
-from swarmd.swarms.own_limits import describe_cuts
+from swarmd.swarms.options import decode_options, describe_cuts
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -46,7 +45,9 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _OWN = (
-    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "gym.digit_plan:DigitsPlan"),
+    Kind(
+        "digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "gym.reasoning_gym:DigitsPlan"
+    ),
     Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "gym.reasoning_gym:ReasoningGymPlan"),
     Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
     Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),

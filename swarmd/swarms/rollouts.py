@@ -10,15 +10,40 @@ tokenizer. One without is written as version 1, byte for byte as nodes wrote it 
 
 from __future__ import annotations
 
+import math
+import struct
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
-from swarmd.bounds import DECODE_ERRORS, Count, Real
+from swarmd.bounds import DECODE_ERRORS, Count
 from swarmd.config import GENERATIONS_MAX
 from swarmd.core.values import RolloutsRef, Value
 from swarmd.errors import RecordRejected
-from swarmd.swarms.logprobs import TOKEN_BYTES
+
+TOKEN_BYTES = 2
+UNITS = 2048  # of one nat
+UNITS_MAX = 2**16 - 1
+LOWEST = -UNITS_MAX / UNITS
+
+
+def pack_logprobs(values: Sequence[float]) -> bytes:
+    """Natural logarithms of probabilities, each rounded to a unit; above 0 they count as 0.
+
+    Raises:
+        ValueError: one is no number.
+    """
+    if any(math.isnan(value) for value in values):
+        raise ValueError("a log-probability is no number")
+    units = [round(-min(max(value, LOWEST), 0.0) * UNITS) for value in values]
+    return struct.pack(f"<{len(units)}H", *units)
+
+
+def unpack_logprobs(packed: bytes) -> list[float]:
+    """What `pack_logprobs` wrote, up to `ERROR_MAX`. The length of `packed` is even."""
+    return [-unit / UNITS for unit in struct.unpack(f"<{len(packed) // TOKEN_BYTES}H", packed)]
+
 
 VERSION = 1  # of a body of text alone
 LOGPROBS_VERSION = 2  # of one with log-probabilities
@@ -30,7 +55,6 @@ NAME_CHARACTERS_MAX = 128
 SEED_MAX = 2**31 - 1  # numpy takes 32 bits, and tasks add the index to the seed
 INDEX_MAX = 2**31 - 1
 SOURCES_MAX = 64  # peers' completions in one question
-QUOTED_CHARACTERS_MAX = 65536
 LOGPROB_BYTES_MAX = TOKEN_BYTES * (4 * COMPLETION_CHARACTERS_MAX + 1)  # a token for each byte of the text, and the end
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
@@ -46,15 +70,6 @@ class Source(Value, frozen=True, forbid_unknown_fields=True):
     choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # which completion of the peer's group
 
 
-class Quoted(Value, frozen=True, forbid_unknown_fields=True):
-    """A question in words, for networks that know no references (`dht.records = "legacy"`)."""
-
-    question: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)]
-    answer: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # as the sender says
-    prompt: Annotated[str, msgspec.Meta(max_length=QUOTED_CHARACTERS_MAX)] = ""  # the user's message, of later stages
-    choice: Annotated[int, msgspec.Meta(ge=0, lt=COMPLETIONS_MAX)] = 0  # the completion that is shown to others
-
-
 class Reference(Value, frozen=True, forbid_unknown_fields=True):
     """Names a question so that anyone with the same task and configuration can generate it.
 
@@ -64,7 +79,6 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
         seed: of a peer's stage, `SEED_MAX` at most.
         index: which question of that seed, `INDEX_MAX` at most.
         sources: the completions of earlier stages that it shows; none at a first stage.
-        quoted: the question in words, in networks that know no references.
     """
 
     task: Name
@@ -72,7 +86,6 @@ class Reference(Value, frozen=True, forbid_unknown_fields=True):
     seed: Annotated[int, msgspec.Meta(ge=0, le=SEED_MAX)]
     index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    quoted: Quoted | None = None
 
     @property
     def base(self) -> Reference:
@@ -84,7 +97,7 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     """One question and the completions that a node gave to it.
 
     `logprobs` has, for each completion, those of its tokens under the policy and temperature that drew them, as
-    `swarmd.swarms.logprobs` writes them; the tokens are those that the tokenizer makes of the text, with the end token
+    `swarmd.swarms.rollouts` writes them; the tokens are those that the tokenizer makes of the text, with the end token
     unless it is cut. Empty bytes: not known.
     """
 
@@ -95,12 +108,11 @@ class Group(Value, frozen=True, forbid_unknown_fields=True):
     completions: Annotated[tuple[Completion, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)]
     cut: Annotated[tuple[Count, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()  # those that ran out of tokens
     sources: Annotated[tuple[Source, ...], msgspec.Meta(max_length=SOURCES_MAX)] = ()
-    quoted: Quoted | None = None
     logprobs: Annotated[tuple[Logprobs, ...], msgspec.Meta(max_length=COMPLETIONS_MAX)] = ()
 
     @property
     def reference(self) -> Reference:
-        return Reference(self.task, self.config_digest, self.seed, self.index, self.sources, self.quoted)
+        return Reference(self.task, self.config_digest, self.seed, self.index, self.sources)
 
 
 class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
@@ -112,7 +124,6 @@ class Rollouts(Value, frozen=True, forbid_unknown_fields=True):
     round: Count
     stage: Count
     groups: Annotated[tuple[Group, ...], msgspec.Meta(max_length=GROUPS_MAX)]
-    total: Real = 0.0  # sum of the rewards of all own completions so far, which legacy networks are told
     tokenizer: Annotated[str, msgspec.Meta(max_length=NAME_CHARACTERS_MAX)] = ""  # digest of it, with `logprobs`
 
     @property

@@ -14,7 +14,7 @@ import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, OutputsMade, StageTrained
+from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
@@ -30,19 +30,17 @@ from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages, check_tokens
+from swarmd.training.models.checks import check_context, check_stages, check_tokens, digest_tokenizer
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.tokens import digest_tokenizer
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.plan_failures import naming_failures
-from swarmd.training.ports import FiguresSink
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey
@@ -53,11 +51,8 @@ from swarmd.worker.ports import EventSink
 _log = structlog.get_logger(__name__)
 
 
-LEGACY_CADENCE_STEPS = 4  # RL Swarm v0.4 publishes at steps 0, 4, 8 ... of a stage
-
-
-def _no_outputs(event: Event) -> None:
-    """Ignore outputs: no listener is set."""
+def _no_events(event: Event) -> None:
+    """Ignore events: no listener is set."""
 
 
 def _no_figures(done: int, total: int, figures: dict[str, float]) -> None:
@@ -156,11 +151,9 @@ class TrainingEngine:
         order: Train,
         cancellation: Cancellation,
         report: FiguresSink = _no_figures,
-        observe: EventSink = _no_outputs,
+        observe: EventSink = _no_events,
     ) -> StageTrained:
         """Train a stage, write its checkpoint and its rollouts, and return the report of it.
-
-        In legacy networks `observe` is told in mid-stage what there is so far, as often as RL Swarm v0.4 publishes.
 
         A stage whose checkpoint exists is not trained again. When anything goes wrong, or it is cancelled, the model is
         what the last checkpoint holds: a stage counts whole or not at all.
@@ -314,8 +307,6 @@ class TrainingEngine:
             done = self.steps - first
             report(done, self._training.steps, figures_of(stage, done, self._training.steps))
             self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
-            if self._quotes and done % LEGACY_CADENCE_STEPS == 1:
-                observe(OutputsMade(order.id, order.round, order.stage, publish(stage, self._blobs)[0]))
 
         self._pace.report = tell
         self._take_steps(stage, order)
@@ -349,11 +340,6 @@ class TrainingEngine:
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
 
-    @property
-    def _quotes(self) -> bool:
-        """Whether questions are published in words, too."""
-        return self._config.dht.records == "legacy"
-
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
         limits = PeerLimits(
@@ -364,7 +350,6 @@ class TrainingEngine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
-            quoted=self._quotes,
             tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
@@ -392,7 +377,6 @@ class TrainingEngine:
             ),
             self._seed("sampling" if rank == 0 else f"sampling/{rank}", order),
             cancellation,
-            quotes=self._quotes,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
             tokenizer=self._tokenizer,

@@ -18,8 +18,8 @@ from transformers import PreTrainedModel
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.http_server import load_token
+from swarmd.training.cancellation import CancellationSource
 from swarmd.training.models.model import Policy
-from swarmd.training.ports import CancellationSource
 from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
 from swarmd.training.reference.scoring import Frozen, freeze
 from swarmd.training.reference.scoring import ReferenceScorer as FrozenReference

@@ -14,10 +14,9 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.logprobs import pack_logprobs
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import ENDLESS, name_of
-from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Quoted, Rollouts
+from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Rollouts, pack_logprobs
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
@@ -86,7 +85,6 @@ class Stage:
         deal: PeerSchedule,
         seed: int,
         cancellation: Cancellation,
-        quotes: bool = False,
         replay: Replay | None = None,
         bare: Iterator[Question] | None = None,
         tokenizer: str = "",
@@ -105,7 +103,6 @@ class Stage:
         self._bare = bare
         self._deal = deal
         self._cancellation = cancellation
-        self._quotes = quotes  # questions are published in words too
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._replay = Replay() if replay is None else replay
         self._random = Random(seed)
@@ -319,8 +316,8 @@ class Stage:
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
         if not any(group.logprobs for group in groups):
-            return Rollouts(VERSION, *place, groups, self._reward_sum)
-        return Rollouts(LOGPROBS_VERSION, *place, groups, self._reward_sum, self._tokenizer)
+            return Rollouts(VERSION, *place, groups)
+        return Rollouts(LOGPROBS_VERSION, *place, groups, self._tokenizer)
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""
@@ -335,10 +332,9 @@ class Stage:
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
-        quoted = self._quote(group) if self._quotes else reference.quoted
         shares = self._training.share_logprobs and self._tokenizer
         logprobs = tuple(self._pack(group, place) for place in range(len(group.texts))) if shares else ()
-        return Group(*where, tuple(group.texts), cut, reference.sources, quoted, logprobs if any(logprobs) else ())
+        return Group(*where, tuple(group.texts), cut, reference.sources, logprobs if any(logprobs) else ())
 
     def _pack(self, group: TrainingGroup, place: int) -> bytes:
         """The log-probabilities of a completion as they travel; nothing where they are not known, or where the text
@@ -349,10 +345,6 @@ class Stage:
         cut, limit = tokens[-1] not in self._policy.stop_ids, self._training.completion_tokens
         written, _ = encode_turns(self._plan, self._policy, group.texts[place], cut, limit)
         return pack_logprobs(known) if written == tokens else b""
-
-    def _quote(self, group: TrainingGroup) -> Quoted:
-        best = group.rewards.index(max(group.rewards))
-        return msgspec.structs.replace(self._plan.quote(group.question), choice=best)
 
 
 def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:

@@ -42,8 +42,7 @@ from swarmd.training.batches.corroborate import (
 from swarmd.training.batches.objective import WEIGHINGS, mark_foreign, silence_flat, weigh_foreign
 from swarmd.training.batches.ratios import RatioSums, find_known, mark_logprobs, weigh_tokens
 from swarmd.training.distributed.parallelism import SpreadKind, find_spread
-from swarmd.training.distributed.sharding import Holding, Replicas, hold
-from swarmd.training.distributed.zero import ZeroSeams, set_up_deepspeed
+from swarmd.training.distributed.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
 from swarmd.training.gauges import Gauges
 from swarmd.training.kl import KlReference, bound_reference, use_reference
 from swarmd.training.lr_schedule import StepCallback

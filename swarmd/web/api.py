@@ -11,7 +11,6 @@ from swarmd.errors import SwarmdError
 from swarmd.observe.health import Health, live, productive, ready
 from swarmd.observe.narrative.story import Story
 from swarmd.observe.status import Status
-from swarmd.web import upstream
 from swarmd.web.http.answers import JsonAnswer
 from swarmd.web.http.endpoints import SEQ_MAX, Endpoint, Parameter
 from swarmd.web.http.stream import Stream
@@ -52,32 +51,6 @@ _BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BU
 _SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
 _BEHIND = Parameter("first", "integer", "How many of the first by rank are left out.", 0, default=0)
 _FIND = Parameter("find", "string", "Only peers with this in name or id, in any case.", 0, 128, default="")
-_NAME = Parameter("name", "string", "A peer's name, in any case.", 1, 128, required=True)
-
-
-def upstream_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
-    """Those of RL Swarm's web server."""
-    told = upstream.Upstream(source)
-    return (
-        Endpoint("/api/healthz", "Whether the source can be read.", upstream.Polled, told.healthz, refusals=(503,)),
-        Endpoint("/api/round_and_stage", "Where the swarm is.", upstream.RoundAndStage, told.round_and_stage),
-        Endpoint("/api/leaderboard", "Rewards of the open stage.", upstream.Leaderboard, told.leaderboard),
-        Endpoint(
-            "/api/leaderboard-cumulative", "Rewards of all stages.", upstream.CumulativeLeaderboard, told.cumulative
-        ),
-        Endpoint("/api/rewards-history", "Rewards in time.", upstream.RewardsHistory, told.rewards_history),
-        Endpoint("/api/name-to-id", "The peer with a name.", upstream.IdOfName, told.name_to_id, parameters=(_NAME,)),
-        Endpoint(
-            "/api/id-to-name",
-            "Names of peers, by id; changes nothing.",
-            dict[str, str],
-            serve_request=told.id_to_name,
-            refusals=(413, 408),
-            method="POST",
-            takes=list[str],
-        ),
-        Endpoint("/api/gossip", "What peers wrote.", upstream.GossipMessages, told.gossip, parameters=(_SINCE_ROUND,)),
-    )
 
 
 def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:

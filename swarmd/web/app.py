@@ -14,14 +14,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from swarmd.errors import SwarmdError
+from swarmd.uvicorn_server import HttpRefusal
 from swarmd.web import api, pages
 from swarmd.web.http.answers import JsonAnswer, refusal, refusal_of
-from swarmd.web.http.background import Background, keep_up
 from swarmd.web.http.endpoints import Endpoint
-from swarmd.web.http.guard import AccessRules, RequestGuard
-from swarmd.web.http.login import Login
+from swarmd.web.http.guard import AccessRules, Login, RequestGuard
 from swarmd.web.http.openapi import openapi
 from swarmd.web.http.stream import Stream
+from swarmd.web.http.work import Background, keep_up
 from swarmd.web.shapes import PageSource
 from swarmd.web.sources import SwarmSource
 from swarmd.web.views.node import LogNode
@@ -33,7 +33,6 @@ def endpoints_of(
     """All addresses of the interface, those of a node where there is one."""
     of_node = (*api.node_endpoints(node), *api.monitoring_endpoints(node)) if node is not None else ()
     return (
-        *api.upstream_endpoints(swarm),
         api.here_endpoint(node, here),
         *api.swarm_endpoints(swarm),
         *of_node,
@@ -80,7 +79,6 @@ def make_app(
 
     routes = [
         *(endpoint.route() for endpoint in endpoints),
-        *(Route(endpoint.path, pages.refuse_get) for endpoint in endpoints if endpoint.method == "POST"),
         Route("/api/openapi.json", serve_document),
         Route("/login", Login(doors.token).enter, methods=["POST"]),
         Route("/api", pages.refuse_unknown),
@@ -96,6 +94,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
     return refusal_of(error)
 
 
+async def _refuse_body(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpRefusal)
+    return refusal(error.status, str(error))
+
+
 async def _refuse_method(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return refusal(error.status_code, f"{error.detail}: {request.method}", dict(error.headers or {}))
@@ -105,4 +108,4 @@ async def _own_up(request: Request, error: Exception) -> Response:
     return refusal(500, "the server met an error that it does not know; its log has it")
 
 
-REFUSALS = {SwarmdError: _refuse, HTTPException: _refuse_method, Exception: _own_up}
+REFUSALS = {SwarmdError: _refuse, HttpRefusal: _refuse_body, HTTPException: _refuse_method, Exception: _own_up}

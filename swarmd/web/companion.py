@@ -27,10 +27,10 @@ from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.observe.telemetry import otlp
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
+from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app
-from swarmd.web.http.background import Background, keep_up
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.http.server import HttpServer, bind, configure_logging, url_of
+from swarmd.web.http.work import Background, keep_up
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -78,7 +78,7 @@ def run(config: Config, root: Path) -> int:
     check_listen(address, token, "the page of [web]")
     endpoint = bind(address)
     app = make_app(node, AccessRules(address, token, config.web.hosts), node, background=background)
-    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True))
+    server = HttpServer(app, lambda: print(url_of(endpoint), flush=True), app.let_go)
 
     def stop() -> None:
         server.should_exit = True
@@ -92,7 +92,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications.notify import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications.notifier import LOOK_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)

@@ -28,7 +28,7 @@ TYPES = {
 
 
 def page_of(path: str) -> str:
-    """The page that an address shows; any that is not known shows the start page, as upstream's server does."""
+    """The page that an address shows; any that is not known shows the start page."""
     return PAGES.get(path.rstrip("/"), START)
 
 
@@ -45,11 +45,6 @@ async def serve_static(request: Request) -> Response:
 async def refuse_unknown(request: Request) -> Response:
     """An address of the interface that there is not."""
     return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
-
-
-async def refuse_get(request: Request) -> Response:
-    """An address that takes a POST alone."""
-    return refusal(405, "this address takes a POST", {"allow": "POST"})
 
 
 def serve_file(request: Request, name: str, caching: str) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from swarmd.core.values import SetAside
-from swarmd.results.skills import SkillCurve
+from swarmd.results.history import SkillCurve
 
 EVENTS_PAGE_MAX = 1000  # events in one answer
 GOSSIP_KEPT = 200  # most recent messages
@@ -23,7 +23,7 @@ OVERVIEW_ROUNDS_MAX = 512  # marks of rounds in one overview; of more, every sec
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Any refusal; upstream's clients know `detail` and `message`."""
+    """Any refusal."""
 
     detail: str  # a short word: not-found, bad-request, too-large, ...
     message: str

@@ -17,9 +17,9 @@ from swarmd.http_server import Address, load_token
 from swarmd.observe.logging.secret_locations import known_secrets
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.paths import DataPaths
+from swarmd.uvicorn_server import serve, url_of
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.http.server import serve, url_of
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -86,4 +86,5 @@ def _serve(show: PageServerSetup) -> None:
         if show.open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    serve(make_app(node, doors, node), endpoint, tell)
+    app = make_app(node, doors, node)
+    serve(app, endpoint, tell, app.let_go)

@@ -19,14 +19,15 @@ from swarmd.eventlog.files import sync_file, write_durably
 from swarmd.weights.chunks import cut, is_intact, read_chunk
 from swarmd.weights.manifest import (
     FORMAT,
+    OFFER_FORMAT,
     WEIGHTS_BYTES_MAX,
     ChunkedFile,
     Delta,
     WeightsManifest,
+    WeightsOffer,
     decode_manifest,
+    decode_offer,
 )
-from swarmd.weights.offer import FORMAT as OFFER_FORMAT
-from swarmd.weights.offer import WeightsOffer, decode_offer
 
 OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next

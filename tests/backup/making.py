@@ -12,7 +12,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.identity import create_identity
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import write_story
 
@@ -22,9 +22,9 @@ BODY = b"what a peer published" * 20
 PEER = "12D3KooWOtherPeer"
 
 
-def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> DataPaths:
+def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> NodeDirectory:
     """A follower that has trained some rounds and was at training one more."""
-    data = DataPaths(root)
+    data = NodeDirectory(root)
     root.mkdir(mode=0o700)
     peer = create_identity(root / "identity.key").peer_id
     blobs = Blobs(data.blobs)
@@ -51,7 +51,7 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> DataPat
     return data
 
 
-def make_checkpoint(data: DataPaths, number: int, content: bytes = b"weights") -> Path:
+def make_checkpoint(data: NodeDirectory, number: int, content: bytes = b"weights") -> Path:
     """A checkpoint as `swarmd.training.checkpoints.checkpoint` lays them out, without a model."""
     place = data.checkpoints / f"r{number:09d}-s0000"
     place.mkdir(parents=True)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results import trackers
 from tests.backup.making import make_node
 from tests.daemon.node import fake_node
 
 PAGE = Path(__file__).parents[2] / "docs" / "BACKUP.md"
-PLACES = [name for name, kind in vars(DataPaths).items() if isinstance(kind, property)]
 
 
 def listed() -> set[str]:
@@ -22,10 +21,8 @@ def listed() -> set[str]:
 
 
 def test_every_place_of_the_data_directory_is_in_the_table(tmp_path: Path) -> None:
-    data = DataPaths(tmp_path)
-    assert len(PLACES) > 10
-    places = {getattr(data, name).relative_to(tmp_path).parts[0] for name in PLACES}
-    assert places <= listed()
+    places = {path.relative_to(tmp_path).parts for path in vars(NodeDirectory(tmp_path)).values()} - {()}
+    assert len(places) > 10 and {parts[0] for parts in places} <= listed()
 
 
 def test_what_a_node_makes_is_in_the_table(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
 from tests.backup.making import make_node
 from tests.durability import recording
@@ -56,12 +56,12 @@ class Upgraded:
         (self.data.after_upgrade / "events").mkdir(parents=True)
         (self.data.after_upgrade / "events" / "of long ago").write_bytes(b"x")
 
-    def copies(self, to: Path) -> Iterator[tuple[int, DataPaths]]:
+    def copies(self, to: Path) -> Iterator[tuple[int, NodeDirectory]]:
         """As many of it as are wanted, one at a time."""
         for step in count():
             shutil.rmtree(to, ignore_errors=True)
             shutil.copytree(self.data.root, to)
-            yield step, DataPaths(to)
+            yield step, NodeDirectory(to)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Upgraded:
     return Upgraded(tmp_path_factory.mktemp("upgraded") / "node")
 
 
-def is_older(data: DataPaths, upgraded: Upgraded) -> bool:
+def is_older(data: NodeDirectory, upgraded: Upgraded) -> bool:
     """Whether the log that lies there is the one from before the upgrade."""
     return events_of(files_of(data.root)) == events_of(upgraded.older)
 
@@ -78,7 +78,7 @@ def events_of(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name.startswith("events/")}
 
 
-def crash_everywhere(upgraded: Upgraded, to: Path, work: Callable[[DataPaths], object]) -> Iterator[DataPaths]:
+def crash_everywhere(upgraded: Upgraded, to: Path, work: Callable[[NodeDirectory], object]) -> Iterator[NodeDirectory]:
     """The directory after a crash at every step of some work."""
     for step, data in upgraded.copies(to):
         with dying(step) as died:
@@ -195,7 +195,7 @@ def test_what_was_written_meanwhile_is_not_written_over(upgraded: Upgraded, tmp_
         return
 
 
-def _without_log(data: DataPaths, step: int) -> bool:
+def _without_log(data: NodeDirectory, step: int) -> bool:
     """Crash a rollback. Whether that was where neither log lies in place."""
     with dying(step):
         roll_back(data)

@@ -18,7 +18,7 @@ from swarmd.errors import LogDamaged, LogInUse, LogNewer, PathUnusable, SwarmdEr
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.offline.replay import verify
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.backup.making import make_node
 from tests.daemon import node as fakes
 
@@ -64,7 +64,7 @@ def test_an_upgrade_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert run_command(["rollback", str(node.paths.root)]) == 66, "there is nothing left to undo"
 
 
-def settled(root: Path) -> DataPaths:
+def settled(root: Path) -> NodeDirectory:
     """A directory that this swarmd has taken over."""
     data = make_node(root)
     take_over(data)
@@ -130,7 +130,7 @@ def test_a_newer_layout_is_refused_before_anything_is_read(tmp_path: Path) -> No
 
 
 def test_a_new_directory_begins_with_the_newest_layout(tmp_path: Path) -> None:
-    empty = DataPaths(tmp_path / "empty")
+    empty = NodeDirectory(tmp_path / "empty")
     empty.root.mkdir()
     take_over(empty)
     assert read_layout(empty) == LAYOUT
@@ -139,7 +139,7 @@ def test_a_new_directory_begins_with_the_newest_layout(tmp_path: Path) -> None:
 # --- from layout 1, the one before `layout.json` ---
 
 
-def first_layout(root: Path) -> DataPaths:
+def first_layout(root: Path) -> NodeDirectory:
     """Peers and records lay in the directory itself."""
     data = make_node(root)
     data.peers.rename(root / "peers.json")
@@ -180,7 +180,7 @@ STEP = Migration(LAYOUT, ("network",), rename_peers)
 FAILING = Migration(LAYOUT + 1, ("network",), fail)
 
 
-def peers_of(data: DataPaths) -> dict[str, str]:
+def peers_of(data: NodeDirectory) -> dict[str, str]:
     return {path.name: path.read_text() for path in data.network.glob("peers.*")}
 
 

@@ -17,8 +17,7 @@ from aiohttp import web
 from eth_abi.abi import encode
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads
-from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.watching.logs import LogEntry, decode_log, topic_of

@@ -9,10 +9,9 @@ import pytest
 
 from swarmd.chain.fees import GWEI, Price
 from swarmd.chain.ports import MinedTransaction, SignedTransaction
-from swarmd.chain.submitting.broadcasting import Broadcaster
 from swarmd.chain.submitting.sender import Mined
-from swarmd.chain.submitting.submission_events import SubmissionReporter
-from swarmd.chain.submitting.tracking import TrackedSubmission
+from swarmd.chain.submitting.submitter import Broadcaster
+from swarmd.chain.submitting.tracking import SubmissionReporter, TrackedSubmission
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit

@@ -162,14 +162,9 @@ def test_what_show_prints_is_the_same_configuration(path: Path) -> None:
             "would listen on 0.0.0.0",
         ),
         (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\nwebhook = "hooks.example.org/x"',
+            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\nurls = ["hooks.example.org/x"]',
             ExitCode.BAD_CONFIG,
-            "notify.webhook is no URL",
-        ),
-        (
-            'role = "coordinator"\n[swarm]\nid = "s"\n[notify]\ntelegram_chat = "7"',
-            ExitCode.BAD_CONFIG,
-            "belong together",
+            "notify.urls, entry 1 is not a URL that Apprise knows",
         ),
         (
             'role = "coordinator"\n[swarm]\nid = "s"\n[results.hub]\nrepo = "a b"',

@@ -28,8 +28,7 @@ from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import AUTO
-from swarmd.training.weights.announced import DTYPE, write_announced
-from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
 from tests.test_manifest import signed, unsigned
@@ -92,7 +91,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     )
     monkeypatch.setattr(anyio, "run", run)
     monkeypatch.setattr("swarmd.training.models.model.load_policy", lambda config: policy)
-    monkeypatch.setattr("swarmd.training.weights.announced.read_announced", lambda path, own: {})
+    monkeypatch.setattr("swarmd.training.weights.offering.read_announced", lambda path, own: {})
     return places
 
 

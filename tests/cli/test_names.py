@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarmd.cli import VERBS, completion, load_verb, run_command
+from swarmd.cli import VERBS, load_verb, run_command
 from swarmd.cli.renamed_options import OLD_NAMES, renew
-from swarmd.doctor import catalogue
 from tests.cli.test_exit_codes import VERB_LEAVES
 from tests.cli.test_exit_codes import leaves as leaves_of
 
@@ -99,65 +98,6 @@ def test_an_old_name_works_and_says_what_it_is_called_now(
 )
 def test_only_an_old_name_is_changed(given: list[str], meant: list[str]) -> None:
     assert renew(given)[0] == meant
-
-
-# --- values ---
-
-
-def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shell: str, *words: str) -> set[str]:
-    """What a shell is offered for the last word, by the way that the shell itself asks."""
-    line = " ".join(("swarmd", *words))
-    monkeypatch.setenv("_SWARMD_COMPLETE", f"complete_{shell}")
-    monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_CWORD", str(len(words)))
-    monkeypatch.setenv("_TYPER_COMPLETE_ARGS", line)
-    monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
-    with pytest.raises(SystemExit):
-        raise SystemExit(run_command([]))
-    return set(capsys.readouterr().out.replace('"', " ").replace("'", " ").split())
-
-
-def test_nothing_is_offered_of_a_user_whom_there_is_not() -> None:
-    assert list(completion.files("~nobody-is-called-so/")) == []
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize(
-    ("words", "offered", "not_offered"),
-    [
-        (("local", "--kind", "gs"), {"gsm8k"}, {"code"}),
-        (("init", "--device", "c"), {"cpu", "cuda"}, {"mps"}),
-        (("doctor", "--only", "acc"), {"account"}, {"contract"}),
-        (("chart", "co"), {"coordinator"}, {"round"}),
-        (("status", "no"), {"node-1"}, {"notes.txt"}),
-        (("run", "--config", "node-1/"), {"node-1/config.toml"}, {"node-1/notes.txt"}),
-        (("swarm", "check", "sw"), {"swarm.toml"}, set()),
-        (("leaderboard", "--sort", "w"), {"wins"}, {"votes"}),
-        (("replay", "--type", "worker_"), {"worker_started", "worker_exited"}, {"timer_fired"}),
-        (("local", "--set", "chain.fees.d"), {"chain.fees.day_coins_max="}, set()),
-        (("init", "--model", "emb"), {"embedded"}, {"auto"}),
-    ],
-    ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
-)
-def test_values_are_completed(
-    shell: str,
-    words: tuple[str, ...],
-    offered: set[str],
-    not_offered: set[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "node-1").mkdir()
-    for name in ("node-1/config.toml", "node-1/notes.txt", "notes.txt", "swarm.toml"):
-        (tmp_path / name).touch()
-    found = completed(monkeypatch, capsys, shell, *words)
-    assert offered <= found and not not_offered & found, found
-
-
-def test_the_doctors_checks_are_offered() -> None:
-    assert set(completion.CHECKS) == {check.name for check in catalogue.CHECKS}
 
 
 def test_every_verb_is_walked() -> None:

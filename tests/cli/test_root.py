@@ -84,7 +84,7 @@ def test_help_loads_no_verb_and_nothing_heavy() -> None:
         "print('LOADED', *(name for name in sys.modules if name.startswith(watched)))"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    light = {"swarmd.cli", "swarmd.errors", "swarmd.cli.completion", "swarmd.cli.renamed_options"}
+    light = {"swarmd.cli", "swarmd.errors", "swarmd.cli.renamed_options"}
     assert set(shown.stdout.split("LOADED")[1].split()) == light
 
 

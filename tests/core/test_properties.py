@@ -40,7 +40,6 @@ from swarmd.core.events import (
     NodeStarted,
     NodeStopped,
     NoRoundYet,
-    OutputsMade,
     PolicyLog,
     RecordsRejected,
     Registered,
@@ -238,7 +237,6 @@ BY_TYPE: dict[type, st.SearchStrategy[Any]] = {
         TrainerReady, words, words, st.integers(0, 9), architecture=st.sampled_from(["", "aa", "aa"])
     ),
     StageTrained: st.builds(StageTrained, command_ids(), rounds, stages, rewards, references),
-    OutputsMade: st.builds(OutputsMade, command_ids(), rounds, stages, references),
     TrainingCancelled: st.builds(TrainingCancelled, command_ids(), rounds, stages),
     WeightsFetched: st.builds(WeightsFetched, command_ids(), peer_weights),
     WeightsRefused: st.builds(WeightsRefused, command_ids(), st.sampled_from(["none-offered", "no-better"])),

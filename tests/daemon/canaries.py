@@ -55,12 +55,12 @@ class Canaries:
         files.mkdir()
         for number, name in enumerate(("hub", "reference", "web", "proxy", "pass")):
             self._file(name, self._new(name, words(number)))
-        self._file("telegram", self._new("telegram", f"734251987:{opaque()}"))
+        self._file("telegram", f"tgram://{self._new('telegram', f'734251987:{opaque()}')}/1")
         self.url = f"https://me:{self._new('rpc password', words(6))}@rpc.example/v2/{self._new('rpc path', opaque())}"
         query = f"key={self._new('rpc file query', words(7))}"
         self._file("urls", f"wss://rpc.example/ws/{self._new('rpc file path', opaque())}?{query}")
         hook = f"{self._new('webhook path', opaque())}?token={self._new('webhook query', words(8))}"
-        self.webhook = f"http://127.0.0.1:{receiver}/hook/{hook}"
+        self.webhook = f"json://127.0.0.1:{receiver}/hook/{hook}"
         self._keystore()
         self.environment = {
             "HF_TOKEN": self._new("HF_TOKEN", f"hf_{secrets.token_hex(17)}"),
@@ -115,9 +115,7 @@ token = "{at}/hub"
 listen = "{listen}"
 token = "{at}/web"
 [notify]
-webhook = "{self.webhook}"
-telegram_token = "{at}/telegram"
-telegram_chat = "1"
+urls = ["{self.webhook}", "file:{at}/telegram"]
 after_s = 0.1
 """
 

@@ -67,7 +67,7 @@ class ScriptedTrainer:
             order.round,
             order.stage,
             total / sum(map(len, rewards)),
-            self._publish(place, groups, total),
+            self._publish(place, groups),
             steps=self._config.training.steps,
             tokens=sum(len(text) for group in groups for text in group.completions),
             seconds=STEP_S * self._config.training.steps,
@@ -103,7 +103,7 @@ class ScriptedTrainer:
 
     def _understand(self, ref: RolloutsRef, group: Group, material: Material) -> Outcome:
         """A group under this node's own question and truth. Raises RecordRejected."""
-        if group.quoted is None and len(group.completions) != self._config.training.generations:
+        if len(group.completions) != self._config.training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         where = StageId(ref.peer, ref.round, ref.stage)
         question = self._plan.regenerate(group.reference, where, material)
@@ -117,16 +117,12 @@ class ScriptedTrainer:
         assert all(map(math.isfinite, rewards)), rewards
         reference = question.reference
         named = (reference.task, reference.config_digest, reference.seed, reference.index)
-        quoted = reference.quoted
-        if self._config.dht.records == "legacy":
-            best = rewards.index(max(rewards))
-            quoted = msgspec.structs.replace(self._plan.quote(question), choice=best)
-        return Group(*named, texts, (), reference.sources, quoted), rewards
+        return Group(*named, texts, (), reference.sources), rewards
 
-    def _publish(self, place: StageId, groups: tuple[Group, ...], total: float) -> RolloutsRef:
+    def _publish(self, place: StageId, groups: tuple[Group, ...]) -> RolloutsRef:
         stage = (place.round, place.stage)
         shared = groups[: self._config.training.share_groups]
-        body = encode_rollouts(Rollouts(VERSION, self._config.swarm.id, self._peer, *stage, shared, total))
+        body = encode_rollouts(Rollouts(VERSION, self._config.swarm.id, self._peer, *stage, shared))
         return RolloutsRef(self._peer, *stage, self._blobs.put(body), len(body), len(shared))
 
 

@@ -70,6 +70,7 @@ def test_a_node_on_100_megabytes_pauses_and_goes_on(tmp_path: Path, disk: Path) 
         assert state.low_space is None
 
 
+@pytest.mark.soak
 def test_a_node_that_is_started_on_a_full_disk_waits_and_joins(tmp_path: Path, disk: Path) -> None:
     with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
         fill(disk, 20 * MIB)

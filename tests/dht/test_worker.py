@@ -197,6 +197,7 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     await one.expect(MemberLeft, peer=two.peer_id)
 
 
+@pytest.mark.soak
 async def test_reports_and_rollouts_of_a_large_swarm_are_found_in_their_shards(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator(protocol=4)
     one = await swarm.follower("one", coordinator, protocol=4)
@@ -442,6 +443,7 @@ async def test_a_twin_elsewhere_ends_and_the_elder_goes_on(swarm: Swarm) -> None
     assert not coordinator.seen(MemberLeft, peer=one.peer_id)
 
 
+@pytest.mark.soak
 async def test_a_twin_started_again_and_again_never_ends_the_elder(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator()
     one = await swarm.follower("one", coordinator, poll_s=0.5)

@@ -16,12 +16,9 @@ from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
-from swarmd.doctor.catalogue import CHECKS, choose_checks
-from swarmd.doctor.examination import examine
-from swarmd.doctor.finding import DoctorReport, Finding
-from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
-from swarmd.doctor.subject import Subject
-from swarmd.doctor.waiting import Once
+from swarmd.doctor.checks import choose_checks
+from swarmd.doctor.children import ModelFit, ProbeAnswer
+from swarmd.doctor.examination import DoctorReport, Finding, Once, Subject, examine
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
@@ -97,6 +94,11 @@ class Made:
         """The findings of one check by their ids."""
         return {finding.id: finding for finding in self.report(name, offline=offline, probe=probe).findings}
 
+    def severities(self, name: str, offline: bool = True, probe: ProbeAnswer = CPU) -> dict[str, str]:
+        """What one check objects to or notes: severities by id."""
+        found = self.find(name, offline, probe)
+        return {id: each.severity for id, each in found.items() if each.severity != "ok"}
+
 
 def _giving(answer: ProbeAnswer) -> Callable[[], Awaitable[ProbeAnswer]]:
     async def give() -> ProbeAnswer:
@@ -107,9 +109,6 @@ def _giving(answer: ProbeAnswer) -> Callable[[], Awaitable[ProbeAnswer]]:
 
 def ids(report: DoctorReport, *severities: str) -> list[str]:
     return [finding.id for finding in report.findings if finding.severity in severities]
-
-
-NAMES = [check.name for check in CHECKS]
 
 
 @contextmanager

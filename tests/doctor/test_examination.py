@@ -1,4 +1,4 @@
-"""The examination as a whole: deadlines, crashes, secrets, the report's shape, the catalogue and its page."""
+"""The examination as a whole: deadlines, crashes, secrets, the report's shape, and the page about the checks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import msgspec
 import pytest
 
-from swarmd.doctor import catalogue
-from swarmd.doctor.catalogue import BEGIN, CHECKS, END, KINDS, choose_checks, render_tables
-from swarmd.doctor.examination import Check, examine
-from swarmd.doctor.finding import DoctorReport, Finding, FindingKind, well
-from swarmd.doctor.subject import Subject
-from swarmd.doctor.waiting import in_thread
+from swarmd.doctor.checks import CHECKS, choose_checks
+from swarmd.doctor.examination import Check, DoctorReport, Finding, Subject, examine, note, well
 from swarmd.errors import ConfigError, IdentityError
 from tests.doctor.making import Made, ids
 
@@ -31,7 +27,8 @@ def made(tmp_path: Path) -> Made:
     return Made(tmp_path / "node")
 
 
-async def _crash(subject: Subject) -> list[Finding]:
+def _crash(subject: Subject) -> Iterator[Finding]:
+    yield note("crash.begun", "Begun", "it begins")
     raise ZeroDivisionError("seven")
 
 
@@ -43,13 +40,13 @@ async def _forbid(subject: Subject) -> list[Finding]:
     raise PermissionError(13, "Permission denied", "node/events")
 
 
-async def _hang(subject: Subject) -> list[Finding]:
-    await in_thread(threading.Event().wait, 30.0)
-    return []
+def _hang(subject: Subject) -> Iterator[Finding]:
+    threading.Event().wait(30.0)
+    yield from ()
 
 
 async def _find(subject: Subject) -> list[Finding]:
-    return [well("well", "Well", "all is well")]
+    return [well("all is well")]
 
 
 def run(made: Made, *checks: Check) -> DoctorReport:
@@ -59,11 +56,11 @@ def run(made: Made, *checks: Check) -> DoctorReport:
 def test_a_check_that_crashes_or_hangs_is_a_finding_and_the_others_go_on(made: Made) -> None:
     report = run(
         made,
-        Check("crash", "Crash", _crash),
-        Check("refuse", "Refuse", _refuse),
-        Check("forbid", "Forbid", _forbid),
-        Check("hang", "Hang", _hang, deadline_s=0.1),
-        Check("well", "Well", _find),
+        Check("crash", "machine", _crash),
+        Check("refuse", "machine", _refuse),
+        Check("forbid", "machine", _forbid),
+        Check("hang", "machine", _hang, deadline_s=0.1),
+        Check("well", "machine", _find),
     )
     found = {finding.check: finding for finding in report.findings}
     assert {name: finding.id for name, finding in found.items()} == {
@@ -81,18 +78,14 @@ def test_a_check_that_crashes_or_hangs_is_a_finding_and_the_others_go_on(made: M
 
 
 def test_checks_run_side_by_side(made: Made) -> None:
-    both = anyio.Event()
-    begun: list[str] = []
+    both = threading.Barrier(2)
 
-    async def meet(subject: Subject) -> list[Finding]:
-        begun.append("one")
-        if len(begun) == 2:
-            both.set()
-        await both.wait()
-        return []
+    def meet(subject: Subject) -> Iterator[Finding]:
+        both.wait(10.0)
+        yield from ()
 
-    report = run(made, Check("a", "A", meet), Check("b", "B", meet))
-    assert [(finding.id, finding.evidence) for finding in report.findings] == [
+    report = run(made, Check("a", "machine", meet), Check("b", "machine", meet))
+    assert [(each.id, each.evidence) for each in report.findings] == [
         ("a", "nothing to object to"),
         ("b", "nothing to object to"),
     ]
@@ -100,7 +93,7 @@ def test_checks_run_side_by_side(made: Made) -> None:
 
 def test_progress_is_told(made: Made) -> None:
     told: list[tuple[str, bool]] = []
-    checks = [Check("well", "Well", _find), Check("chain", "Chain", _find, "chain")]
+    checks = [Check("well", "machine", _find), Check("chain", "chain", _find)]
     asyncio.run(examine(made.subject(), checks, lambda name, ended: told.append((name, ended))))
     assert told == [("well", False), ("well", True)], "what is left out is not begun"
 
@@ -119,11 +112,10 @@ def test_secrets_that_are_known_never_show(made: Made) -> None:
     token.chmod(0o600)
     made.write('[results.hub]\nrepo = "u/n"\ntoken = "hub.token"')
 
-    async def blab(subject: Subject) -> list[Finding]:
-        kind = FindingKind("blab.said", "note", "t", "m")
-        return [kind.found(f"it said {token.read_text()}", "Use canarycanarycanary")]
+    def blab(subject: Subject) -> Iterator[Finding]:
+        yield note("blab.said", "t", f"it said {token.read_text()}", "Use canarycanarycanary")
 
-    (finding,) = run(made, Check("blab", "Blab", blab)).findings
+    (finding,) = run(made, Check("blab", "machine", blab)).findings
     assert "canary" not in repr(finding) and "[redacted]" in finding.evidence
 
 
@@ -131,10 +123,10 @@ def test_a_healthy_node_has_nothing_worse_than_notes(made: Made) -> None:
     """All checks that need no torch and no network, on a node that is well; the command line's test has the rest."""
     made.write(f'[dht]\npeer = "{made.peer}"\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n[storage]\nlog_bytes_max = 1000000')
     made.log()
-    names = [check.name for check in CHECKS if check.name not in ("ports", "disk")]
+    names = [check.name for check in CHECKS if check.name not in ("ports", "disk", "clock")]
     report = made.report(*names)
     assert ids(report, "warning", "error") == []
-    assert {"identity", "config", "log", "device", "memory", "packages"} <= set(ids(report, "ok"))
+    assert {"identity", "config", "log", "device", "python"} <= set(ids(report, "ok"))
 
 
 def test_the_shape_of_the_report_stays() -> None:
@@ -156,7 +148,7 @@ def test_the_shape_of_the_report_stays() -> None:
     assert set(schema["DoctorReport"]["required"]) >= {"at", "version", "verdict", "findings"}
 
 
-# --- the catalogue ---
+# --- the checks and their page ---
 
 
 def test_a_wrong_name_of_a_check_names_the_nearest() -> None:
@@ -165,41 +157,21 @@ def test_a_wrong_name_of_a_check_names_the_nearest() -> None:
         choose_checks(["clocks"])
 
 
-def test_every_kind_belongs_to_a_check_and_has_a_name_of_its_own() -> None:
-    names = {check.name for check in CHECKS} | {"doctor"}
-    listed = [kind.id for kind in KINDS]
-    assert len(listed) == len(set(listed)) > 70
-    assert [name for name in listed if not re.fullmatch(r"[a-z]+\.[a-z0-9-]+", name)] == []
-    assert {kind.check for kind in KINDS} <= names
-    assert all(kind.title and kind.meaning.endswith(".") and not kind.fix.endswith(".") for kind in KINDS)
+def test_the_page_has_every_check_as_the_code_has_it() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \|", (ROOT / "docs/DOCTOR.md").read_text(encoding="utf-8"), re.M)
+    assert rows == [(check.name, check.group) for check in CHECKS]
 
 
-def test_every_kind_is_used_and_none_is_made_elsewhere() -> None:
-    source = {path: path.read_text("utf-8") for path in (ROOT / "swarmd" / "doctor").rglob("*.py")}
-    defined = {name for text in source.values() for name in re.findall(r"^([A-Z_]+) = FindingKind\(", text, re.M)}
-    together = "\n".join(source.values())
-    unused = {name for name in defined if len(re.findall(rf"\b{name}\b", together)) < 2}
-    assert unused == set() and len(defined) == len(KINDS)
-
-
-def test_the_page_has_every_finding_as_the_code_has_it() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    written = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
-    assert written == render_tables(), "run python -m swarmd.doctor.catalogue docs/DOCTOR.md"
-    assert all(f"| `{check.name}` |" in text for check in CHECKS)
-
-
-def test_the_page_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    monkeypatch.setattr(sys, "argv", ["catalogue", str(page)])
-    assert catalogue.main() == 0
-    assert page.read_text() == f"before\n{BEGIN}\n{render_tables()}\n{END}\nafter\n"
+def test_an_id_has_one_severity_and_title() -> None:
+    """Whoever reads the JSON goes by it; a family has several titles."""
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "swarmd/doctor").glob("*.py"))
+    made = re.findall(r'\b(note|warning|error)\(\s*"([a-z]+\.[a-z0-9-]+)"', source)
+    assert len({id for _, id in made}) == len(set(made)) > 60
 
 
 def test_the_examination_itself_loads_neither_torch_nor_hivemind() -> None:
     program = (
-        "import sys, swarmd.doctor.catalogue\n"
+        "import sys, swarmd.doctor.checks\n"
         "print(*({name.split('.')[0] for name in sys.modules} & {'torch', 'hivemind', 'transformers', 'trl'}))"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)

@@ -34,10 +34,10 @@ def audit(swarm: LocalSwarm) -> None:
     """
     logs = []
     for place in swarm.places:
-        if not place.paths.events.is_dir():
+        if not place.events.is_dir():
             continue
         verify(place.root)
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         assert_trained_once(events)
         assert_clock_monotone(events)
         assert_rounds_accounted(events)
@@ -73,9 +73,9 @@ def assert_none_accused(events: list[Event], nodes: set[str]) -> None:
 
 
 def assert_one_report_each(swarm: LocalSwarm) -> None:
-    """Nobody's report of a stage was ever signed with two contents. Rewards in legacy networks grow, unsigned."""
+    """Nobody's report of a stage was ever signed with two contents."""
     contents: dict[tuple[str, int, int], set[tuple[float, str]]] = {}
-    for event in events_of(swarm.places[0].paths.events):
+    for event in events_of(swarm.places[0].events):
         for report in reports_in(event):
             if report.record:
                 key = (report.peer, report.round, report.stage)

@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.layout import LocalNode
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
 from swarmd.observe.status import Status
@@ -56,7 +56,7 @@ class ForkingDaemon(DaemonProcess):
         trainer: "real", or "scripted" for one without a model.
     """
 
-    def __init__(self, place: NodePlace, trainer: str) -> None:
+    def __init__(self, place: LocalNode, trainer: str) -> None:
         super().__init__(place)
         server = start_server(*ALL)
         wait_for_server(server)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.layout import LocalNode
 from swarmd.config import load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
@@ -16,22 +16,22 @@ from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 
 
-def stages_of(place: NodePlace) -> Iterator[tuple[Train, StageTrained]]:
+def stages_of(place: LocalNode) -> Iterator[tuple[Train, StageTrained]]:
     """Every stage that a node trained: what its trainer was told, and what came of it."""
-    base = oldest_base(place.paths.events)
+    base = oldest_base(place.events)
     orders: dict[str, Train] = {}
-    for applied in fold(commits_from(place.paths.events, base), base.state):
+    for applied in fold(commits_from(place.events, base), base.state):
         orders |= {command.id: command for command in applied.commands if isinstance(command, Train)}
         if isinstance(applied.event, StageTrained):
             yield orders[applied.event.command], applied.event
 
 
-def body_of(place: NodePlace, ref: RolloutsRef) -> Rollouts:
+def body_of(place: LocalNode, ref: RolloutsRef) -> Rollouts:
     """A body that lies in a node's blob store."""
-    return decode_rollouts(Blobs(place.paths.blobs).get(ref.digest))
+    return decode_rollouts(Blobs(place.blobs).get(ref.digest))
 
 
-def material_of(place: NodePlace, plan: Plan, order: Train) -> Material:
+def material_of(place: LocalNode, plan: Plan, order: Train) -> Material:
     """What the trainer had to make questions of, made again from the references in its command alone."""
     material = Material()
     for ref in sorted((*order.context, *order.rollouts), key=lambda ref: (ref.round, ref.stage)):
@@ -43,7 +43,7 @@ def material_of(place: NodePlace, plan: Plan, order: Train) -> Material:
     return material
 
 
-def asked_of(place: NodePlace, order: Train, event: StageTrained) -> Iterator[tuple[Question, Material]]:
+def asked_of(place: LocalNode, order: Train, event: StageTrained) -> Iterator[tuple[Question, Material]]:
     """The questions of a stage that a node published answers to, with what they were made of."""
     config = load_config(place.config)
     plan = make_plan(config.swarm, config.training, place.root)

@@ -37,7 +37,7 @@ def assert_rewards_are_the_logs(swarm: ChainedSwarm) -> None:
     """The chain has of each stage what the node's own log says it earned."""
     on_chain = {(log.peer, log.round, log.stage): int(log.reward) for log in swarm.rewards()}
     for peer, place in zip(swarm.peers, swarm.places, strict=True):
-        for event in events_of(place.paths.events):
+        for event in events_of(place.events):
             if isinstance(event, StageTrained) and (peer, event.round, event.stage) in on_chain:
                 assert on_chain[peer, event.round, event.stage] == math.floor(event.reward * 1000 + 0.5), event
 

@@ -67,7 +67,7 @@ def test_a_node_killed_at_each_boundary_of_a_submission(chained: ChainedSwarm) -
 
 def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: float = PATIENCE_S) -> None:
     """Until node 2's log has an event of this kind."""
-    events = swarm.places[1].paths.events
+    events = swarm.places[1].events
 
     def happened() -> bool:
         return events.is_dir() and any(map(condition, events_of(events)))
@@ -75,6 +75,7 @@ def wait_for(swarm: ChainedSwarm, condition: Callable[[Event], bool], within_s: 
     swarm.wait_until(happened, within_s, "an event of node 2", every_s=0.05)
 
 
+@pytest.mark.soak
 def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) -> None:
     """Blocks are replaced under a running swarm, without the transactions that they held, and mining stops a while.
 
@@ -95,7 +96,7 @@ def test_reorganisations_and_a_chain_that_stands_still(chained: ChainedSwarm) ->
     assert_once(chained)
     assert_rewards_are_the_logs(chained)
     for daemon in chained.daemons:
-        assert max(preparations(daemon.place.paths.events).values()) <= PREPARED_MAX
+        assert max(preparations(daemon.place.events).values()) <= PREPARED_MAX
 
 
 def preparations(events: Path) -> Counter[str]:
@@ -103,6 +104,7 @@ def preparations(events: Path) -> Counter[str]:
     return Counter(event.submission for event in events_of(events) if isinstance(event, SubmissionPrepared))
 
 
+@pytest.mark.soak
 def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Path) -> None:
     """A data directory from a backup: the node finds on the chain what it has forgotten, and goes on."""
     chained.run()
@@ -129,6 +131,7 @@ def test_an_old_copy_of_a_node_does_no_harm(chained: ChainedSwarm, tmp_path: Pat
     assert_once(chained)
 
 
+@pytest.mark.soak
 def test_two_nodes_on_one_account(tmp_path: Path) -> None:
     with chained_swarm(tmp_path / "swarm", nodes=2, shared=True) as swarm, audited(swarm):
         swarm.run()

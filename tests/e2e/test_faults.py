@@ -88,6 +88,7 @@ def test_a_late_joiner_skips_what_is_over(swarm: Swarm) -> None:
     assert swarm.histories()["node-2"][0].round == skip.last + 1
 
 
+@pytest.mark.soak
 @pytest.mark.nodes(2)
 def test_a_stopped_node_skips_and_says_so(swarm: Swarm) -> None:
     """SIGSTOP of a whole node: the other goes on at the stage's deadline, and the node joins it again."""
@@ -125,6 +126,7 @@ def test_a_killed_coordinator_goes_on_where_it_was(swarm: Swarm) -> None:
         assert [trained.round for trained in history] == [0, 1, 2, 3], name
 
 
+@pytest.mark.soak
 @pytest.mark.nodes(2)
 def test_bootstrap_peers_that_come_late_are_waited_for(swarm: Swarm) -> None:
     swarm.prepare(rounds=2)

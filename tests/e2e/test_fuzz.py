@@ -13,7 +13,7 @@ from tests.hostile.campaign import Campaign, LeanSwarm, started
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(7200)]
 
-SLICE, ALL = 2000, 1_000_000
+SLICE, ALL = 500, 1_000_000
 REACHED = 0.2  # of what is sent, to the validator at least
 SETTINGS: dict[str, object] = {  # memberships of nobody make the quorum unreachable: a stage ends by its deadline
     "coordinator__stage_s": 4.0,

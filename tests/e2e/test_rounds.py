@@ -32,7 +32,7 @@ def test_rounds_run_to_the_end_and_go_on(swarm: Swarm) -> None:
 def shares_are_trained_on(swarm: Swarm) -> None:
     """From the second round on, every node gathers its peer's rollouts and trains on groups of its."""
     for place in swarm.places:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         gathered = [len(event.rollouts) for event in events if isinstance(event, RolloutsGathered)]
         used = [event.peer_groups for event in events if isinstance(event, StageTrained)]
         assert len(gathered) == 3
@@ -45,14 +45,14 @@ def standings_add_up(swarm: Swarm) -> None:
     """The coordinator's leaderboard is the sum of what the nodes' own logs say they earned."""
     from swarmd.eventlog.fold import load
 
-    state, _ = load(swarm.places[0].paths.events)
+    state, _ = load(swarm.places[0].events)
     assert state.coordination is not None
     standings = {row.peer: row for row in state.coordination.standings}
     assert len(standings) == 2
     for place in swarm.places:
-        own, _ = load(place.paths.events)
+        own, _ = load(place.events)
         assert own.settings is not None
         assert standings[own.settings.peer].rounds == 4
         assert standings[own.settings.peer].reward == pytest.approx(own.reward_total)
-    published = [e.round for e in events_of(swarm.places[0].paths.events) if isinstance(e, LeaderboardPublished)]
+    published = [e.round for e in events_of(swarm.places[0].events) if isinstance(e, LeaderboardPublished)]
     assert published[-1] == 3

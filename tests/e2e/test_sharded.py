@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROUNDS = 4
 
 
+@pytest.mark.soak
 def test_a_sharded_swarm_trains_and_credits_all_and_catches_up_after_a_restart(swarm: Swarm) -> None:
     """A node is killed in the middle of a sharded stage and started again; no round is lost to anybody."""
     swarm.run(rounds=ROUNDS, dht__protocol=MEMBERS_SHARDED_SINCE, coordinator__shard_members=1, training__steps=12)
@@ -35,7 +36,7 @@ def test_a_sharded_swarm_trains_and_credits_all_and_catches_up_after_a_restart(s
 
 
 def stages_lay_in_shards(swarm: Swarm) -> None:
-    state, _ = load(swarm.places[0].paths.events)
+    state, _ = load(swarm.places[0].events)
     assert state.coordination is not None
     assert (state.coordination.shards, state.coordination.sharded_since) == (4, 0)
 
@@ -43,13 +44,13 @@ def stages_lay_in_shards(swarm: Swarm) -> None:
 def all_share_with_all(swarm: Swarm) -> None:
     """So few are fewer than a node gathers from: from the second round on each has both others' rollouts."""
     for place in swarm.places:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         gathered = {event.round: len(event.rollouts) for event in events if isinstance(event, RolloutsGathered)}
         assert [gathered[round] for round in range(1, ROUNDS)] == [2] * (ROUNDS - 1), (place.name, gathered)
         assert sum(event.peer_groups for event in events if isinstance(event, StageTrained)) > 0
 
 
 def all_are_credited(swarm: Swarm) -> None:
-    state, _ = load(swarm.places[0].paths.events)
+    state, _ = load(swarm.places[0].events)
     assert state.coordination is not None
     assert [row.rounds for row in state.coordination.standings] == [ROUNDS] * len(swarm.places)

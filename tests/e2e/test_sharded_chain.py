@@ -37,7 +37,7 @@ def test_nodes_share_by_shards_and_move_on_by_the_contracts_count(tmp_path: Path
 
 def each_read_its_own(swarm: ChainedSwarm) -> None:
     for peer, place in zip(swarm.peers, swarm.places, strict=True):
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         logs = [log for event in events if isinstance(event, ChainBlock) for log in event.logs]
         assert {log.peer for log in logs if isinstance(log, RewardLog | VoteLog)} == {peer}
         assert max(event.count for event in events if isinstance(event, SubmissionsCounted)) == len(swarm.places)
@@ -46,7 +46,5 @@ def each_read_its_own(swarm: ChainedSwarm) -> None:
 def all_share_with_all(swarm: ChainedSwarm) -> None:
     """So few are fewer than a node gathers from: it has both others' rollouts of the round before."""
     for place in swarm.places:
-        gathered = [
-            len(event.rollouts) for event in events_of(place.paths.events) if isinstance(event, RolloutsGathered)
-        ]
+        gathered = [len(event.rollouts) for event in events_of(place.events) if isinstance(event, RolloutsGathered)]
         assert gathered.count(2) >= ROUNDS - 1, (place.name, gathered)

@@ -12,6 +12,7 @@ STOPS = 4
 SEED = 183  # one that has a life of every kind, and only that which is killed, and the one after it, come far
 
 
+@pytest.mark.soak
 def test_stops_at_any_moment_leave_nothing() -> None:
     """SIGTERM, SIGINT and SIGKILL, from the daemon's first instant on; the checks are those of the long run."""
     tally = soak(STOPS, SEED, Rhythm(interrupts=3, kills=4), deep=True)

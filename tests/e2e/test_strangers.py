@@ -19,6 +19,7 @@ from tests.e2e.test_swarms import KINDS, ROUNDS, TINY
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
+@pytest.mark.soak
 @pytest.mark.nodes(3, trained=(1,))
 def test_a_peer_whose_groups_have_another_size(swarm: Swarm) -> None:
     stages, settings = KINDS["math-hard"]
@@ -35,7 +36,7 @@ def test_a_peer_whose_groups_have_another_size(swarm: Swarm) -> None:
         assert status.rejections.keys() == {"group-size"}, status
     swarm.stop()
     for place in swarm.places[:2]:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         trained = [event for event in events if isinstance(event, StageTrained)]
         assert [(event.round, event.stage) for event in trained] == list(product(range(ROUNDS), range(stages)))
         assert all(event.tokens > 0 and event.rollouts.groups > 0 for event in trained)

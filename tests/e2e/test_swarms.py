@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from swarmd.core.events import RolloutsGathered, StageTrained, TrainerReady
-from swarmd.swarms.math.escaping import show_answer
-from swarmd.swarms.math.forms import read_last
+from swarmd.swarms.math.reading import read_last
+from swarmd.swarms.math.shown import show_answer
 from swarmd.swarms.plan import StageId
 from tests.e2e.audit import events_of
 from tests.e2e.chained import chained_swarm
@@ -55,9 +55,9 @@ TWO = pytest.mark.nodes(2, trained=(1,))
     [
         pytest.param("gsm8k", marks=pytest.mark.nodes(3, trained=(1,))),
         pytest.param("code", marks=TWO),
-        pytest.param("proposer-solver", marks=TWO),
-        pytest.param("reasoning-gym", marks=TWO),
-        pytest.param("file", marks=TWO),
+        pytest.param("proposer-solver", marks=[TWO, pytest.mark.soak]),
+        pytest.param("reasoning-gym", marks=[TWO, pytest.mark.soak]),
+        pytest.param("file", marks=[TWO, pytest.mark.soak]),
     ],
 )
 def test_a_swarm_of_each_kind(swarm: Swarm, kind: str) -> None:
@@ -111,7 +111,7 @@ def check_everybody_trains(swarm: Swarm, stages: int) -> None:
     """Each node trains each stage, after gathering all peers' rollouts, and refuses nothing of them."""
     peers = len(swarm.places) - 1
     for place in swarm.places:
-        events = list(events_of(place.paths.events))
+        events = list(events_of(place.events))
         trained = [event for event in events if isinstance(event, StageTrained)]
         gathered = [len(event.rollouts) for event in events if isinstance(event, RolloutsGathered)]
         places = [(round, stage) for round in range(ROUNDS) for stage in range(stages)]
@@ -155,6 +155,7 @@ def check_exchange(swarm: Swarm) -> None:
     assert answers_seen > 0
 
 
+@pytest.mark.soak
 def test_gsm8k_on_a_chain(tmp_path: Path) -> None:
     """Three stages of three rewards each a round, and one vote; and the leaderboard that they add up to."""
     with chained_swarm(tmp_path / "swarm", stages=3, trained=(1,)) as swarm, audited(swarm):
@@ -179,7 +180,7 @@ def test_reasoning_gym_on_a_chain_with_a_model_of_ones_own(tmp_path: Path) -> No
         swarm.wait_settled(ROUNDS - 1)
         swarm.stop()
         assert_earned(swarm)
-        events = list(events_of(swarm.places[0].paths.events))
+        events = list(events_of(swarm.places[0].events))
         assert {event.model for event in events if isinstance(event, TrainerReady)} == {str(model)}
         trained = [event for event in events if isinstance(event, StageTrained)]
         assert [event.round for event in trained][:ROUNDS] == list(range(ROUNDS))

@@ -11,11 +11,10 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.observe.narrative.weights import weights_words
+from swarmd.observe.narrative.words import weights_words
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import MODELS_DIR
-from swarmd.training.weights.announced import DTYPE, write_announced
-from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm
@@ -44,11 +43,11 @@ def offer_embedded(directory: Path) -> None:
 def test_who_comes_late_begins_from_the_coordinators_weights(swarm: Swarm, tmp_path: Path) -> None:
     settings = {"coordinator.min_peers": 1, "training.catch_up": "weights", "training.held_out_questions": 16}
     swarm.prepare(0, "", **settings, **{"training.model": str(unlearnt(tmp_path / "unlearnt"))})
-    offer_embedded(swarm.places[0].paths.weights)
+    offer_embedded(swarm.places[0].weights)
     swarm.daemons[0].start()
     swarm.wait_round(1, JOINS_AT)
     swarm.daemons[1].start()
-    log = swarm.places[1].paths.events
+    log = swarm.places[1].events
 
     def told() -> list[Event]:
         kinds = (WeightsFetched, WeightsAdopted, WeightsRefused, StageTrained)
@@ -73,10 +72,10 @@ def test_a_node_begins_from_the_mean_with_the_coordinators_weights(swarm: Swarm)
         "training.average_weights_every": 1, "training.held_out_questions": 16, "training.learning_rate": 1e-9,
     }  # fmt: skip
     swarm.prepare(0, "", **settings)
-    offer_embedded(swarm.places[0].paths.weights)
+    offer_embedded(swarm.places[0].weights)
     for daemon in swarm.daemons:
         daemon.start()
-    log = swarm.places[1].paths.events
+    log = swarm.places[1].events
 
     def adopted() -> list[WeightsAdopted]:
         return [event for event in events_of(log) if isinstance(event, WeightsAdopted)] if log.is_dir() else []

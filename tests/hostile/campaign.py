@@ -225,7 +225,7 @@ class Campaign:
 
     def judge_logs(self) -> Counter[str]:
         """Judge what of the records came into the logs of nodes that were stopped; refusals by reason."""
-        logs = [list(events_of(place.paths.events)) for place in self._swarm.places]
+        logs = [list(events_of(place.events)) for place in self._swarm.places]
         clock = {(event.round, event.stage) for _, event in logs[0] if isinstance(event, RoundPublished)}
         refused: Counter[str] = Counter()
         for place, events in zip(self._swarm.places, logs, strict=True):
@@ -265,7 +265,7 @@ class Campaign:
     def credited(self) -> tuple[int, int]:
         """(reports of honest nodes in the coordinator's log, how many there should be) for the rounds of the fuzz."""
         first, last = self.rounds
-        events = [event for _, event in events_of(self._swarm.places[0].paths.events)]
+        events = [event for _, event in events_of(self._swarm.places[0].events)]
         reports = {(e.peer, e.round) for event in events for e in reports_in(event) if first <= e.round < last}
         return len([each for each in reports if each[0] in self._peers]), (last - first) * len(self._peers)
 

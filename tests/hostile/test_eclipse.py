@@ -15,6 +15,7 @@ from tests.hostile.swarm import small_swarm
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.soak
 async def test_a_stranger_beside_every_key_stops_no_round(tmp_path: Path) -> None:
     eclipser = Eclipser(tmp_path / "o")
     async with small_swarm(tmp_path, attackers=(eclipser,)) as swarm:

@@ -161,6 +161,7 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
             await outsider.close()
 
 
+@pytest.mark.soak
 async def test_evidence_that_proves_nothing_is_refused_and_counted_by_real_nodes(tmp_path: Path) -> None:
     stranger, victim, now = Outsider(tmp_path / "o"), generate_identity(), time.time()
     honest = sign(victim, report(1.0), now + 600)
@@ -188,6 +189,7 @@ async def test_evidence_that_proves_nothing_is_refused_and_counted_by_real_nodes
         assert refused() >= reasons and nobody_is_accused(swarm)
 
 
+@pytest.mark.soak
 async def test_nodes_that_are_killed_and_started_again_are_not_accused(tmp_path: Path) -> None:
     async with small_swarm(tmp_path) as swarm:
         boss, follower = swarm.coordinator, swarm.followers[0]

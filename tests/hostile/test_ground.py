@@ -71,6 +71,7 @@ async def all_are_nearer(swarm: SmallSwarm, crowd: tuple[Ground, ...]) -> None:
     await until(lambda: sum(bool(each.stored) for each in crowd) > 1)
 
 
+@pytest.mark.soak
 async def test_records_under_a_key_that_ground_identities_surround_are_found(tmp_path: Path) -> None:
     crowd = ground(tmp_path)
     async with small_swarm(tmp_path, attackers=crowd) as swarm:

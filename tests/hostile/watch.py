@@ -14,7 +14,7 @@ import msgspec
 
 from bench.measure import process_tree
 from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.layout import LocalNode
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
 from swarmd.dht.p2p.sockets import socket_place
@@ -66,10 +66,10 @@ class Lives(msgspec.Struct, frozen=True):
     skipped: int
 
 
-def closed_rounds(place: NodePlace) -> list[Closed]:
+def closed_rounds(place: LocalNode) -> list[Closed]:
     """What the coordinator closed, from its log."""
     found = []
-    for applied in fold(read_commits(place.paths.events)):
+    for applied in fold(read_commits(place.events)):
         before, after = applied.before.coordination, applied.after.coordination
         if before is not None and after is not None and before.openings and before.round < after.round:
             credited = frozenset(member.peer for member in after.members if member.last_round == before.round)
@@ -77,9 +77,9 @@ def closed_rounds(place: NodePlace) -> list[Closed]:
     return found
 
 
-def lives_of(place: NodePlace) -> Lives:
+def lives_of(place: LocalNode) -> Lives:
     """Workers that ended before the node was asked to stop, other than as planned, and rounds that were skipped."""
-    events = [event for commit in read_commits(place.paths.events) for event in commit.events]
+    events = [event for commit in read_commits(place.events) for event in commit.events]
     asked = next((at for at, event in enumerate(events) if isinstance(event, StopRequested)), len(events))
     exits = tuple(event for event in events[:asked] if isinstance(event, WorkerExited) and not event.planned)
     skipped = sum(event.last - event.first + 1 for event in events if isinstance(event, RoundsSkipped))
@@ -132,15 +132,15 @@ class Watch:
         return {seen.node: (seen.worker, seen.p2pd) for seen in self.seen}
 
 
-def seen_now(place: NodePlace, worker: int) -> Seen:
+def seen_now(place: LocalNode, worker: int) -> Seen:
     """A node's network now. Raises OSError when a part of it is gone."""
     p2pd = p2pd_of(place)
     return Seen(time.time(), place.number, worker, p2pd, resident_mib(worker), resident_mib(p2pd))
 
 
-def p2pd_of(place: NodePlace) -> int:
+def p2pd_of(place: LocalNode) -> int:
     """Pid of a node's p2pd. Raises OSError where it has none."""
-    note = (socket_place(place.paths.sockets) / "p2pd.json").read_bytes()
+    note = (socket_place(place.sockets) / "p2pd.json").read_bytes()
     return int(msgspec.json.decode(note)["pid"])
 
 

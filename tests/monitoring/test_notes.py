@@ -20,7 +20,7 @@ def telling(directory: Path) -> Iterator[tuple[FakeNode, Receiver]]:
     """A node that runs, and who it tells of its health after a second."""
     with receiving(200) as server, fake_node(directory, rounds=2, silent_s=60.0) as node:
         with node.config.open("a") as file:
-            file.write(f'[notify]\nwebhook = "{server.url}"\nafter_s = 1\n')
+            file.write(f'[notify]\nurls = ["{server.url}"]\nafter_s = 1\n')
         node.start()
         node.until_finished()
         node.until(lambda: (node.paths.sockets / "notify.json").exists(), PATIENCE_S)
@@ -33,7 +33,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(server: Receiver) -> list[str]:
-    return [str(body["text"]).partition(": ")[2] for _, body in server.posted]
+    return [text.partition(": ")[2] for text in server.texts]
 
 
 def test_a_stop_is_told_once_and_a_start_soon_after_not_at_all(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def address_of(node: FakeNode) -> str:
     return node.config.read_text().rpartition('listen = "')[2].partition('"')[0]
 
 
+@pytest.mark.soak
 def test_a_quiet_node_then_each_trouble_with_its_alert(node: FakeNode, tmp_path: Path) -> None:
     target = address_of(node)
     with scraping(tmp_path / "prometheus", target) as prometheus:

@@ -58,8 +58,8 @@ HEALTHY: dict[str, str] = {
     "swarmd_disk_free_limit_bytes{}": f"33554432x{LONG}",
     "swarmd_log_bytes{}": f"1048576+1000x{LONG}",
     "swarmd_log_limit_bytes{}": f"2147483648x{LONG}",
-    'swarmd_notifications_total{sender="webhook",outcome="failed"}': f"0x{LONG}",
-    'swarmd_notifications_total{sender="webhook",outcome="done"}': f"0+1x{LONG}",
+    'swarmd_notifications_total{sender="url",outcome="failed"}': f"0x{LONG}",
+    'swarmd_notifications_total{sender="url",outcome="done"}': f"0+1x{LONG}",
 }
 
 
@@ -162,7 +162,7 @@ CASES = [
          {"SwarmdLogGrowing"}, 80, 20),
     Case("the log is beyond its bound", {"swarmd_log_bytes{}": f"2900000000x{LONG}"}, {"SwarmdLogGrowing"}, 0),
     Case("messages do not get out",
-         {'swarmd_notifications_total{sender="webhook",outcome="failed"}': f"0x{HOUR} 1x{LONG - HOUR}"},
+         {'swarmd_notifications_total{sender="url",outcome="failed"}': f"0x{HOUR} 1x{LONG - HOUR}"},
          {"SwarmdNotificationsFailing"}, 2),
 ]  # fmt: skip
 

@@ -70,7 +70,7 @@ WEIGHTS = (
     ),
     Mutant(
         "fetched weights are given on for ever",
-        "swarmd/weights/fetched.py",
+        "swarmd/weights/chunks.py",
         "if self._is_offered(manifest)",
         "if manifest",
         ("tests/weights/test_fetched.py::test_what_nobody_offers_is_not_given_on",),
@@ -240,7 +240,7 @@ WEIGHTS = (
     ),
     Mutant(
         "weights of another model are loaded",
-        "swarmd/training/weights/announced.py",
+        "swarmd/training/weights/offering.py",
         "    if shapes != wanted:\n",
         "    if False:\n",
         ("tests/training/weights/test_adopting.py::test_what_is_no_model_of_this_architecture_changes_nothing",),
@@ -284,14 +284,14 @@ WEIGHTS = (
     ),
     Mutant(
         "a mean that has forgotten a task is begun from",
-        "swarmd/training/weights/averaging.py",
+        "swarmd/training/weights/adopting.py",
         "        if measured.correct < min(",
         "        if False and measured.correct < min(",
         ("tests/training/weights/test_averaging.py::test_what_is_worse_beyond_chance_is_named",),
     ),
     Mutant(
         "means take a task little by little",
-        "swarmd/training/weights/averaging.py",
+        "swarmd/training/weights/adopting.py",
         "min(max(best.get(task, 0.0), without) - chance, without + chance)",
         "without - chance",
         ("tests/training/weights/test_averaging.py::test_means_cannot_take_a_skill_little_by_little",),

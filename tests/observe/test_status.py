@@ -24,15 +24,15 @@ from swarmd.core.state import (
     StageReward,
     State,
     Trainer,
+    Waiting,
     Work,
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
 from swarmd.observe.live import Live, WorkerLive
-from swarmd.observe.narrative.aside import STAGES_COUNTED
-from swarmd.observe.narrative.causes import doing
-from swarmd.observe.narrative.lines import line_of
-from swarmd.observe.narrative.phrases import sentences_of
+from swarmd.observe.narrative.describe import line_of
+from swarmd.observe.narrative.story import doing, sentences_of
+from swarmd.observe.narrative.words import STAGES_COUNTED
 from swarmd.observe.panel import panel_of, size, span
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
@@ -64,6 +64,7 @@ STATE = State(
             [Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)]
         ),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
+        waiting=Waiting(expected=1),
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
     skips=(Skip(1, 2, "slow", NOW - 500),),
@@ -123,10 +124,10 @@ def test_the_log_and_explain_say_when_a_coordinator_begins_to_hold_and_when_it_n
     ends = Applied(Envelope(1, NOW, LinkUp(1)), ALONE, replace(ALONE, link=STATE.link), ())
     assert [(line_of(each).level, line_of(each).message) for each in (begins, ends)] == [
         ("warning", f"deadline stage passed; {HELD}"),
-        ("info", "connected to the DHT, 1 peers; a peer is back: round 5 stage 0 is no longer held"),
+        ("info", "connected to the DHT, 1 peer; a peer is back: round 5 stage 0 is no longer held"),
     ]
     told = [[(each.text, each.trouble) for each in sentences_of(applied, NOW)] for applied in (begins, ends)]
-    assert told == [[(HELD, True)], [("a peer is back: round 5 stage 0 is no longer held", False)]]
+    assert told == [[(line_of(each).message, each is begins)] for each in (begins, ends)]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The committed manual page, completion scripts and container files are what they should be."""
+"""The container files are what they should be."""
 
 from __future__ import annotations
 
@@ -11,42 +11,10 @@ import pytest
 import yaml
 
 from swarmd.cli import VERBS
-from swarmd.cli.manual import manual, write_all
 from tests.packaging.conftest import ROOT
-from tests.programs import path_of, which
+from tests.programs import which
 
 PACKAGING = ROOT / "packaging"
-
-
-def test_what_is_committed_is_what_is_written(tmp_path: Path) -> None:
-    write_all(tmp_path)
-    written = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    assert {"swarmd.1", "completion/swarmd", "completion/_swarmd", "completion/swarmd.fish"} == set(written)
-    assert {name: (PACKAGING / name).read_text() for name in written} == written, "run `make packaging`"
-
-
-def test_the_manual_tells_of_every_verb() -> None:
-    page = manual()
-    assert all(f".SS swarmd {name}".replace("-", r"\-") in page for name in VERBS)
-
-
-@pytest.mark.needs("groff")
-def test_the_manual_formats_without_a_warning() -> None:
-    done = subprocess.run(
-        [path_of("groff"), "-man", "-Tutf8", "-ww"], input=manual(), capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0 and not done.stderr, done.stderr
-
-
-@pytest.mark.parametrize("script", ["swarmd", "_swarmd", "swarmd.fish"])
-def test_completion_scripts_ask_swarmd(script: str) -> None:
-    assert "_SWARMD_COMPLETE" in (PACKAGING / "completion" / script).read_text()
-
-
-@pytest.mark.parametrize(("shell", "script"), [("bash", "swarmd"), ("zsh", "_swarmd"), ("fish", "swarmd.fish")])
-def test_completion_scripts_are_valid_shell(shell: str, script: str) -> None:
-    done = subprocess.run([path_of(shell), "-n", PACKAGING / "completion" / script], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_container_file_passes_the_linter() -> None:

@@ -30,7 +30,7 @@ NEEDED = (
 def test_the_wheel_holds_what_a_node_needs_and_nothing_else(built: Built) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert not [name for name in NEEDED if name not in names]
-    for shared in ("man/man1/swarmd.1", "doc/swarmd/docs/OPERATING.md", "doc/swarmd/README.md"):
+    for shared in ("doc/swarmd/docs/OPERATING.md", "doc/swarmd/README.md"):
         assert any(name.endswith(f"share/{shared}") for name in names), shared
     assert not [name for name in names if name.startswith(("tests/", "bench/")) or "node_modules" in name]
     assert built.wheel.stat().st_size < SIZE_MAX

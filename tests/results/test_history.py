@@ -30,10 +30,10 @@ from swarmd.core.state import State, from_plain
 from swarmd.core.values import RolloutsRef, Settings
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import Base
-from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.describe import line_of
 from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, CardSubject, data_of, escape, make_card, thin_out
 from swarmd.results.history import HistoryGathering, RoundResult, StageResult, TrainingHistory, read_history
-from swarmd.swarms.math.rows import DAPO, GSM8K
+from swarmd.swarms.math.questions import DAPO, GSM8K
 from swarmd.training.models.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.core.values import Skill
-from swarmd.results.rows import BLOCK_ROWS, Rows
+from swarmd.results.history import BLOCK_ROWS, Rows
 
 COUNTS = (0, 1, BLOCK_ROWS - 1, BLOCK_ROWS, BLOCK_ROWS + 1, 3 * BLOCK_ROWS)
 

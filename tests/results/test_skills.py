@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmd.core.values import SKILLS_MAX, Skill
-from swarmd.results.skills import Measured, curves_of, skills_summary
+from swarmd.results.history import Measured, curves_of, skills_summary
 
 
 def measured(task: str, *weights: float) -> list[Measured]:

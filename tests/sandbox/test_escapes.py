@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.sandbox import Limits, Sandbox
-from swarmd.sandbox.ways import SCRATCH_FILES, SIGNALS_PENDING
+from swarmd.sandbox.layout import SCRATCH_FILES, SIGNALS_PENDING
 from tests.sandbox.conftest import LIMITS
 
 SECRET = "the node's private key"

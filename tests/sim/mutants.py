@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "a worker that ended is not started again",
         workers,
-        'turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))',
+        'turn.arm(timer_about("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))',
         "pass",
     ),
     Mutant(

@@ -6,8 +6,8 @@ How they get into the code: `tests/sim/planting.py`.
 from __future__ import annotations
 
 from swarmd.chain import agent
-from swarmd.chain.submitting import broadcasting, resolution, submission_events, submitter, tracking, wallet
-from swarmd.chain.watching import branch, finality, watcher
+from swarmd.chain.submitting import submitter, tracking, wallet
+from swarmd.chain.watching import blocks, watcher
 from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
@@ -15,7 +15,7 @@ POOR_BUDGET = (("day_calls", 8),)
 SHIPPED_CHAIN_MUTANTS = (
     Mutant(
         "an attempt is sent before it is in the log",
-        broadcasting,
+        submitter,
         "elif (prepared := following.released()) is not None:",
         "elif (prepared := following.attempts[-1]) is not None:",
         (("nodes", 3),),
@@ -40,7 +40,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a round that has not begun is refused for ever",
-        resolution,
+        tracking,
         "        if error.code in TOO_EARLY:\n            await self._judge_early(command, error)\n",
         "",
         (("nodes", 3),),
@@ -73,7 +73,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a lost submission is not forgotten",
-        submission_events,
+        tracking,
         "        self._emit(SubmissionLost(following.submission, reason))\n        self._forget(following)\n",
         "        self._emit(SubmissionLost(following.submission, reason))\n",
     ),
@@ -91,13 +91,13 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "the head counts as confirmed",
-        finality,
+        watcher,
         "        return max(tip - self._config.depth, -1)\n",
         "        return tip\n",
     ),
     Mutant(
         "a fork is taken for one block later",
-        branch,
+        blocks,
         "return self._blocks[low - 1] if low else None",
         "return self._blocks[min(low, len(self._blocks) - 1)] if low else None",
     ),

@@ -77,7 +77,7 @@ class SoakNode:
     def status(self) -> Status | None:
         """What the daemon says of itself; None while it does not answer."""
         try:
-            return msgspec.json.decode(ask(self.place.paths.control, "status", ASK_S), type=Status)
+            return msgspec.json.decode(ask(self.place.control, "status", ASK_S), type=Status)
         except (ControlError, msgspec.DecodeError):
             return None
 
@@ -89,12 +89,12 @@ class SoakNode:
 
     def events(self) -> list[Event]:
         """All that is in its log."""
-        events = self.place.paths.events
+        events = self.place.events
         return [event for commit in read_commits(events) for event in commit.events] if events.is_dir() else []
 
     def state(self) -> State:
         """What its log comes to."""
-        events = self.place.paths.events
+        events = self.place.events
         return load(events)[0] if events.is_dir() else State()
 
 

@@ -46,7 +46,7 @@ def held_locks(*files: Path) -> list[str]:
 
 def locks_of(node: SoakNode) -> tuple[Path, ...]:
     """What a running node locks."""
-    return (node.place.paths.events / LOCK_NAME, node.place.identity)
+    return (node.place.events / LOCK_NAME, node.place.identity)
 
 
 def _is_held(path: Path) -> bool:

@@ -13,10 +13,9 @@ from reasoning_gym.factory import CURRICULA
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.gym.curriculum import Ladder
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import LEVELS_MAX, level_settings, make_levels
-from swarmd.swarms.gym.reasoning_gym import MIXTURE, ReasoningGymPlan
+from swarmd.swarms.gym.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 
 register_digits()

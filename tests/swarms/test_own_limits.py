@@ -10,7 +10,7 @@ import pytest
 from swarmd.config import SwarmConfig
 from swarmd.errors import SwarmError
 from swarmd.sandbox import Limits
-from swarmd.swarms.own_limits import OwnLimits, narrow
+from swarmd.swarms.options import OwnLimits, narrow
 from swarmd.swarms.registry import find_cuts_of, make_plan
 
 MIB = 1024 * 1024

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import RecordRejected
-from swarmd.swarms.logprobs import LOWEST, UNITS, pack_logprobs, unpack_logprobs
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
     COMPLETION_CHARACTERS_MAX,
@@ -21,13 +20,17 @@ from swarmd.swarms.rollouts import (
     INDEX_MAX,
     LOGPROB_BYTES_MAX,
     LOGPROBS_VERSION,
+    LOWEST,
     SEED_MAX,
+    UNITS,
     VERSION,
     Group,
     Rollouts,
     check_origin,
     decode_rollouts,
     encode_rollouts,
+    pack_logprobs,
+    unpack_logprobs,
 )
 
 GROUP = Group("digits_sort", "0" * 16, 5, 7, ("<answer>1</answer>", "2"), (1,))

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 
 

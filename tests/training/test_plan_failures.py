@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig
 from swarmd.errors import PlanFailed
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
 from swarmd.training.batches.groups import Scorer
 from swarmd.training.sampling.turns import TurnCompletion

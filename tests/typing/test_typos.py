@@ -55,8 +55,8 @@ TYPOS = (
     Typo("swarmd/core/contract/submissions.py", 'turn.arm("register", ', 'turn.arm("registr", '),
     Typo(
         "swarmd/core/node/workers.py",
-        'timer_about("restart", event.worker), turn.at + _backoff_s(life.outside',
-        'timer_about("re-start", event.worker), turn.at + _backoff_s(life.outside',
+        'timer_about("restart", event.worker), turn.at + RESTART_OUTSIDE.after(',
+        'timer_about("re-start", event.worker), turn.at + RESTART_OUTSIDE.after(',
     ),
     Typo(
         "swarmd/core/node/rounds.py",
@@ -77,9 +77,9 @@ TYPOS = (
         'is_command(event.command, "train")',
         'is_command(event.command, "training")',
     ),
-    Typo("swarmd/observe/narrative/phrases.py", '"clock": ("no announcement', '"clok": ("no announcement'),
+    Typo("swarmd/observe/narrative/describe.py", '"clock": ("no announcement', '"clok": ("no announcement'),
     Typo(
-        "swarmd/observe/narrative/lines.py",
+        "swarmd/observe/narrative/describe.py",
         'is_submission(event.submission, "advance")',
         'is_submission(event.submission, "advanced")',
     ),
@@ -117,7 +117,7 @@ TYPOS = (
         '("round.training", "round.publishing"): ',
         '("round.training", "round.publish"): ',
     ),
-    Typo("swarmd/observe/narrative/causes.py", 'case "skipping":', 'case "skiping":', "assert_never(chart)"),
+    Typo("swarmd/observe/narrative/story.py", 'case "skipping":', 'case "skiping":', "assert_never(chart)"),
     Typo(
         "swarmd/cli/inspect/replay.py",
         "chart = applied.after.chart",

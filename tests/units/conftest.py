@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -13,20 +11,14 @@ from tests.programs import path_of
 from tests.units.private_systemd import CannotBoot, PrivateSystemd
 
 
-@contextmanager
-def booted(state: Path) -> Iterator[PrivateSystemd]:
-    """Boot one. What the machine refuses skips the test: no program that is installed would change it."""
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd]:
+    """What the machine refuses skips the test: no program that is installed would change it."""
     path_of("systemd")
     if os.geteuid() != 0:
         pytest.skip("only root can boot a private systemd")
     try:
-        with PrivateSystemd(state) as machine:
+        with PrivateSystemd(tmp_path_factory.mktemp("systemd")) as machine:
             yield machine
     except CannotBoot as error:
         pytest.skip(f"this machine boots no private systemd: {error}")
-
-
-@pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd]:
-    with booted(tmp_path_factory.mktemp("systemd")) as machine:
-        yield machine

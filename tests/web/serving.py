@@ -17,9 +17,9 @@ from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.http_server import Address
 from swarmd.paths import DataPaths
+from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.http.server import HttpServer, bind
 from swarmd.web.views.node import LogNode, SwarmFacts
 from tests.eventlog.making import open_log, write_story
 
@@ -84,7 +84,7 @@ def served(
     node = LogNode(DataPaths(directory), facts, archive=archive)
     app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
-    server = HttpServer(app, ready.set)
+    server = HttpServer(app, ready.set, app.let_go)
     thread = threading.Thread(target=server.run, args=([endpoint],), daemon=True)
     running = Served(endpoint, node)
     thread.start()

@@ -17,14 +17,15 @@ import httpx
 import msgspec
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
 from swarmd.daemon import companion as beside
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
+from swarmd.uvicorn_server import bind
 from swarmd.web import companion
-from swarmd.web.http.server import bind
 from tests.daemon.node import FakeNode, fake_node, is_alive
 from tests.web.serving import FOLLOWER, copy_of, until
 
@@ -121,7 +122,7 @@ def test_a_killed_daemon_leaves_no_page_behind_not_even_one_that_hangs(tmp_path:
     [
         (Config(SwarmConfig("a")), {}, False),
         (Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), {}, True),
-        (Config(SwarmConfig("a"), notify=NotifyConfig(webhook="https://hook.example")), {}, True),
+        (Config(SwarmConfig("a"), notify=NotifyConfig(urls=("jsons://hook.example",))), {}, True),
         (Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",))), {}, True),
         (Config(SwarmConfig("a")), {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://receiver.example"}, True),
     ],
@@ -160,7 +161,7 @@ sys.stdin.buffer.read()
 async def test_that_it_is_not_there_is_said_until_it_is_there_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "RESTART_S", 0.05)
+    monkeypatch.setattr(beside, "RESTART", Backoff(0.05, 60.0))
     program = (sys.executable, "-c", COMES_AGAIN, str(tmp_path / "came"))
     config = Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",)))
     kept, seen = beside.Companion(config, tmp_path, dict(os.environ), program), set[str]()

@@ -21,14 +21,12 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Quoted, Rollouts, encode_rollouts
+from swarmd.swarms.rollouts import BODY_BYTES_MAX, Group, Rollouts, encode_rollouts
 from swarmd.web import shapes
-from swarmd.web.upstream import words_of
 from swarmd.web.views.gossip import PEERS_PER_STAGE
 from swarmd.web.views.moments import cover_also, plain, shown_text
 from tests.core.story import Story, coordinator_settings, settings
 from tests.eventlog.making import NODE, open_log, write_story
-from tests.swarms.math.voices import agreement
 from tests.web.serving import Listener, Served, served, until
 
 HOSTILE = (
@@ -48,13 +46,9 @@ def ref(peer: str, body: bytes, digest: str, round_: int = 0) -> RolloutsRef:
     return RolloutsRef(peer, round_, 0, digest, len(body), 1)
 
 
-def shared(
-    blobs: Blobs, peer: str, *texts: str, round_: int = 0, quoted: Quoted | None = None, **other: Any
-) -> RolloutsRef:
+def shared(blobs: Blobs, peer: str, *texts: str, round_: int = 0, **other: Any) -> RolloutsRef:
     """Rollouts of a peer in the blob store."""
-    groups = tuple(
-        Group("sums", "c" * 8, 1, index, (text[:16384] or " ",), quoted=quoted) for index, text in enumerate(texts)
-    )
+    groups = tuple(Group("sums", "c" * 8, 1, index, (text[:16384] or " ",)) for index, text in enumerate(texts))
     body = encode_rollouts(
         Rollouts(**({"version": 1, "swarm": "test", "peer": peer} | other), round=round_, stage=0, groups=groups)
     )
@@ -78,13 +72,13 @@ def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_pat
     story = Story(coordinator_settings(min_peers=3))
     story.join()
     story.tell(MemberSeen("peer", text), MemberSeen(text[:200_000], "b"), ReportSeen("peer", 0, 0, 0.5))
-    named = shared(Blobs(tmp_path / "blobs"), "peer", text, quoted=Quoted(text[:65536]))
+    named = shared(Blobs(tmp_path / "blobs"), "peer", text)
     with open_log(tmp_path / "events") as log:
         write_story(log, [*story.recorded, gathering(named)], State(), group=1)
     with served(tmp_path) as server:
         end = server.json("/api/v1/node/events")["end"]
         paths = [path for path in server.json("/api/openapi.json")["paths"] if path != "/api/v1/stream"]
-        for path in (*(path.replace("{seq}", str(end - 4)) for path in paths), "/api/name-to-id?name=b"):
+        for path in (path.replace("{seq}", str(end - 4)) for path in paths):
             answer = server.get(path)
             assert answer.status_code < 500 or path in ("/livez", "/readyz", "/productivez")
             assert answer.headers["x-content-type-options"] == "nosniff"
@@ -94,21 +88,6 @@ def test_hostile_names_and_completions_come_out_as_json_and_nothing_else(tmp_pat
         assert row["name"].startswith(text[:10]) and len(row["name"]) <= 132
         (message,) = server.json("/api/v1/swarm/gossip")["messages"]
         assert message["text"] == text[:16384][: shapes.GOSSIP_CHARACTERS_MAX]
-        assert message["question"] == text[: shapes.GOSSIP_CHARACTERS_MAX]
-        (line,) = server.json("/api/gossip")["messages"]
-        assert line["nodeId"] == "peer" and line["message"].endswith(message["text"])
-
-
-@pytest.mark.parametrize(
-    ("stage", "form", "told"), [(0, "Answer", ""), (1, "Identify", ""), (2, "Majority", "Student #1")]
-)
-def test_of_a_choice_the_tag_is_told_and_all_else_as_it_was_written(stage: int, form: str, told: str) -> None:
-    """JSON escapes what has to be, and the page shows text as text: nothing else is taken out on the way."""
-    said = agreement("Student #1", "What is <2>?", 4) + "<script>alert(1)</script>"
-    message = shapes.Message("id", "peer", "name", 0, stage, "gsm8k", "What is <2>?", said, 1.0)
-    assert words_of(message, stages=3) == f"What is <2>?...{form}: {told or said}"
-    bare = msgspec.structs.replace(message, text="<majority> <b> </majority>")
-    assert words_of(bare, stages=3) == f"What is <2>?...{form}: {bare.text}"
 
 
 def test_hostile_text_cannot_make_events_of_its_own_in_the_stream(tmp_path: Path) -> None:
@@ -166,7 +145,7 @@ def test_gossip_is_bounded_and_the_newest_comes_first(tmp_path: Path) -> None:
         assert len({message["id"] for message in messages}) == len(messages)
         times = [message["at"] for message in messages]
         assert times == sorted(times, reverse=True)
-        late = server.json("/api/gossip?since_round=5")["messages"]
+        late = server.json("/api/v1/swarm/gossip?since_round=5")["messages"]
         assert 0 < len(late) < len(messages)
         by_round = {message["id"]: message["round"] for message in messages}
         assert all(by_round[message["id"]] >= 5 for message in late)

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from swarmd import uvicorn_server
 from swarmd.core.applied import Applied
 from swarmd.errors import NotFoundError
-from swarmd.web.http import guard, protocol
-from swarmd.web.http.protocol import BoundedProtocol
+from swarmd.uvicorn_server import BoundedProtocol
+from swarmd.web.http import guard
+from swarmd.web.http.guard import FORM_BYTES_MAX
 from swarmd.web.http.work import WAITING_OF_ONE_MAX
 from swarmd.web.shapes import Moment
-from swarmd.web.upstream import BODY_BYTES_MAX, IDS_MAX
 from tests.web.serving import FOLLOWER, LONG_S, Served, copy_of, served, until
 
 HOST = b"Host: localhost\r\n"
@@ -34,14 +35,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
     """A server with little patience."""
-    monkeypatch.setattr(protocol, "SILENT_S", 0.4)
+    monkeypatch.setattr(uvicorn_server, "SILENT_S", 0.4)
     monkeypatch.setattr(guard, "REQUEST_S", 0.8)
     with served(copy_of(FOLLOWER, tmp_path)) as running:
         yield running
 
 
 def well(server: Served) -> bool:
-    return server.get("/api/healthz").json()["message"] == "OK"
+    return server.get("/api/v1/here").status_code == 200
 
 
 def ended(connection: socket.socket) -> bytes:
@@ -56,45 +57,31 @@ def ended(connection: socket.socket) -> bytes:
 # --- sizes ---
 
 
-@pytest.mark.parametrize("size", [BODY_BYTES_MAX + 1, 10 * BODY_BYTES_MAX])
+@pytest.mark.parametrize("size", [FORM_BYTES_MAX + 1, 10 * FORM_BYTES_MAX])
 def test_a_large_body_is_refused(server: Served, size: int) -> None:
-    answer = server.client.post("/api/id-to-name", content=b"[" + b" " * size)
+    answer = server.client.post("/login", content=b" " * size)
     assert answer.status_code == 413 and answer.json()["detail"] == "too-large"
     assert well(server)
 
 
 def test_a_body_whose_length_is_not_told_is_counted(server: Served) -> None:
     def chunks() -> Iterator[bytes]:
-        for _ in range(200):
+        for _ in range(20):
             yield b" " * 1024
 
-    assert server.client.post("/api/id-to-name", content=chunks()).status_code == 413
+    assert server.client.post("/login", content=chunks()).status_code == 413
 
 
 def test_a_length_of_any_size_is_no_trouble(server: Served) -> None:
     for length in (b"9" * 30, b"-1", b"1e3", b"0x10"):
         with server.socket() as connection:
-            connection.sendall(b"POST /api/id-to-name HTTP/1.1\r\n" + HOST + b"Content-Length: " + length + b"\r\n\r\n")
+            connection.sendall(b"POST /login HTTP/1.1\r\n" + HOST + b"Content-Length: " + length + b"\r\n\r\n")
             assert connection.recv(65536).split()[1] in (b"400", b"413")
     assert well(server)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [b"", b"{}", b"[1]", b'["a"', b"null", b"[" * 5000, b"\xff\xfe", b'["\\ud800"]', b'"a"', b"[[]]", b"nan"],
-)
-def test_a_body_that_is_no_list_of_ids_is_refused(server: Served, body: bytes) -> None:
-    answer = server.client.post("/api/id-to-name", content=body)
-    assert answer.status_code == 400 and answer.json()["detail"] == "bad-request"
-
-
-def test_too_many_ids_are_refused(server: Served) -> None:
-    assert server.client.post("/api/id-to-name", json=["x"] * IDS_MAX).json() == {}
-    assert server.client.post("/api/id-to-name", json=["x"] * (IDS_MAX + 1)).status_code == 400
-
-
 def test_a_long_address_and_long_headers_are_refused(server: Served) -> None:
-    assert server.get("/api/gossip?x=" + "a" * 5000).status_code == 414
+    assert server.get("/api/v1/swarm/gossip?x=" + "a" * 5000).status_code == 414
     assert server.get("/" + "a" * 5000).status_code == 414
     with server.socket() as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n" + HOST)
@@ -129,9 +116,7 @@ def test_a_parameter_out_of_range_is_named(server: Served, query: str) -> None:
         "/api/v1/node/overview?buckets=2049",
         "/api/v1/swarm/curves?" + "&".join(["peer=a"] * 21),
         "/api/v1/swarm/curves?peer=" + "a" * 200,
-        "/api/name-to-id",
-        "/api/name-to-id?name=",
-        "/api/gossip?since_round=x",
+        "/api/v1/swarm/gossip?since_round=x",
         "/api/v1/swarm?limit=0",
         "/api/v1/swarm/peers?count=2001",
         "/api/v1/swarm/peers?first=-1",
@@ -203,7 +188,7 @@ def test_a_head_that_trickles_is_not_waited_for(impatient: Served) -> None:
 
 def test_the_next_head_on_a_connection_may_not_trickle_either(impatient: Served) -> None:
     with impatient.socket() as connection:
-        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+        connection.sendall(b"GET /api/v1/here HTTP/1.1\r\n" + HOST + b"\r\n")
         answer = b""
         while not answer.endswith(b"}"):
             answer += connection.recv(65536)
@@ -212,15 +197,14 @@ def test_the_next_head_on_a_connection_may_not_trickle_either(impatient: Served)
 
 
 def test_a_body_that_trickles_is_not_waited_for(impatient: Served) -> None:
-    for head in (b"POST /api/id-to-name", b"POST /login"):
-        with impatient.socket() as connection:
-            connection.sendall(head + b" HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
-            assert connection.recv(65536).split()[1] == b"408"
+    with impatient.socket() as connection:
+        connection.sendall(b"POST /login HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
+        assert connection.recv(65536).split()[1] == b"408"
 
 
 def test_a_body_that_nobody_asked_for_is_not_waited_for(impatient: Served) -> None:
     with impatient.socket() as connection:
-        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
+        connection.sendall(b"GET /api/v1/here HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[")
         assert ended(connection).startswith(b"HTTP/1.1 200")
 
 
@@ -228,7 +212,7 @@ def test_nonsense_behind_an_answer_ends_the_connection_and_is_no_fault(
     server: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     with server.socket() as connection:
-        connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"GET /api/v1/here HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
         answer = b""
         while not answer.endswith(b"}"):
             answer += connection.recv(65536)
@@ -238,9 +222,9 @@ def test_nonsense_behind_an_answer_ends_the_connection_and_is_no_fault(
 
 
 def test_many_slow_clients_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(protocol, "SILENT_S", 0.5)
+    monkeypatch.setattr(uvicorn_server, "SILENT_S", 0.5)
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
-        for _ in range(protocol.CONNECTIONS_MAX + 20):
+        for _ in range(uvicorn_server.CONNECTIONS_MAX + 20):
             connection = stack.enter_context(server.socket())
             with contextlib.suppress(OSError):
                 connection.sendall(b"GET / HTTP/1.1\r\n")
@@ -284,7 +268,7 @@ def unread_answers(server: Served, count: int, more: bytes) -> Iterator[None]:
 def test_an_answer_that_nobody_reads_is_given_up(
     more: bytes, lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(protocol, "UNREAD_S", 0.2)
+    monkeypatch.setattr(uvicorn_server, "UNREAD_S", 0.2)
     with served(copy_of(FOLLOWER, tmp_path)) as server, unread_answers(server, 3, more):
         until(lambda: len(lost) == 3)
         assert well(server)
@@ -309,7 +293,7 @@ def test_who_asks_on_and_reads_nothing_is_given_up(
 
 
 def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "UNREAD_S", 0.001)
+    monkeypatch.setattr(uvicorn_server, "UNREAD_S", 0.001)
     left = [100, 60, 59, 59]
 
     class Unread:
@@ -334,7 +318,7 @@ def test_who_reads_an_answer_slowly_is_waited_for(monkeypatch: pytest.MonkeyPatc
 def test_answers_that_nobody_reads_count_as_connections_though_they_are_closed(
     lost: list[BoundedProtocol], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 4)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 4)
     with (
         served(copy_of(FOLLOWER, tmp_path)) as server,
         unread_answers(server, 12, b"Connection: close\r\n"),
@@ -354,30 +338,30 @@ def ask(server: Served, path: str, source: str = "127.0.0.1") -> bytes:
 HALVES = {
     "nothing": b"",
     "half a head": b"GET / HTTP/1.1\r\n",
-    "half a body": b"POST /api/id-to-name HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[",
+    "half a body": b"POST /login HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n[",
 }
 
 
 @pytest.mark.parametrize("half", HALVES.values(), ids=list(HALVES))
 def test_half_requests_shut_nobody_out(half: bytes, server: Served) -> None:
     with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(server.socket()) for _ in range(protocol.CONNECTIONS_MAX + 44)]
+        opened = [stack.enter_context(server.socket()) for _ in range(uvicorn_server.CONNECTIONS_MAX + 44)]
         for connection in opened:
             with contextlib.suppress(OSError):
                 connection.sendall(half)
         for _ in range(3):
-            assert ask(server, "/api/healthz").split()[1] == b"200"
+            assert ask(server, "/api/v1/here").split()[1] == b"200"
             assert ask(server, "/livez").split()[1] in (b"200", b"503")
         assert ended(opened[0])[:15] in (b"", b"HTTP/1.1 408 Re"), "the one that has waited longest has made room"
 
 
 def test_the_address_with_most_connections_makes_room(monkeypatch: pytest.MonkeyPatch, server: Served) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 8)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 8)
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(socket.create_connection((server.host, server.port), LONG_S, ("127.0.0.2", 0)))
-        first.sendall(b"GET /api/healthz HTTP/1.1\r\n")
-        for _ in range(20):
-            stack.enter_context(server.socket())
+        first.sendall(b"GET /api/v1/here HTTP/1.1\r\n")
+        crowd = [stack.enter_context(server.socket()) for _ in range(20)]
+        assert ended(crowd[0]) == b""
         first.sendall(HOST + b"\r\n")
         assert first.recv(12) == b"HTTP/1.1 200"
 
@@ -411,8 +395,8 @@ def test_a_crowd_that_scrubs_is_told_to_wait_and_holds_up_nobody_else(
 
 
 def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(protocol, "CONNECTIONS_MAX", 3)
-    monkeypatch.setattr(protocol, "RESERVED_MAX", 2)
+    monkeypatch.setattr(uvicorn_server, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(uvicorn_server, "RESERVED_MAX", 2)
     over = threading.Event()
     with served(copy_of(FOLLOWER, tmp_path)) as server, contextlib.ExitStack() as stack:
         begun: list[int] = []
@@ -430,7 +414,7 @@ def test_with_all_connections_busy_health_is_still_told(monkeypatch: pytest.Monk
         try:
             assert ask(server, "/livez").split()[1] in (b"200", b"503")
             with socket.create_connection((server.host, server.port), LONG_S) as connection:
-                connection.sendall(b"GET /api/healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+                connection.sendall(b"GET /api/v1/here HTTP/1.1\r\n" + HOST + b"\r\n")
                 answer = ended(connection).lower()
             assert answer.split()[1] == b"503" and b"retry-after" in answer and b"health probes" in answer
         finally:

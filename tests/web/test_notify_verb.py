@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,25 +18,28 @@ HEAD = 'name = "alpha"\nrole = "coordinator"\n[swarm]\nid = "test"\n[notify]\n'
 def test_a_test_message_goes_out_by_every_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = script(tmp_path / "take.py", f"open({str(tmp_path / 'got')!r}, 'w').write(sys.stdin.read())")
     with receiving(200) as server:
-        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}/x"\ncommand = {list(argv)}\n')
+        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{server.url}/x"]\ncommand = {list(argv)}\n')
         assert run_command(["notify", "--config", str(tmp_path / "node.toml")]) == ExitCode.OK
-    assert server.posted[0][1]["text"] == "alpha: this is a test"
+    assert server.texts[0] == "alpha: this is a test"
     assert (tmp_path / "got").read_text() == "alpha: this is a test\n"
-    assert capsys.readouterr().out.split("\n")[:2] == ["webhook: sent", "command: sent"]
+    assert capsys.readouterr().out.split("\n")[:2] == [
+        "JSON (notify.urls, entry 1): sent",
+        f"the program {sys.executable}: sent",
+    ]
 
 
 def test_a_failure_is_told_and_shows_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with receiving(404) as server:
-        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}/{SECRET}"\n')
+        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{server.url}/{SECRET}?retry=0"]\n')
         assert run_command(["notify", "-c", str(tmp_path / "node.toml")]) == ExitCode.FAILURE
     said = capsys.readouterr()
-    assert "status 404" in said.err and SECRET not in said.err + said.out
+    assert "error=404" in said.err and SECRET not in said.err + said.out
 
 
 def test_without_any_way_it_says_which_keys_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "node.toml").write_text(HEAD)
     assert run_command(["notify", "-c", str(tmp_path / "node.toml")]) == ExitCode.BAD_CONFIG
-    assert "notify.webhook" in capsys.readouterr().err
+    assert "notify.urls" in capsys.readouterr().err
 
 
 def test_of_a_unit_nobody_is_told_where_nobody_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,15 +54,15 @@ def test_a_services_secrets_lie_in_its_data_directory(tmp_path: Path, capsys: py
     config, data = tmp_path / "etc" / "node.toml", tmp_path / "lib"
     config.parent.mkdir()
     data.mkdir()
-    config.write_text(f'data = "."\n{HEAD}webhook = "file:webhook.url"\n')
+    config.write_text(f'data = "."\n{HEAD}urls = ["file:service.url"]\n')
     call = ["notify", "-c", str(config), "--unit", "swarmd.service"]
     with receiving(200) as server:
-        (data / "webhook.url").write_text(server.url)
-        (data / "webhook.url").chmod(0o600)
+        (data / "service.url").write_text(server.url)
+        (data / "service.url").chmod(0o600)
         assert run_command([*call, "--data", str(data)]) == ExitCode.OK
-    assert "swarmd.service ended" in server.posted[0][1]["text"]
+    assert "swarmd.service ended" in server.texts[0]
     assert run_command(call) == ExitCode.NO_INPUT, "which is a failure of the unit that calls it"
-    assert "webhook.url" in capsys.readouterr().err
+    assert "service.url" in capsys.readouterr().err
 
 
 def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,14 +70,13 @@ def test_the_end_of_a_unit_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("MONITOR_EXIT_CODE", "exited")
     monkeypatch.setenv("MONITOR_EXIT_STATUS", "78")
     with receiving(200) as server:
-        (tmp_path / "node.toml").write_text(f'{HEAD}webhook = "{server.url}"\n')
+        (tmp_path / "node.toml").write_text(f'{HEAD}urls = ["{server.url}"]\n')
         assert run_command(["notify", "-c", str(tmp_path / "node.toml"), "--unit", "swarmd.service"]) == ExitCode.OK
-    body = server.posted[0][1]
-    assert body["text"] == (
+    assert server.texts[0] == (
         "alpha: swarmd.service ended: it ended by itself, exit code 78: the configuration is wrong, or asks for what "
         "this machine has not"
     )
-    assert body["well"] is False
+    assert server.posted[0][1]["type"] == "warning"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from swarmd.errors import NotFoundError
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.manifest import WeightsManifest
 from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16

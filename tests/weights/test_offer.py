@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from swarmd.errors import RecordRejected
-from swarmd.weights.manifest import MANIFEST_BYTES_MAX
-from swarmd.weights.offer import OFFER_BYTES_MAX, WeightsOffer, decode_offer
+from swarmd.weights.manifest import MANIFEST_BYTES_MAX, OFFER_BYTES_MAX, WeightsOffer, decode_offer
 
 OFFER = WeightsOffer(1, 2**31 - 1, b"a" * 32, b"b" * 32, b"c" * 32, MANIFEST_BYTES_MAX, 0.5)
 

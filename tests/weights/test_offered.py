@@ -10,8 +10,7 @@ import pytest
 from swarmd.errors import NoSpaceLeft, NotFoundError, RecordRejected
 from swarmd.weights import offered
 from swarmd.weights.delta import apply_delta
-from swarmd.weights.manifest import WeightsManifest, decode_manifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import WeightsManifest, WeightsOffer, decode_manifest
 from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16, write_safetensors
 from tests.weights.test_delta import moved

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
+from swarmd.bounds import Backoff
 from swarmd.chain.endpoints.endpoint import RpcEndpoint, SocketEndpoint, Throttled, endpoint_of
 from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, quantity
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
 
-BACKOFF_S = 0.25  # after the first failure, doubled with each further one
-BACKOFF_MAX_S = 15.0
+BACKOFF = Backoff(0.25, 15.0)
 BLOCK = "eth_getBlockByNumber"
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
@@ -78,7 +78,7 @@ class EndpointHealth:
             log.warning("%s", error.message)
         self.failures += 1
         self.reason = error.message
-        pause_s = min(BACKOFF_S * 2 ** min(self.failures - 1, 16), BACKOFF_MAX_S)
+        pause_s = BACKOFF.after(self.failures)
         if isinstance(error, Throttled):
             pause_s = max(pause_s, error.retry_s)
         self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)

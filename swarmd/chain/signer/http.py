@@ -10,19 +10,43 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
-from aiohttp import web
+from eth_account.signers.local import LocalAccount
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, Integer
 from swarmd.chain.contract import ERRORS, advice
+from swarmd.chain.endpoints.endpoint import read_urls
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.fees import Budget
+from swarmd.chain.keystore import load_account
+from swarmd.chain.signer.audit import AuditLine, AuditLog, SignerLedger, now
 from swarmd.chain.signer.signer import Signer, SignerRequest
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, LogWriteFailed
-from swarmd.http_server import carries_token
+from swarmd.chain.submitting.sender import DYNAMIC_FEE
+from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.config import ChainConfig
+from swarmd.errors import (
+    ChainError,
+    ChainMismatch,
+    ContractRefused,
+    KeystoreDamaged,
+    KeystoreError,
+    LogWriteFailed,
+    PathUnusable,
+)
+from swarmd.http_server import bears_token
+from swarmd.paths import DataPaths, quoted
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
 
 BODY_BYTES_MAX = 64 * 1024
 BODY_S = 5.0  # a request's body has arrived within this
@@ -66,15 +90,6 @@ class WinnerBody(Body):
     peer_id: str
 
 
-class SignerHttpError(Exception):
-    """An answer other than 200, with the words that stand in it."""
-
-    def __init__(self, status: int, error: str, **more: Any) -> None:
-        super().__init__(error)
-        self.status = status
-        self.content = {"error": error} | more
-
-
 class Access(NamedTuple):
     """Who may ask for what."""
 
@@ -99,49 +114,30 @@ class SignerApp:
         self._recent: deque[float] = deque()
         self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
 
-    def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._guard])
-        app.router.add_post("/api/register-peer", self._register)
-        app.router.add_post("/api/submit-reward", self._reward)
-        app.router.add_post("/api/submit-winner", self._winner)
-        app.router.add_get("/healthz", self._health)
-        return app
-
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Every refusal as JSON; nothing of what went wrong inside."""
-        try:
-            return await handler(request)
-        except SignerHttpError as refused:
-            log.info("%s from %s: %d %s", request.path[:100], request.remote, refused.status, refused)
-            return _answer(refused.status, refused.content)
-        except web.HTTPException as refused:
-            return _answer(refused.status, {"error": refused.reason.lower()})
-        except LogWriteFailed as error:
-            if not self.broken.done():
-                self.broken.set_result(error)
-            return _answer(500, {"error": "the audit log cannot be written", "original": error.message})
-        except Exception as error:
-            log.exception("a request failed")
-            return _answer(500, {"error": "unexpected", "original": type(error).__name__})
+    def app(self) -> ASGIApp:
+        """The application. A request counts as one of its minute when it is let in."""
+        routes = [
+            Route("/api/register-peer", self._register, methods=["POST"]),
+            Route("/api/submit-reward", self._reward, methods=["POST"]),
+            Route("/api/submit-winner", self._winner, methods=["POST"]),
+            Route(HEALTH, self._health),
+        ]
+        return make_json_app(routes, self._authorise, int(MINUTE_S))
 
     # --- routes ---
 
-    async def _register(self, request: web.Request) -> web.Response:
+    async def _register(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, RegisterBody)
             return await self._submit(SignerRequest("register", body.peer_id), body, request, refusal_status=400)
 
-    async def _reward(self, request: web.Request) -> web.Response:
+    async def _reward(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, RewardBody)
             place = _place(body.round_number, "roundNumber"), _place(body.stage_number, "stageNumber")
             return await self._submit(SignerRequest("reward", body.peer_id, *place, reward=body.reward), body, request)
 
-    async def _winner(self, request: web.Request) -> web.Response:
+    async def _winner(self, request: Request) -> Response:
         async with self._admitted(request):
             body = await self._read(request, WinnerBody)
             if len(body.winners) > WINNERS_MAX:
@@ -150,52 +146,53 @@ class SignerApp:
             number = _place(body.round_number, "roundNumber")
             return await self._submit(SignerRequest("winners", body.peer_id, number, winners=winners), body, request)
 
-    async def _submit(
-        self, asked: SignerRequest, body: Body, request: web.Request, refusal_status: int = 500
-    ) -> web.Response:
+    async def _submit(self, asked: SignerRequest, body: Body, request: Request, refusal_status: int = 500) -> Response:
         _peer(asked.peer, "peerId")
         if body.org_id not in self._access.orgs:
-            raise SignerHttpError(404, "user not found")
+            raise HttpRefusal(404, "user not found")
         if self._access.peers and asked.peer not in self._access.peers:
-            raise SignerHttpError(403, "this peer is not served here")
+            raise HttpRefusal(403, "this peer is not served here")
         try:
-            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=request.remote or ""))
+            hash = await self._signer.submit(asked._replace(org=body.org_id, remote=remote_of(request)))
         except ContractRefused as error:
             if error.code in NAMES:
                 words = [f"Error: {error.code}()", advice(error.code)]
-                raise SignerHttpError(refusal_status, error.code, metaMessages=words) from None
-            raise SignerHttpError(500, "the contract refused it", original=error.message) from None
+                raise HttpRefusal(refusal_status, error.code, metaMessages=words) from None
+            raise HttpRefusal(500, "the contract refused it", original=error.message) from None
         except (ChainError, ChainMismatch) as error:
-            raise SignerHttpError(500, error.message, original=type(error).__name__) from None
-        return _answer(200, {"hash": hash})
+            raise HttpRefusal(500, error.message, original=type(error).__name__) from None
+        except LogWriteFailed as error:
+            if not self.broken.done():
+                self.broken.set_result(error)
+            raise HttpRefusal(500, "the audit log cannot be written", original=error.message) from None
+        return answer(200, {"hash": hash})
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: Request) -> Response:
         trouble = self._signer.trouble
         told = {"status": "degraded" if trouble else "ok"}
         if self._signer.budget.is_scarce:
             told["budget"] = "nearly spent"
-        return _answer(503 if trouble else 200, told)
+        return answer(503 if trouble else 200, told)
 
     # --- who and how much ---
 
     @asynccontextmanager
-    async def _admitted(self, request: web.Request) -> AsyncIterator[None]:
+    async def _admitted(self, request: Request) -> AsyncIterator[None]:
         """Let a request in that may be made, and count it while it is under way."""
-        self._authorise(request)
         self._spend()
         if self._under_way >= REQUESTS_MAX:
-            raise SignerHttpError(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
+            raise HttpRefusal(500, "busy", original=f"{REQUESTS_MAX} requests are under way")
         self._under_way += 1
         try:
             yield
         finally:
             self._under_way -= 1
 
-    def _authorise(self, request: web.Request) -> None:
-        if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
-            raise SignerHttpError(403, "not for browsers")
-        if not carries_token(request, self._access.token):
-            raise SignerHttpError(401, "unauthorized")
+    def _authorise(self, request: Request) -> None:
+        if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+            raise HttpRefusal(403, "not for browsers")
+        if not bears_token(request.headers.get("authorization", ""), self._access.token):
+            raise HttpRefusal(401, "unauthorized")
 
     def _spend(self) -> None:
         """One of the requests of this minute."""
@@ -204,17 +201,13 @@ class SignerApp:
         while self._recent and monotonic() - self._recent[0] > MINUTE_S:
             self._recent.popleft()
         if len(self._recent) >= self._access.per_minute:
-            raise SignerHttpError(429, "too many requests")
+            raise HttpRefusal(429, "too many requests")
         self._recent.append(monotonic())
 
-    async def _read(self, request: web.Request, kind: type[B]) -> B:
-        if request.content_type != "application/json":
+    async def _read(self, request: Request, kind: type[B]) -> B:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise _bad("the content type is not application/json")
-        try:
-            async with asyncio.timeout(BODY_S):
-                content = await request.read()
-        except TimeoutError:
-            raise SignerHttpError(408, "request timeout") from None
+        content = await read_body(request, BODY_BYTES_MAX, BODY_S)
         try:
             return msgspec.json.decode(content, type=kind, strict=False)  # 5 may be written "5", as JavaScript takes it
         except msgspec.ValidationError as error:
@@ -223,8 +216,8 @@ class SignerApp:
             raise _bad("the body is no JSON") from None
 
 
-def _bad(why: str) -> SignerHttpError:
-    return SignerHttpError(400, "bad request", original=why)
+def _bad(why: str) -> HttpRefusal:
+    return HttpRefusal(400, "bad request", original=why)
 
 
 def _peer(text: str, field: str) -> str:
@@ -239,9 +232,94 @@ def _place(number: int, field: str) -> int:
     return number
 
 
-def _answer(status: int, content: dict[str, Any]) -> web.Response:
-    headers = {"Retry-After": str(int(MINUTE_S))} if status == 429 else {}
-    if status == 401:
-        headers = {"WWW-Authenticate": "Bearer"}
-    body = msgspec.json.encode(content)
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+TOKEN = http_server.TOKEN._replace(error=KeystoreError)
+
+log = logging.getLogger(__name__)
+
+
+class SignerSetup(NamedTuple):
+    """What a signer is to do."""
+
+    chain: ChainConfig
+    data: DataPaths  # that relative files of `chain` lie in
+    listen: http_server.Address
+    access: Access
+    audit: Path
+
+
+def load_token(named: str, root: Path) -> str:
+    """The bearer token in a file, as `swarmd.http_server.load_token` reads it. Raises KeystoreError."""
+    return http_server.load_token(named, root, TOKEN)
+
+
+async def run_signer(order: SignerSetup) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Raises:
+        KeystoreError, ConfigError, ChainMismatch: it does not start.
+        LogInUse, LogDamaged, LogWriteFailed: the audit log cannot be used, or not any more.
+    """
+    http_server.check_listen(order.listen, order.access.token, "the signer")
+    urls = read_urls(order.chain.rpc, order.data.root)
+    account = load_account(order.chain, order.data)
+    rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
+    rpc.has_base_fee = not order.chain.fees.legacy
+    try:
+        async with _opened(order, rpc, account) as (signer, audit):
+            await _check(signer)
+            await _serve(order, signer, audit)
+    finally:
+        await rpc.close()
+
+
+@asynccontextmanager
+async def _opened(order: SignerSetup, rpc: Rpc, account: LocalAccount) -> AsyncIterator[tuple[Signer, AuditLog]]:
+    if not order.audit.parent.is_dir():
+        fix = f"Make it first: `mkdir -m 700 -p {quoted(order.audit.parent)}`"
+        raise PathUnusable(f"there is no directory {order.audit.parent} for the audit log", fix)
+    ledger = SignerLedger()
+    audit = AuditLog(order.audit, ledger.carried)
+    try:
+        for line in audit.lines:
+            if line.account and line.account != account.address:
+                raise KeystoreDamaged(
+                    f"the audit log {order.audit} is of the account {line.account}, the key is of {account.address}",
+                    "Give each account an audit log of its own with --audit",
+                )
+            ledger.apply(line)
+            rpc.has_base_fee |= line.raw.startswith(f"0x{DYNAMIC_FEE:02x}")
+        audit.lines.clear()
+        budget = Budget(order.chain.fees)
+        budget.restore(*ledger.spent)
+        yield (
+            Signer(order.chain, rpc, lambda caller: wallet_of(order.chain, caller, account, budget), audit, ledger),
+            audit,
+        )
+    finally:
+        audit.close()
+
+
+async def _check(signer: Signer) -> None:
+    """Refuse another chain or contract; while no endpoint answers, requests are answered that it is so."""
+    try:
+        await signer.check()
+    except ChainError as error:
+        log.warning("nothing can be signed yet: %s", error)
+
+
+async def _serve(order: SignerSetup, signer: Signer, audit: AuditLog) -> None:
+    door = SignerApp(signer, order.access)
+    stopped = http_server.on_signals()
+    async with listening(door.app(), order.listen, STOP_S) as url:
+        audit.append(AuditLine(now(), "started", account=signer.account))
+        log.info("listening on %s for %s", url, signer.account)
+        following = asyncio.create_task(signer.run())
+        ends: set[asyncio.Future[Any]] = {following, door.broken, stopped}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping")
+    following.cancel()
+    with suppress(asyncio.CancelledError):
+        await following
+    if door.broken.done():
+        raise door.broken.result()
+    audit.append(AuditLine(now(), "stopped", account=signer.account))

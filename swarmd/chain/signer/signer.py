@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from time import monotonic, time
 from typing import Any, NamedTuple
@@ -18,11 +18,9 @@ from swarmd.chain.contract import check_code
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.nonces import NonceCaller
-from swarmd.chain.ports import NotThere
-from swarmd.chain.signer.audit import AuditLine, AuditLog, What, now
-from swarmd.chain.signer.budget import Budget
-from swarmd.chain.signer.ledger import SignedEntry, SignerLedger
+from swarmd.chain.fees import Budget, quantity
+from swarmd.chain.ports import HeldNonces, NotThere
+from swarmd.chain.signer.audit import AuditLine, AuditLog, SignedEntry, SignerLedger, What, now
 from swarmd.chain.submitting.sender import Mined
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.chain.watching.blocks import Blocks
@@ -30,6 +28,32 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+
+
+class NonceCaller:
+    """A Caller that names no nonce for the next transaction that another one in flight has.
+
+    An endpoint may not have, or may have dropped, what another endpoint took.
+
+    Args:
+        caller: of the chain.
+        held: the nonces in flight.
+    """
+
+    def __init__(self, caller: RpcCaller, held: HeldNonces) -> None:
+        self._caller = caller
+        self._held = held
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        """See `RpcCaller`."""
+        result = await self._caller.request(method, params)
+        if method != "eth_getTransactionCount" or params[-1] != "pending":
+            return result
+        nonce, held = quantity(result, "nonce"), self._held()
+        while nonce in held:
+            nonce += 1
+        return hex(nonce)
+
 
 TURN_S = 30.0  # a request waits so long for those before it
 TRIES = 3  # with another nonce, where another program has taken the account's

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from swarmd.chain.contract import ERRORS, advice, refusal_of
+from swarmd.chain.endpoints.endpoint import name_of
 from swarmd.chain.endpoints.rpc import RpcCaller
-from swarmd.chain.endpoints.urls import name_of
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.submitting.attempts import call_of
-from swarmd.chain.submitting.sender import Fate, Mined
+from swarmd.chain.submitting.sender import Fate, Mined, call_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from swarmd.chain.contract import refusal_of
-from swarmd.chain.fees import Price, quote, replacing
+from swarmd.chain.fees import Budget, Price, counted, quote, replacing
 from swarmd.chain.ports import AccountPort, Signatory, SignedTransaction
-from swarmd.chain.signer.budget import Budget, counted
 from swarmd.chain.submitting.sender import Fate, Mined
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
@@ -49,7 +48,7 @@ def open_wallet(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Wall
 def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, budget: Budget | None = None) -> Wallet:
     """The wallet of an account, over the chain that `caller` calls."""
     from swarmd.chain.ethereum import Ethereum
-    from swarmd.chain.submitting.attempts import AccountKey
+    from swarmd.chain.submitting.sender import AccountKey
 
     return Wallet(config, Ethereum(caller), AccountKey(account, config.chain_id, config.drive), budget)
 

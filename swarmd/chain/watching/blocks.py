@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
 from swarmd.chain.ports import LogFilter, NotThere, Span
-from swarmd.chain.watching.logs import Hash, LogEntry, Quantity, seconds_of
+from swarmd.chain.watching.logs import Hash, LogEntry, Quantity, decode_entry, seconds_of
+from swarmd.core.events import AnyChainLog, ChainBlock
+from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
+from swarmd.worker.ports import EventSink
 
 TOGETHER = 16  # calls under way at once
 GROW_AFTER = 8  # ranges answered one after another before the next one is twice as long again
@@ -218,3 +224,133 @@ def _unwrapped(result: T | BaseException) -> T:
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered
+
+
+class BlockCheck(Protocol):
+    """Asks whether the chain still has a block: `swarmd.chain.ports.Endpoints.has_block`, or a reading by number."""
+
+    async def __call__(self, block: BlockRef, /) -> bool:
+        """Whether it has. Raises ChainError, as every read."""
+
+
+class Branch:
+    """Blocks in the order of their numbers, the last one being the tip; there may be gaps.
+
+    Args:
+        blocks: at least one, oldest first.
+    """
+
+    def __init__(self, blocks: Sequence[BlockRef]) -> None:
+        self._blocks = sorted(blocks, key=lambda block: block.number)
+
+    @property
+    def tip(self) -> BlockRef:
+        """The last block that was read."""
+        return self._blocks[-1]
+
+    def at(self, number: int) -> BlockRef | None:
+        """The block of that number, where it is remembered."""
+        place = bisect_left(self._blocks, number, key=lambda block: block.number)
+        found = self._blocks[place] if place < len(self._blocks) else None
+        return found if found is not None and found.number == number else None
+
+    def add(self, block: BlockRef) -> None:
+        """Append the block that follows the tip."""
+        self._blocks = [*self._blocks[1 - KEPT_MAX :], block]
+
+    def cut(self, number: int) -> None:
+        """Forget the blocks after this one."""
+        self._blocks = [block for block in self._blocks if block.number <= number]
+
+    async def fork(self, is_on_chain: BlockCheck) -> BlockRef | None:
+        """The last block that is still on the chain, None when none is; every block before such a one is, too."""
+        low, high, step = 0, len(self._blocks), 1
+        while low < high:  # steps back from the tip double until one is on the chain; then the gap is halved
+            middle = max(high - step, 0) if low == 0 else (low + high) // 2
+            if await is_on_chain(self._blocks[middle]):
+                low = middle + 1
+            else:
+                high, step = middle, step * 2
+        return self._blocks[low - 1] if low else None
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+
+MARK_BLOCKS = 256  # a block without logs is reported when the last report lies so far back,
+MARK_S = 600.0  # or so long
+BLOCK_CHARS_MAX = 3_000_000  # of one block's entries, as hex; a fact has to fit into a frame
+SMALL_CHARS = 8192  # entries up to here go first where a block has more than that
+ENTRY_CHARS = 300  # what an entry takes besides its text
+
+
+class EntryDecoder(Protocol):
+    """Says what an entry of the contract means: `swarmd.chain.watching.logs.decode_entry`."""
+
+    def __call__(self, entry: LogEntry, rejected: Counter[str], /) -> AnyChainLog | None:
+        """The fact in an entry; None where there is none, which `rejected` counts by its reason. Raises nothing."""
+
+
+class BlockReporter:
+    """Observes blocks, in order.
+
+    Args:
+        emit: takes the facts.
+        decode: what an entry says; counts what makes no sense.
+    """
+
+    def __init__(self, emit: EventSink, decode: EntryDecoder = decode_entry) -> None:
+        self._emit = emit
+        self._decode = decode
+        self._last: BlockRef | None = None
+        self.rejected: Counter[str] = Counter()
+
+    def begin_at(self, block: BlockRef) -> None:
+        """What comes next follows this block, which is known already."""
+        self._last = block
+
+    def report(self, block: BlockRef, entries: Sequence[LogEntry]) -> tuple[AnyChainLog, ...]:
+        """Observe a block, if it has logs or is due as a mark. Returns its logs."""
+        logs = facts_from_logs(entries, self.rejected, self._decode)
+        if logs or self._is_due(block):
+            self._emit(ChainBlock(block, logs))
+            self._last = block
+        return logs
+
+    def _is_due(self, block: BlockRef) -> bool:
+        last = self._last
+        return last is None or block.number - last.number >= MARK_BLOCKS or block.at - last.at >= MARK_S
+
+
+def facts_from_logs(
+    entries: Sequence[LogEntry], rejected: Counter[str], decode: EntryDecoder = decode_entry
+) -> tuple[AnyChainLog, ...]:
+    """What a block's entries say, up to BLOCK_CHARS_MAX; what is longest is left out first."""
+    sizes = [len(entry.data) + ENTRY_CHARS for entry in entries]
+    room = {True: BLOCK_CHARS_MAX}
+    room[False] = BLOCK_CHARS_MAX - sum(size for size in sizes if size <= SMALL_CHARS)
+    said = []
+    for entry, size in zip(entries, sizes, strict=True):
+        if size > room[size <= SMALL_CHARS]:
+            rejected["block too large"] += 1
+            continue
+        room[size <= SMALL_CHARS] -= size
+        if (log := decode(entry, rejected)) is not None:
+            said.append(log)
+    return tuple(said)
+
+
+def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
+    """Entries, sorted already, by their block's number.
+
+    Raises:
+        NotThere: those of one number are of different blocks, because the chain changed in between.
+    """
+    groups = [(number, list(group)) for number, group in groupby(entries, lambda entry: int(entry.block_number, 16))]
+    for number, group in groups:
+        if len({entry.block_hash for entry in group}) > 1:
+            raise NotThere(f"block {number} changed while it was read")
+    return groups

@@ -13,27 +13,151 @@ from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from swarmd.bounds import Backoff
 from swarmd.chain.membership import CHANGES, MembershipReader
-from swarmd.chain.ports import AccountSource, Endpoints, HeadListener, HeadNews, NotThere, Span
+from swarmd.chain.ports import (
+    AccountSource,
+    BlockReader,
+    ContractReader,
+    Endpoints,
+    HeadListener,
+    HeadNews,
+    LogFilter,
+    NotThere,
+    Span,
+)
 from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.watching.branch import Branch
-from swarmd.chain.watching.facts import BlockReporter, EntryDecoder, by_block
-from swarmd.chain.watching.finality import Finality
-from swarmd.chain.watching.logs import decode_entry, seconds_of
-from swarmd.chain.watching.own_logs import OwnLogs
+from swarmd.chain.watching.blocks import BlockReporter, Branch, EntryDecoder, by_block
+from swarmd.chain.watching.logs import REWARD_TOPIC, SAYINGS, VOTE_TOPIC, decode_entry, seconds_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog
+from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog, SubmissionsCounted
+from swarmd.core.state import OUTBOX_MAX
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, EndpointFailed
+from swarmd.errors import (
+    ChainError,
+    ChainMismatch,
+    ConfigError,
+    ContractRefused,
+    EndpointFailed,
+    RpcRefused,
+    SwarmdError,
+)
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
+
+EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # every member says them in each round
+COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
+
+
+class OwnLogs:
+    """Which log entries are read, and the count in the place of those that are not.
+
+    Args:
+        shards: of the swarm; where it has none, the entries of all are read.
+        contract: counts a stage's rewards.
+        account: that this node submits from; while it is empty, rewards and votes of all accounts are read.
+        emit: takes the counts.
+    """
+
+    def __init__(self, shards: int, contract: ContractReader, account: AccountSource, emit: EventSink) -> None:
+        self._shards = shards
+        self._contract = contract
+        self._account = account
+        self._emit = emit
+        self._counted: SubmissionsCounted | None = None  # what was observed last
+
+    def filters(self) -> tuple[LogFilter, ...]:
+        """Filters that let through what is read; none where that is all."""
+        if not self._shards:
+            return ()
+        account = self._account().removeprefix("0x").lower()
+        senders = [["0x" + account.rjust(64, "0")]] if account else []
+        return [COMMON], [EACH_MEMBERS, *senders]
+
+    async def count(self, head: BlockRef) -> None:
+        """Observe how many peers have reported the stage that is open at a block, where it is another number.
+
+        Raises ChainError.
+        """
+        if not self._shards:
+            return
+        block = hex(head.number)
+        count = await self._contract.submissions(block)
+        counted = None if count is None else SubmissionsCounted(*await self._contract.place(block), count)
+        if counted is not None and counted != self._counted:
+            self._counted = counted
+            self._emit(counted)
+
+    def forget(self) -> None:
+        """Blocks were replaced: what is counted next is observed, whatever it is."""
+        self._counted = None
+
+
+STILL_S = 1800.0  # without a further final block before that is told; Ethereum has one every 6.4 minutes
+
+log = logging.getLogger(__name__)
+
+
+class Finality:
+    """Knows the last block that counts as confirmed.
+
+    Args:
+        config: says what counts.
+        blocks: of the chain.
+        runtime: the clock.
+    """
+
+    def __init__(self, config: ChainConfig, blocks: BlockReader, runtime: Runtime = LOOP) -> None:
+        self._config = config
+        self._blocks = blocks
+        self._runtime = runtime
+        self._lacking = False  # the chain has no final blocks, and that was told
+        self._final = -1
+        self._moved_at = runtime.now()
+        self._still = False  # it has not moved for long, and that was told
+
+    async def confirmed(self, tip: int) -> int:
+        """The last confirmed block up to `tip`, -1 while there is none. Raises ChainError."""
+        if self._config.finality != "depth":
+            try:
+                final = (await self._blocks.at(self._config.finality)).number
+            except (RpcRefused, NotThere) as error:
+                self._warn_of_lack(error.message)
+            else:
+                self._watch(final)
+                return min(final, tip)
+        return max(tip - self._config.depth, -1)
+
+    def _warn_of_lack(self, reason: str) -> None:
+        if not self._lacking:
+            self._lacking = True
+            log.warning(
+                "the chain has no %s blocks (%s): chain.depth = %d counts as confirmed instead",
+                *(self._config.finality, reason, self._config.depth),
+            )
+
+    def _watch(self, final: int) -> None:
+        """Say so when there has been no further final block for long: what is submitted then waits without an end."""
+        now = self._runtime.now()
+        if final > self._final:
+            if self._still:
+                log.info("block %d is %s: blocks are confirmed again", final, self._config.finality)
+            self._final, self._moved_at, self._still = final, now, False
+        elif now - self._moved_at > STILL_S and not self._still:
+            self._still = True
+            log.warning(
+                "the last %s block is %d since %.0f minutes: nothing that this node submits is confirmed meanwhile, "
+                'and once %d submissions wait no more are taken; chain.finality = "depth" goes by chain.depth',
+                *(self._config.finality, self._final, (now - self._moved_at) / 60, OUTBOX_MAX),
+            )
+
 
 NEAR_BLOCKS = 64  # below the head, which are read one by one
 LEFT_AFTER = 2  # looks in vain at what an endpoint does answer, before another one is asked
 DEGRADED_AFTER = 3  # looks in vain, one after another
 ABSENT_AFTER = 12  # the same where endpoints answer, but do not have what another one told of
-PAUSE_S, PAUSE_MAX_S = 0.25, 4.0  # after a look in vain, doubled with each further one
+PAUSE = Backoff(0.25, 4.0)  # after a look that failed
 LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
 STALE_S = 60.0  # without a new block before endpoints are compared
 
@@ -156,7 +280,7 @@ class Watcher:
             log.warning("the chain cannot be followed: %s", error.message)
             self._emit(ChainDegraded(error.message))
             self._up = self._checked = False
-        await self._runtime.sleep(min(PAUSE_S * 2 ** min(self._failures - 1, 8), PAUSE_MAX_S))
+        await self._runtime.sleep(PAUSE.after(self._failures))
 
     async def _look(self, order: WatchChain, header: BlockRef | None) -> None:
         """Read what is new."""
@@ -317,3 +441,42 @@ class Watcher:
         self.on_progress(
             Reach(tip.number, max(self._head, tip.number), lag_s, self.heads.live or self._endpoints.current, self._up)
         )
+
+
+AGAIN_S = 300.0
+
+log = logging.getLogger(__name__)
+
+
+class ExtensionsCheck:
+    """Looks now and then whether the contract has what it was told to lack.
+
+    Args:
+        terms: how it was told to stand.
+        watcher: tells it again.
+        runtime: the clock.
+    """
+
+    def __init__(self, terms: ChainRequirements, watcher: Watcher, runtime: Runtime = LOOP) -> None:
+        self._terms = terms
+        self._watcher = watcher
+        self._runtime = runtime
+
+    async def run(self) -> None:
+        """Look at intervals until cancelled."""
+        while True:
+            await self._runtime.sleep(AGAIN_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask a contract that was told to have none; where it has some after all, have that told."""
+        if self._terms.extensions != 0:
+            return
+        try:
+            found = await self._terms.coordinator.extensions()
+        except SwarmdError as error:  # of another chain too: that is for the watcher to judge
+            log.debug("whether the contract has extensions is not known: %s", error.message)
+            return
+        if found:
+            log.warning("the contract has extensions, of which an endpoint knew nothing before")
+            self._watcher.say_again()

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from swarmd.cli.init.answers import TOKEN_NAME, Answers, Asker
-from swarmd.cli.node.directory import CONFIG, NodeDirectory, put_private
+from swarmd.cli.node.directory import NewNode, put_private
 from swarmd.config import load_config
 from swarmd.errors import ExitCode
-from swarmd.paths import quoted
+from swarmd.paths import CONFIG, quoted
 
 if TYPE_CHECKING:
     from swarmd.cli.init.profiles import ProfileFit
@@ -101,7 +101,7 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
         asked = swarm_of_manifest(read_manifest(manifest))
     elif name is not None:
         asked = SwarmName(swarm_id(name, there.dht.peer))
-    NodeDirectory(root).existing(asked)
+    NewNode(root).existing(asked)
 
 
 def _make(given: Answers, asker: Asker) -> None:
@@ -170,7 +170,7 @@ def _found(answers: Answers, asker: Asker) -> None:
 def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
     """Weigh what is shipped for the kind, and take what fits. Raises ConfigError."""
     from swarmd.cli.init.profiles import SMALL, ProfileFit, line_of, list_profiles, pick, weigh_profiles, with_device
-    from swarmd.doctor.machine.probe import ProbeQuestion, ask_torch
+    from swarmd.doctor.children import ProbeQuestion, ask_torch
 
     profiles = list_profiles(kind)
     wanted = answers.model or ("" if asker.asks else SMALL)
@@ -240,8 +240,8 @@ def finish(root: Path, examine: bool) -> int:
 
 def _examine(path: Path) -> int:
     from swarmd.cli.inspect.doctor import examine_visibly, print_report
-    from swarmd.doctor.catalogue import CHECKS
-    from swarmd.doctor.subject import Subject
+    from swarmd.doctor.checks import CHECKS
+    from swarmd.doctor.examination import Subject
 
     report = examine_visibly(Subject(path, offline=True), [check.name for check in CHECKS])
     typer.echo("")

@@ -16,13 +16,13 @@ from swarmd.errors import ConfigError
 from swarmd.paths import configs_directory
 
 if TYPE_CHECKING:
-    from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
+    from swarmd.doctor.children import ModelFit, ProbeAnswer
 
 SMALL = "embedded"  # the profile of a model that is shipped, which every kind has
 SIZE = re.compile(r"-(\d+(?:\.\d+)?)b$")  # of a profile's name: cuda-1.5b
 GIB = 2**30
 STAGE_S = 300  # shortest stage of a new swarm
-OTHERS = ("coordinator", "follower", "legacy-coordinator", "legacy-follower")
+OTHERS = ("coordinator", "follower")
 
 
 class InitProfile(NamedTuple):

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG
 from swarmd.cli.options import NodeDir
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths, quoted
@@ -77,9 +76,9 @@ def bundle(
 
 def find_config(place: Path) -> Path | None:
     """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
-    from swarmd.units.plan import place_with
+    from swarmd.units import place_with
 
-    own = place / CONFIG
+    own = DataPaths(place).config
     if own.is_file():
         return own
     service = place_with(place)
@@ -208,7 +207,7 @@ def _keys_in(place: Path) -> frozenset[str]:
     from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN
 
     try:
-        text = (place / "account.pass").read_text().strip() if os.access(place / "account.pass", os.R_OK) else ""
+        text = DataPaths(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):
         text = ""
     return frozenset([text]) if len(text) >= SECRET_CHARACTERS_MIN else frozenset()

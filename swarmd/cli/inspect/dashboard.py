@@ -157,7 +157,7 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     """
     import tempfile
 
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.observing.observer import DhtSwarm
@@ -176,8 +176,8 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
 def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
     """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
     from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+    from swarmd.uvicorn_server import bind
     from swarmd.web.http.guard import AccessRules
-    from swarmd.web.http.server import bind
 
     address = parse_listen(page.listen, PAGE_PORT)
     secret = load_token(page.token, root)
@@ -187,7 +187,7 @@ def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socke
 
 def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
     """Tell the URL and serve until stopped."""
-    from swarmd.web.http.server import serve, url_of
+    from swarmd.uvicorn_server import serve, url_of
 
     url = url_of(endpoint)
 
@@ -196,4 +196,4 @@ def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> N
         if open_page:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    serve(app, endpoint, tell)
+    serve(app, endpoint, tell, app.let_go)

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG, RULE, config_of_node, holds_log, place_of
+from swarmd.cli.locate import RULE, config_of_node, holds_log, place_of
 from swarmd.cli.options import ConfigFile, DataDir
 from swarmd.cli.printing import print_json
-from swarmd.doctor.finding import Severity
 from swarmd.errors import NotFoundError
+from swarmd.paths import CONFIG
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from swarmd.doctor.finding import DoctorReport, Finding
-    from swarmd.doctor.subject import Subject
+    from swarmd.doctor.examination import DoctorReport, Finding, Severity, Subject
 
 COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 RUNNING_SHOWN = 3  # names of checks under way that are shown
@@ -44,12 +43,12 @@ def doctor(
     Exits with 0 when nothing is worse than a note, with 1 when there are warnings, with 2 when there are errors. It
     changes nothing, and may be run while the node runs.
     """
-    from swarmd.doctor.catalogue import CHECKS, choose_checks
-    from swarmd.doctor.subject import Subject
+    from swarmd.doctor.checks import CHECKS, choose_checks
+    from swarmd.doctor.examination import Subject
 
     if listing:
         for check in CHECKS:
-            typer.echo(f"{check.name:12} {check.title}")
+            typer.echo(f"{check.name:10} {check.group:8} {(check.run.__doc__ or '').splitlines()[0]}")
         return 0
     checks = choose_checks(only or ())
     subject = Subject(find_config(directory, config), data or find_data(directory, config), offline)
@@ -86,7 +85,7 @@ def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> 
     """Make the checks; on a terminal, say on stderr which are under way."""
     from rich.console import Console
 
-    from swarmd.doctor.catalogue import choose_checks
+    from swarmd.doctor.checks import choose_checks
     from swarmd.doctor.examination import examine
 
     checks = choose_checks(names)

@@ -66,9 +66,7 @@ def notify(
         typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
         return ExitCode.OK
     if not senders:
-        raise ConfigError(
-            f"{file} names no way to notify anybody", "Set notify.webhook, notify.telegram_token or notify.command"
-        )
+        raise ConfigError(f"{file} names no way to notify anybody", "Set notify.urls or notify.command")
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
     sent = asyncio.run(_send(senders, _note(loaded, words, well=not unit)))
     return ExitCode.OK if sent else ExitCode.FAILURE
@@ -79,7 +77,7 @@ async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
     for sender, outcome in zip(senders, outcomes, strict=True):
         if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
             raise outcome
-        typer.echo(f"{sender.name}: {outcome or 'sent'}", err=outcome is not None)
+        typer.echo(f"{sender.shown}: {outcome or 'sent'}", err=outcome is not None)
     return not any(outcomes)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from swarmd.cli.locate import CONFIG, RULE, log_of
+from swarmd.cli.locate import RULE, holds_log, log_of
 from swarmd.errors import ConfigError, NotFoundError
+from swarmd.paths import CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,8 +88,8 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
 
 def node_directories(directory: Path) -> list[Path]:
     """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
-    if directory.is_dir() and not (directory / "events").is_dir() and not (directory / CONFIG).is_file():
-        inner = sorted(place for place in directory.iterdir() if (place / "events").is_dir())
+    if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
+        inner = sorted(place for place in directory.iterdir() if holds_log(place))
         if inner:
             return inner
     log = log_of(directory)
@@ -124,7 +125,7 @@ def print_json(histories: Sequence[TrainingHistory]) -> None:
 def print_summary(histories: Sequence[TrainingHistory]) -> None:
     from swarmd.cli.inspect.standings import shown
     from swarmd.results.card import accuracy_words
-    from swarmd.results.skills import skills_summary
+    from swarmd.results.history import skills_summary
 
     for history in histories:
         rounds = history.rounds

@@ -91,7 +91,7 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         ChainMismatch: there is no contract at the address.
         ChainError: no endpoint answers.
     """
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.chain.onchain_standings import read_out
 
     check_address(contract)

@@ -194,7 +194,7 @@ def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
     for table in tables(swarm):
         console.print(table)
     for place in swarm.places:
-        for skip in read_skips(place.paths.events):
+        for skip in read_skips(place.events):
             console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
     first = shlex.quote(str(directory / swarm.places[0].name))
     for line in (

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.layout import LocalNode
 
 OUTPUT_BYTES_MAX = 8 * 1024 * 1024  # a longer daemon.log is set aside as daemon.log.1 when the node starts
 TAIL_BYTES = 16 * 1024
@@ -20,7 +20,7 @@ KILLED_S = 5.0  # longest wait for a killed daemon to be gone
 class DaemonProcess:
     """`swarmd run` of one node, in a session of its own, so that a terminal's Ctrl-C reaches only who started it."""
 
-    def __init__(self, place: NodePlace) -> None:
+    def __init__(self, place: LocalNode) -> None:
         self.place = place
         self._process: subprocess.Popen[bytes] | None = None
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import tomlkit
 
 from swarmd.cli.swarm.questions import bring_questions
@@ -17,7 +16,7 @@ from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
-from swarmd.paths import DataPaths, configs_directory
+from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.swarms.questions_file import questions_of
 from swarmd.swarms.registry import check_kind, find_kind
 from swarmd.toml_text import parse_toml, read_toml
@@ -38,47 +37,25 @@ ALONE: dict[str, Any] = {
 }
 
 
-class NodePlace(msgspec.Struct, frozen=True):
+class LocalNode(NodeDirectory):
     """One node's directory in a local swarm; the first node is the coordinator."""
 
-    number: int
-    root: Path
-
-    @property
-    def name(self) -> str:
-        return self.root.name
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
-    def identity(self) -> Path:
-        return self.root / "identity.key"
-
-    @property
-    def output(self) -> Path:
-        """What the daemon prints."""
-        return self.root / "daemon.log"
-
-    @property
-    def paths(self) -> DataPaths:
-        return DataPaths(self.root)
-
-    @property
-    def coordinates(self) -> bool:
-        return self.number == 1
+    def __init__(self, number: int, root: Path) -> None:
+        super().__init__(root)
+        self.number = number
+        self.name = root.name
+        self.coordinates = number == 1
 
 
-def node_places(directory: Path, count: int) -> tuple[NodePlace, ...]:
+def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
     """Places of `count` nodes. Raises ConfigError when that is not between 1 and `NODES_MAX`."""
     if not 1 <= count <= NODES_MAX:
         raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}")
-    return tuple(NodePlace(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
+    return tuple(LocalNode(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
 
 
 def lay_out(
-    places: tuple[NodePlace, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
+    places: tuple[LocalNode, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
 ) -> int:
     """Make directories and identities where they are missing, and write every node's configuration.
 
@@ -122,7 +99,7 @@ def lay_out(
     return rounds_max
 
 
-def _refuse_other_swarm(places: tuple[NodePlace, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
+def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
     """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
     text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
     asked = swarm_of_config(parse_config(text, origin))
@@ -130,32 +107,32 @@ def _refuse_other_swarm(places: tuple[NodePlace, ...], source: ConfigSource, set
     fresh = home.with_name(f"{home.name}-{asked.id}")
     fix = f"Name another directory, for example --dir {fresh.relative_to(here) if home.parent == here else fresh}"
     for place in places:
-        refuse_other_swarm(place.paths, asked, fix)
+        refuse_other_swarm(place, asked, fix)
 
 
-def peer_of(place: NodePlace) -> str:
+def peer_of(place: LocalNode) -> str:
     """The node's peer id; its identity is made here when the node is new."""
-    place.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.create()
     if place.identity.exists():
         return read_identity(place.identity).peer_id
     return create_identity(place.identity).peer_id
 
 
-def rounds_run(place: NodePlace) -> int:
+def rounds_run(place: LocalNode) -> int:
     """Rounds that the coordinator's log has closed."""
-    if not place.paths.events.is_dir():
+    if not place.events.is_dir():
         return 0
-    state, _ = load(place.paths.events)
+    state, _ = load(place.events)
     return state.coordination.round if state.coordination else 0
 
 
-def choose_port(place: NodePlace) -> int:
+def choose_port(place: LocalNode) -> int:
     """The port of the run before while it is free, so that followers find the coordinator again; else any free one."""
     kept = _kept_port(place)
     return kept if kept and _is_free(kept) else _free_port()
 
 
-def _kept_port(place: NodePlace) -> int:
+def _kept_port(place: LocalNode) -> int:
     if not place.config.exists():
         return 0
     try:
@@ -216,7 +193,7 @@ def find_source(swarm: str) -> ConfigSource:
     return source
 
 
-def write_config(place: NodePlace, values: Mapping[str, Any], source: ConfigSource) -> Config:
+def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSource) -> Config:
     """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
     template = source.coordinator if place.coordinates else source.follower
     place.config.write_text(fill_template(template, values), encoding="utf-8")

@@ -133,12 +133,12 @@ class LocalSwarm:
 
     def histories(self) -> dict[str, tuple[TrainedRound, ...]]:
         """What every node made of every round, from its event log."""
-        return {place.name: read_history(place.paths.events) for place in self.places}
+        return {place.name: read_history(place.events) for place in self.places}
 
 
 def _ask(daemon: DaemonProcess) -> Status | None:
     try:
-        return msgspec.json.decode(ask(daemon.place.paths.control, "status", ASK_S), type=Status)
+        return msgspec.json.decode(ask(daemon.place.control, "status", ASK_S), type=Status)
     except (ControlError, *DECODE_ERRORS):
         return None
 

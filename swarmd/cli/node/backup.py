@@ -14,7 +14,7 @@ from swarmd.cli.options import BackupPassphraseFile
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmd.backup.archive import BackupManifest
+    from swarmd.backup.create import BackupManifest
 
 MIB = 1024 * 1024
 
@@ -81,11 +81,10 @@ def make(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
     )
     _tell(out, manifest)
-    key = directory / "identity.key"
-    if secret is None or not key.exists():
+    if secret is None or not data.identity.exists():
         typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
     else:
-        _note(key, manifest, out)
+        _note(data.identity, manifest, out)
     if for_move:
         typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
         typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
@@ -106,7 +105,7 @@ def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path
 
 
 def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
-    from swarmd.dht.identity.backup_notes import note_backup
+    from swarmd.dht.identity.backup import note_backup
 
     try:
         note_backup(key, manifest.peer, manifest.made_at, out)

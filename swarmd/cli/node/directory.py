@@ -17,13 +17,10 @@ from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
 from swarmd.eventlog.files import remedy, remove_left, sync_directory
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-
-CONFIG, MANIFEST, IDENTITY = "config.toml", "swarm.toml", "identity.key"
-KEYSTORE, PASSPHRASE, URLS, JOURNAL = "account.json", "account.pass", "rpc.urls", "deploy.json"
 
 
 class OwnAccount(NamedTuple):
@@ -36,7 +33,7 @@ class OwnAccount(NamedTuple):
 
 def passphrase_beside(keystore: Path) -> Path:
     """Where the passphrase of a keystore is looked for when no file is named."""
-    return keystore.with_suffix(Path(PASSPHRASE).suffix)
+    return keystore.with_suffix(".pass")
 
 
 def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
@@ -81,32 +78,28 @@ def put_private(path: Path, text: str) -> None:
         raise PathUnusable(f"{path} cannot be written: {error.strerror}", fix) from error
 
 
-class NodeDirectory:
-    """Makes the files of a node and tells, a line each, what was made and what was kept."""
+class NewNode:
+    """Makes the files of a node and tells, a line each, what was made and what was kept.
+
+    Args:
+        root: where configuration and manifest lie.
+        data: where identity, account and all that the node writes lie, relative to `root`.
+    """
 
     def __init__(self, root: Path, data: str = ".") -> None:
-        self.root = root
-        self.data = root / data  # identity, account and all that the node writes
-        self.config = root / CONFIG
-        self.manifest = root / MANIFEST
-        self.journal = root / JOURNAL
+        self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Make the directory, and keep other runs of the same command out of it. Raises PathUnusable."""
-        try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            place = Path(error.filename or self.root)
-            fix = remedy(error, place) or "Name another directory"
-            raise PathUnusable(f"the directory {place} cannot be made: {error.strerror}", fix) from error
-        with held_alone(self.root):
+        self.home.create()
+        self.data.create()
+        with held_alone(self.home.root):
             yield
 
     def identity(self, given: Path | None = None) -> Identity:
         """The identity that was given or is there, else a new one."""
-        path = given or self.data / IDENTITY
+        path = given or self.data.identity
         if given is not None or path.exists():
             identity = load_identity(path)
             typer.echo(f"identity: {identity.peer_id}, kept from {path}")
@@ -119,7 +112,7 @@ class NodeDirectory:
         """The account that was given or is there, else a new one with a random passphrase. Raises KeystoreError."""
         from swarmd.chain.keystore import create_keystore, create_passphrase, load_passphrase
 
-        keystore = given or self.data / KEYSTORE
+        keystore = given or self.data.keystore
         secret = passphrase or passphrase_beside(keystore)
         names = (self.name_of(keystore), self.name_of(secret))
         if given is not None or keystore.exists():
@@ -135,23 +128,23 @@ class NodeDirectory:
         """The account that a configuration made earlier names. Raises KeystoreError."""
         from swarmd.chain.keystore import load_account
 
-        key = load_account(chain, DataPaths(self.data))
+        key = load_account(chain, self.data)
         typer.echo(f"account: {key.address}, kept from {chain.keystore}")
         return OwnAccount(key, chain.keystore, chain.passphrase)
 
     def name_of(self, path: Path) -> str:
         """How the configuration names a file: relative to the data directory, where it lies in it."""
-        whole, data = path.resolve(), self.data.resolve()
+        whole, data = path.resolve(), self.data.root.resolve()
         return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
 
     def endpoints(self, urls: list[str]) -> tuple[str, ...]:
         """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
-        from swarmd.chain.endpoints.urls import name_of
+        from swarmd.chain.endpoints.endpoint import name_of
 
         if all(name_of(url) == url.rstrip("/") for url in urls):
             return tuple(urls)
-        self.write(self.data / URLS, "".join(f"{url}\n" for url in urls))
-        return (f"file:{URLS}",)
+        self.write(self.data.endpoints, "".join(f"{url}\n" for url in urls))
+        return (f"file:{self.data.endpoints.name}",)
 
     def write(self, path: Path, text: str) -> bool:
         """Make a private file; one that exists is kept. True when it was made. Raises PathUnusable."""
@@ -169,15 +162,15 @@ class NodeDirectory:
             OtherSwarm: it is of another swarm, or the log of its node is.
             LogDamaged, LogForeign, LogNewer: the log cannot be read.
         """
-        config = load_config(self.config) if self.config.exists() else None
-        data = DataPaths(self.root / config.data if config else self.data)
+        config = load_config(self.home.config) if self.home.config.exists() else None
+        data = NodeDirectory(self.home.root / config.data) if config else self.data
         if config is None:
             refuse_other_swarm(data, asked)
             return None
         named = swarm_of_config(config)
         if named.differs(msgspec.structs.replace(asked, kind="")):
             raise OtherSwarm(
-                f"{self.config} is of a node of the swarm {named}, not of {asked}", advise_other_directory(data)
+                f"{self.home.config} is of a node of the swarm {named}, not of {asked}", advise_other_directory(data)
             )
         refuse_other_swarm(data, named)
         return config

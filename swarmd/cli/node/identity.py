@@ -42,17 +42,9 @@ BackupFile = Annotated[Path, typer.Argument(metavar="BACKUP", help="A file that 
 
 
 @app.command()
-def new(
-    path: File,
-    rsa: Annotated[bool, typer.Option("--rsa", help="An RSA key, as nodes of RL Swarm v0.4 have.")] = False,
-) -> None:
+def new(path: File) -> None:
     """Make a new key (Ed25519, mode 0600) and print its peer id. An existing file is never overwritten."""
-    if rsa:
-        from swarmd.dht.identity.rsa import create_rsa_identity
-
-        typer.echo(create_rsa_identity(path).peer_id)
-    else:
-        typer.echo(create_identity(path).peer_id)
+    typer.echo(create_identity(path).peer_id)
 
 
 @app.command()
@@ -77,8 +69,7 @@ def backup(
 ) -> None:
     """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
     from swarmd.cli.node.passphrase import take_passphrase
-    from swarmd.dht.identity.backup import Backup, seal_backup
-    from swarmd.dht.identity.backup_notes import note_backup
+    from swarmd.dht.identity.backup import Backup, note_backup, seal_backup
 
     identity = load_identity(path)
     _refuse_existing(out)

@@ -54,7 +54,8 @@ def _tell_other_swarm(directory: Path) -> None:
     from swarmd.paths import DataPaths
 
     try:
-        refuse_other_swarm(DataPaths(directory), swarm_of_config(load_config(directory / "config.toml")))
+        data = DataPaths(directory)
+        refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
     except OtherSwarm as error:
         typer.echo(f"note: no node starts with this configuration: {error}", err=True)
     except SwarmdError:

@@ -15,7 +15,7 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import DataPaths
 
 if TYPE_CHECKING:
-    from swarmd.chain.signer.service import SignerSetup
+    from swarmd.chain.signer.http import SignerSetup
 
 AUDIT = "signer.audit.jsonl"
 
@@ -53,8 +53,7 @@ def signer(
     """Hold the key of an account and submit for nodes, until told to stop."""
     import asyncio
 
-    from swarmd.chain.signer.http import Access
-    from swarmd.chain.signer.service import SignerSetup, load_token, run_signer
+    from swarmd.chain.signer.http import Access, SignerSetup, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
     from swarmd.observe.logging.logs import tell_fatal
@@ -141,7 +140,7 @@ def _absolute(named: str) -> str:
 
 
 def _set_up_logs(order: SignerSetup) -> None:
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.observe.logging.logs import configure
     from swarmd.observe.logging.redaction import address_secrets
 

@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
-from swarmd.chain.endpoints.urls import name_of
+from swarmd.chain.endpoints.endpoint import name_of
 from swarmd.chain.fees import quote
-from swarmd.chain.operator.deploy import DEPLOY_GAS, Deployed, DeploymentPlan, deploy
-from swarmd.chain.operator.transactions import Journal, OperatorTransactions
+from swarmd.chain.operator.transactions import (
+    DEPLOY_GAS,
+    Deployed,
+    DeploymentPlan,
+    Journal,
+    OperatorTransactions,
+    deploy,
+)
 from swarmd.chain.ports import RoundPolicy
 from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
-from swarmd.cli.node.directory import NodeDirectory, OwnAccount
+from swarmd.cli.node.directory import NewNode, OwnAccount
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError
 from swarmd.gas import coins
@@ -28,27 +34,23 @@ SETTLE_LOOKS = 450  # for the blocks on top of the contract's, so far apart:
 SETTLE_LOOK_S = 2.0
 
 
-def create_contract(
-    node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount
-) -> ManifestChain:
+def create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
     """Create the swarm's contract, or go on where an earlier run ended. Raises as
-    `swarmd.chain.operator.deploy.deploy`."""
+    `swarmd.chain.operator.transactions.deploy`."""
     return anyio.run(_create, node, wishes, manifest, account)
 
 
-async def _create(
-    node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount
-) -> ManifestChain:
+async def _create(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
     policy = RoundPolicy(wishes.min_submissions, wishes.stage_s)
     members = manifest.members if wishes.closed else None
     plan = DeploymentPlan(manifest.recipe.stages, policy, manifest.bootnodes, members)
-    journal = Journal(node.journal)
+    journal = Journal(node.home.deployment)
     begun = journal.record is not None and bool(journal.record.steps)
     async with reach(wishes.paid_by.rpc, fees=wishes.paid_by.fees) as reached:
         confirm_chain(reached, wishes.paid_by.rpc[0], "creating the contract", wishes.yes or begun)
         orders = open_orders(reached, account.key, wishes.paid_by.fees, journal)
         if begun:
-            typer.echo(f"going on with what {node.journal} says")
+            typer.echo(f"going on with what {node.home.deployment} says")
         else:
             await _check_balance(orders, plan, wishes.paid_by.fees)
         deployed = await deploy(orders, plan)

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from swarmd.animals import animal_name
-from swarmd.cli.node.directory import NodeDirectory, OwnAccount
+from swarmd.cli.node.directory import NewNode, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.swarm.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig
@@ -33,7 +33,7 @@ from swarmd.manifest import (
 )
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
-from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
 
 if TYPE_CHECKING:
@@ -99,8 +99,8 @@ def join(
     if creator and creator != read.creator:
         raise ManifestError(f"{manifest} was created by {read.creator}, not by {creator}", "Do not join")
     root = directory or Path(read.id)
-    existing = NodeDirectory(root, data).existing(swarm_of_manifest(read))
-    node = NodeDirectory(root, existing.data if existing else data)
+    existing = NewNode(root, data).existing(swarm_of_manifest(read))
+    node = NewNode(root, existing.data if existing else data)
     wishes = JoinOptions(
         path=manifest,
         name=name,
@@ -113,7 +113,7 @@ def join(
         org=org,
         signer_account=signer_account,
         token=token,
-        questions=find_questions(read.recipe.options, manifest, node.data, download_bytes),
+        questions=find_questions(read.recipe.options, manifest, node.data.root, download_bytes),
         invitation=invitation,
     )
     _check(read, wishes)
@@ -122,7 +122,7 @@ def join(
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
-    typer.echo(f"\nnext:  swarmd run --config {quoted(node.config)}")
+    typer.echo(f"\nnext:  swarmd run --config {quoted(node.home.config)}")
 
 
 def _check(manifest: Manifest, wishes: JoinOptions) -> None:
@@ -160,10 +160,10 @@ def _check_tasks(manifest: Manifest) -> None:
         )
 
 
-def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
+def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
     identity = node.identity(_known_identity(node, existing) or wishes.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
-        raise ConfigError(f"{node.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
+        raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
     _warn_closed(manifest, wishes, identity.peer_id)
     if manifest.membership == "invitation":
         _check_invited(node, manifest, wishes, identity.peer_id, existing)
@@ -180,26 +180,28 @@ def _make(node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, existing
         choice = anyio.run(_join_chain, node, manifest, wishes, choice, existing)
     config = existing or config_of(manifest, choice)
     if wishes.questions is not None:
-        copy_questions(wishes.questions, node.data)
+        copy_questions(wishes.questions, node.data.root)
     for cut in find_cuts_of(existing.swarm if existing else _swarm_of(manifest)):
         typer.echo(f"note: {cut}")
     if manifest.average_weights_every:
         _warn_averaged(node, config)
     _keep_manifest(node, manifest)
-    written = node.write(node.config, node_text(manifest, choice))
+    written = node.write(node.home.config, node_text(manifest, choice))
     if existing is not None:
         _tell_ignored(node, existing, wishes)
     if not written and existing is not None and recipe_digest(recipe_of(existing)) != manifest.recipe.digest:
-        typer.echo(f"note: the recipe in {node.config} is not the manifest's; this node may train something else")
+        typer.echo(f"note: the recipe in {node.home.config} is not the manifest's; this node may train something else")
 
 
-def _keep_manifest(node: NodeDirectory, manifest: Manifest) -> None:
+def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     """Lay the manifest beside the configuration, where `swarmd doctor` compares the two; one that is there stays."""
-    if not node.manifest.exists():
-        write_manifest(node.manifest, manifest)
-        typer.echo(f"{node.manifest}: written")
-    elif not _holds(node.manifest, manifest):
-        typer.echo(f"note: {node.manifest} is another one than was given, and is kept. Put the newer one in its place")
+    if not node.home.manifest.exists():
+        write_manifest(node.home.manifest, manifest)
+        typer.echo(f"{node.home.manifest}: written")
+    elif not _holds(node.home.manifest, manifest):
+        typer.echo(
+            f"note: {node.home.manifest} is another one than was given, and is kept. Put the newer one in its place"
+        )
 
 
 def _holds(path: Path, manifest: Manifest) -> bool:
@@ -209,7 +211,7 @@ def _holds(path: Path, manifest: Manifest) -> bool:
         return False
 
 
-def _tell_ignored(node: NodeDirectory, existing: Config, wishes: JoinOptions) -> None:
+def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
     """Name the options that were given and have no effect, as the configuration that is kept says otherwise."""
     data = "" if wishes.data == "." else wishes.data
     asked: list[tuple[str, object, str, object]] = [  # option, what was given, the key, what stands there
@@ -223,17 +225,15 @@ def _tell_ignored(node: NodeDirectory, existing: Config, wishes: JoinOptions) ->
         asked += _asked_of_chain(node, existing.chain, wishes)
     ignored = [f"{option} ({key})" for option, given, key, kept in asked if given and not _same(node, given, kept)]
     if ignored:
-        typer.echo(f"note: without effect, as {node.config} says otherwise: {', '.join(ignored)}. Change it there")
+        typer.echo(f"note: without effect, as {node.home.config} says otherwise: {', '.join(ignored)}. Change it there")
 
 
-def _asked_of_chain(
-    node: NodeDirectory, chain: ChainConfig, wishes: JoinOptions
-) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints.urls import read_urls
+def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
+    from swarmd.chain.endpoints.endpoint import read_urls
 
     payer, proxy = wishes.paid_by, chain.proxy
     return [
-        ("--rpc", payer.rpc, "chain.rpc", tuple(read_urls(chain.rpc, node.data))),
+        ("--rpc", payer.rpc, "chain.rpc", tuple(read_urls(chain.rpc, node.data.root))),
         ("--account", payer.account, "chain.keystore", Path(chain.keystore)),
         ("--passphrase-file", payer.passphrase, "chain.passphrase", Path(chain.passphrase)),
         ("--signer", wishes.signer, "chain.proxy.url", proxy.url if chain.sender == "proxy" else ""),
@@ -243,14 +243,14 @@ def _asked_of_chain(
     ]
 
 
-def _same(node: NodeDirectory, given: object, kept: object) -> bool:
+def _same(node: NewNode, given: object, kept: object) -> bool:
     """Whether two values are one: what is given lies where one is, what a configuration names in the data directory."""
     if isinstance(given, Path) and isinstance(kept, Path):
-        return given == kept or given.resolve() == (node.data / kept).resolve()
+        return given == kept or given.resolve() == (node.data.root / kept).resolve()
     return given == kept
 
 
-def _warn_averaged(node: NodeDirectory, config: Config) -> None:
+def _warn_averaged(node: NewNode, config: Config) -> None:
     """Say whom the node lets into its model."""
     training = config.training
     if training.average_weights_every:
@@ -259,7 +259,7 @@ def _warn_averaged(node: NodeDirectory, config: Config) -> None:
             f"note: this node averages its weights with those of others ({trusted}), as the swarm's manifest says."
         )
         typer.echo("Each of these can put into its model what no question shows. To keep them out, write")
-        typer.echo(f"    average_weights_every = 0\ninto [training] of {node.config}")
+        typer.echo(f"    average_weights_every = 0\ninto [training] of {node.home.config}")
 
 
 def _name_of(peer: str, wishes: JoinOptions) -> str:
@@ -281,9 +281,9 @@ def _name_of(peer: str, wishes: JoinOptions) -> str:
     return name
 
 
-def _known_identity(node: NodeDirectory, existing: Config | None) -> Path | None:
+def _known_identity(node: NewNode, existing: Config | None) -> Path | None:
     """The identity that a configuration made earlier names."""
-    path = node.data / existing.dht.identity if existing else None
+    path = node.data.root / existing.dht.identity if existing else None
     return path if path is not None and path.exists() else None
 
 
@@ -292,9 +292,7 @@ def _warn_closed(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
         _say_closed(wishes, peer)
 
 
-def _check_invited(
-    node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None
-) -> None:
+def _check_invited(node: NewNode, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None) -> None:
     """Raises ConfigError where the invitation is not one of this peer. Without one, say how to come by it, and where a
     configuration that is kept does not have it, where it goes."""
     known = existing.dht.invitation if existing else wishes.invitation
@@ -303,9 +301,9 @@ def _check_invited(
     elif not known and peer != manifest.creator:
         typer.echo("note: this swarm asks for an invitation. Its creator, or one whom the creator has invited, runs")
         typer.echo(f"    swarmd swarm invite {peer}")
-        typer.echo(f'and what that prints goes into {node.config}, below [dht]: invitation = "..."')
+        typer.echo(f'and what that prints goes into {node.home.config}, below [dht]: invitation = "..."')
     if wishes.invitation and wishes.invitation != known:
-        typer.echo(f"note: {node.config} does not have this invitation. It counts once there stands, below [dht],")
+        typer.echo(f"note: {node.home.config} does not have this invitation. It counts once there stands, below [dht],")
         typer.echo(f'    invitation = "{wishes.invitation}"')
 
 
@@ -318,7 +316,7 @@ def _say_closed(wishes: JoinOptions, peer: str) -> None:
 
 
 async def _join_chain(
-    node: NodeDirectory, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
+    node: NewNode, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
     from swarmd.cli.chain_access import check_contract, reach
@@ -347,12 +345,12 @@ async def _join_chain(
         )
 
 
-def _urls(node: NodeDirectory, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
+def _urls(node: NewNode, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
-    from swarmd.chain.endpoints.urls import read_urls
+    from swarmd.chain.endpoints.endpoint import read_urls
 
     if known is not None and not wishes.paid_by.rpc:
-        return read_urls(known.rpc, node.data)
+        return read_urls(known.rpc, node.data.root)
     return list(wishes.paid_by.rpc or chain.rpc)
 
 
@@ -371,7 +369,7 @@ def _check_bootnode(address: str) -> bool:
     return True
 
 
-def _through_proxy(node: NodeDirectory, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
+def _through_proxy(node: NewNode, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:
     known = registered_to or "nobody yet; the node registers through the signer when it runs"
     typer.echo(f"registered to: {known}")
     if registered_to and wishes.signer_account and registered_to.lower() != wishes.signer_account.lower():

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 import typer
 
-from swarmd.cli.node.directory import IDENTITY, NodeDirectory, OwnAccount
+from swarmd.cli.node.directory import NewNode, OwnAccount
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.swarm.questions import copy_questions, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
@@ -168,10 +168,10 @@ def new(
         yes=yes,
     )
     _check(wishes)
-    node = NodeDirectory(directory)
+    node = NewNode(directory)
     _rehearse(node, wishes)
     with node.held():
-        manifest = read_manifest(node.manifest) if node.manifest.exists() else None
+        manifest = read_manifest(node.home.manifest) if node.home.manifest.exists() else None
         node.existing(_asked(node, wishes, manifest))
         if manifest is not None:
             _tell_kept(node, wishes, manifest)
@@ -221,15 +221,15 @@ def _check(wishes: NewSwarmOptions) -> None:
             raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
 
 
-def _rehearse(node: NodeDirectory, wishes: NewSwarmOptions) -> None:
+def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
     """Make manifest and configuration with a key that nobody keeps, unless they are there: what cannot be made is told
     before anything is on disk or paid for. Raises ConfigError, ManifestError.
     """
-    if node.manifest.exists():
+    if node.home.manifest.exists():
         return
     identity, recipe = generate_identity(), recipe_of(wishes.base)
     if wishes.paid_by.rpc:
-        from swarmd.chain.operator.deploy import check_stages
+        from swarmd.chain.operator.transactions import check_stages
 
         check_stages(recipe.stages)
     manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)
@@ -237,26 +237,26 @@ def _rehearse(node: NodeDirectory, wishes: NewSwarmOptions) -> None:
     config_of(manifest, _choice(wishes, identity.peer_id))
 
 
-def _asked(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
+def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
     """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
     peer = _owner(node) or (manifest.creator if manifest else "")
     asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
     if manifest is not None and swarm_of_manifest(manifest).differs(asked):
         raise OtherSwarm(
-            f"{node.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
+            f"{node.home.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
             "Name another directory with --dir: a directory belongs to one swarm",
         )
     return asked
 
 
-def _owner(node: NodeDirectory) -> str:
+def _owner(node: NewNode) -> str:
     """Whose node is in the directory; the manifest there may be of a swarm that it joined."""
-    peer = load_config(node.config).dht.peer if node.config.exists() else ""
-    key = node.data / IDENTITY
+    peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
+    key = node.data.identity
     return peer or (load_identity(key).peer_id if key.exists() else "")
 
 
-def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
+def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
     _warn_local(wishes)
     identity = node.identity()
     manifest = _unsigned(wishes, recipe_of(wishes.base), identity.peer_id)
@@ -272,10 +272,10 @@ def _make(node: NodeDirectory, wishes: NewSwarmOptions) -> Manifest:
     manifest = sign_manifest(manifest, identity)
     config_of(manifest, choice)
     if wishes.questions is not None:
-        copy_questions(wishes.questions, node.data)
-    node.write(node.config, node_text(manifest, choice))
-    write_manifest(node.manifest, manifest)
-    typer.echo(f"{node.manifest}: written, recipe {manifest.recipe.digest[:16]}")
+        copy_questions(wishes.questions, node.data.root)
+    node.write(node.home.config, node_text(manifest, choice))
+    write_manifest(node.home.manifest, manifest)
+    typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
     return manifest
 
 
@@ -344,15 +344,15 @@ def _warn_local(wishes: NewSwarmOptions) -> None:
         )
 
 
-def _tell_kept(node: NodeDirectory, wishes: NewSwarmOptions, manifest: Manifest) -> None:
+def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> None:
     """Nothing is changed. Name what brings addresses into the manifest: many a swarm is first tried on one machine."""
-    typer.echo(f'{node.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
+    typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
     for place in wishes.announce:
         address = f"{place}/p2p/{manifest.creator}"
         if manifest.chain is None and address not in manifest.bootnodes:
             typer.echo(
-                f"note: for others to join under {place}, put it into dht.announce of {node.config}, and run\n"
-                f"    swarmd swarm add-bootnode {quoted(node.manifest)} {address}"
+                f"note: for others to join under {place}, put it into dht.announce of {node.home.config}, and run\n"
+                f"    swarmd swarm add-bootnode {quoted(node.home.manifest)} {address}"
             )
 
 
@@ -381,7 +381,7 @@ def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
     )
 
 
-def _on_chain(node: NodeDirectory, wishes: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+def _on_chain(node: NewNode, wishes: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
     return msgspec.structs.replace(
         choice,
         rpc=node.endpoints(list(wishes.paid_by.rpc)),
@@ -392,10 +392,10 @@ def _on_chain(node: NodeDirectory, wishes: NewSwarmOptions, choice: NodeChoice, 
     )
 
 
-def _say_next(node: NodeDirectory, manifest: Manifest) -> None:
+def _say_next(node: NewNode, manifest: Manifest) -> None:
     typer.echo("")
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
-    typer.echo(f"run its first node:  swarmd run --config {quoted(node.config)}")
+    typer.echo(f"run its first node:  swarmd run --config {quoted(node.home.config)}")
     questions = questions_of(manifest.recipe.options)
-    handed = f"{node.manifest}" + (f" and {node.data / questions}" if questions else "")
-    typer.echo(f"others join with:    swarmd join {node.manifest.name}      (hand them {handed})")
+    handed = f"{node.home.manifest}" + (f" and {node.data.root / questions}" if questions else "")
+    typer.echo(f"others join with:    swarmd join {node.home.manifest.name}      (hand them {handed})")

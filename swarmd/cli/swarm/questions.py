@@ -14,8 +14,7 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
-from swarmd.swarms.data.dataset import SOURCE_KEYS, is_hub_id, keep_dataset, source_of
-from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX, SOURCE_KEYS, is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import load_rows
 from swarmd.swarms.questions_file import SUFFIX, questions_of
 

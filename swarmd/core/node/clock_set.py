@@ -9,7 +9,7 @@ from swarmd.core.coordinator.coordination import settings_of
 from swarmd.core.events import ClockSet
 from swarmd.core.ids import TimerKind, TimerName, kind_of_timer
 from swarmd.core.node.rounds import CANCEL_S, RETRY_S
-from swarmd.core.node.workers import BACKOFF_MAX_S
+from swarmd.core.node.workers import RESTART
 from swarmd.core.turn import Turn
 
 DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from now
@@ -38,7 +38,7 @@ def _longest_s(turn: Turn, kind: TimerKind) -> float | None:
     settings = turn.settings
     waits: dict[TimerKind, float] = {
         "ready": settings.ready_s,
-        "restart": BACKOFF_MAX_S,
+        "restart": RESTART.most_s,
         "retry": RETRY_S,
         "gather": settings.gather_s,
         "train": settings.train_s,

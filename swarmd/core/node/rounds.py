@@ -11,7 +11,6 @@ from swarmd.core.commands import (
     Command,
     Gather,
     KillWorker,
-    PublishOutputs,
     PublishReport,
     ReadClock,
     Register,
@@ -21,7 +20,6 @@ from swarmd.core.contract import submissions, votes
 from swarmd.core.events import (
     CommandFailed,
     NoRoundYet,
-    OutputsMade,
     Registered,
     ReportPublished,
     RolloutsGathered,
@@ -333,13 +331,6 @@ def on_publish_overdue(turn: Turn) -> None:
             turn.send(command)
             turn.disarm(timer_about("retry", command.id))
         turn.arm("publish", turn.at + turn.settings.publish_s)
-
-
-def on_outputs_made(turn: Turn, event: OutputsMade) -> None:
-    """Tell the network how far the stage is, if it is still the one in training."""
-    if is_training(turn, event.command) and turn.state.link.chart == "up":
-        name = command_id("outputs", f"{event.round}/{event.stage}/{turn.seq}")
-        turn.emit(PublishOutputs(name, event.round, event.stage, event.rollouts))
 
 
 def _abandon(turn: Turn) -> None:

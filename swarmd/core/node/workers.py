@@ -6,6 +6,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from swarmd.bounds import Backoff
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Gather, KillWorker, StartWorker, StopWorkers, Train, WatchChain
 from swarmd.core.events import (
@@ -27,9 +28,8 @@ from swarmd.core.turn import STOPPED_SINCE, Turn
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
-BACKOFF_FIRST_S = 0.2
-BACKOFF_MAX_S = 10.0
-BACKOFF_OUTSIDE_MAX_S = 60.0  # whatever others do to it: a worker is started again at least so often
+RESTART = Backoff(0.2, 10.0)
+RESTART_OUTSIDE = Backoff(0.2, 60.0)  # whatever others do to it: a worker is started again at least so often
 LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 
 
@@ -153,17 +153,13 @@ def on_worker_exited(turn: Turn, event: WorkerExited) -> None:
     if event.permanent:
         stop_node(turn, f"{event.worker} worker: {event.reason}", event.exit_code or ExitCode.UNAVAILABLE)
     elif event.outside:
-        turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.outside, BACKOFF_OUTSIDE_MAX_S))
+        turn.arm(timer_about("restart", event.worker), turn.at + RESTART_OUTSIDE.after(max(1, len(life.outside))))
     elif len(life.exits) > turn.settings.restarts_max:
         window_s = turn.settings.restart_window_s
         reason = f"{event.worker} worker ended {len(life.exits)} times in {window_s:g} s, last: {event.reason}"
         stop_node(turn, reason, ExitCode.UNAVAILABLE)
     else:
-        turn.arm(timer_about("restart", event.worker), turn.at + _backoff_s(life.exits, BACKOFF_MAX_S))
-
-
-def _backoff_s(ends: tuple[float, ...], most_s: float) -> float:
-    return min(BACKOFF_FIRST_S * 2.0 ** max(0, len(ends) - 1), most_s)
+        turn.arm(timer_about("restart", event.worker), turn.at + RESTART.after(max(1, len(life.exits))))
 
 
 def _note_exit(turn: Turn, event: WorkerExited) -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 import struct
 from functools import lru_cache
-from pathlib import Path
 
 import base58
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from swarmd.dht.identity.identity import RSA_PEER_PREFIX, RSA_PREFIX, Identity, key_digest_of, write_private
+from swarmd.dht.identity.identity import RSA_PEER_PREFIX, RSA_PREFIX, Identity, key_digest_of
 from swarmd.errors import IdentityDamaged
 
 BITS_MIN, BITS_MAX = 2048, 4096
@@ -60,17 +59,6 @@ class RsaIdentity(Identity):
     def is_whole(self) -> bool:
         """True: an RSA key is proved when it is parsed."""
         return True
-
-
-def create_rsa_identity(path: Path) -> RsaIdentity:
-    """Make a new key of 2048 bits, as RL Swarm does, and write it durably with mode 0600.
-
-    Raises:
-        IdentityError: the file exists already (it is never overwritten) or cannot be written.
-    """
-    identity = RsaIdentity(rsa.generate_private_key(EXPONENT, BITS_MIN))
-    write_private(path, identity.encode())
-    return identity
 
 
 def parse_rsa(raw: bytes, origin: str) -> RsaIdentity:

@@ -11,9 +11,10 @@ import ipaddress
 import time
 from collections import OrderedDict
 
+from swarmd.bounds import Backoff
 from swarmd.worker.runtime import TimeSource
 
-PAUSE_S, PAUSE_MAX_S = 20.0, 600.0  # after the first failure, doubled with each further one
+PAUSE = Backoff(20.0, 600.0)
 HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
 ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
 
@@ -61,7 +62,7 @@ class DialledHosts:
             return
         if self._now() >= until:  # others of the host were under way already
             failures += 1
-            until = self._now() + min(PAUSE_S * 2 ** min(failures - 1, 16), PAUSE_MAX_S)
+            until = self._now() + PAUSE.after(failures)
         self._failed[host_of(place)] = failures, until
         if len(self._failed) > HOSTS_MAX:
             self._failed.popitem(last=False)

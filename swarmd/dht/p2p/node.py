@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import anyio
 import msgspec
 
+from swarmd.bounds import Backoff
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
@@ -26,8 +27,7 @@ from swarmd.dht.wire import names
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
-BACKOFF_FIRST_S = 0.2
-BACKOFF_MAX_S = 10.0
+RESTART = Backoff(0.2, 10.0)
 STEADY_S = 30.0  # a life longer than this begins the back-off anew
 OPEN_S = START_S + 10.0  # for p2pd to start and to answer; one that is stopped meanwhile does neither
 RPC_S = 3.0  # one request to one peer
@@ -142,14 +142,13 @@ class DhtNode:
         Raises:
             AddressInUse: a port of `listen` is taken.
         """
-        backoff_s = BACKOFF_FIRST_S
+        ends = 0
         self._sockets.open()
         try:
             while True:
                 lived_s = await self._run_once()
-                backoff_s = BACKOFF_FIRST_S if lived_s > STEADY_S else backoff_s
-                await anyio.sleep(backoff_s)
-                backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+                ends = 1 if lived_s > STEADY_S else ends + 1
+                await anyio.sleep(RESTART.after(ends))
         finally:
             self._sockets.close()
 

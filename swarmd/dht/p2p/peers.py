@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import anyio
 
+from swarmd.bounds import Backoff
 from swarmd.dht.addresses import PORT_MAX, is_address, split_address
 from swarmd.dht.p2p.dialled_hosts import DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import Multiaddr, PeerID
@@ -26,8 +27,7 @@ from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
 
 REJOIN_S = 10.0
-ALONE_FIRST_S = 0.2
-ALONE_MAX_S = 5.0
+ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
 DIAL_S = 4.0
 PROBE_S = 1.5
 DIALS_AT_ONCE = 8
@@ -152,14 +152,14 @@ class Rejoin:
     async def attend(self, life: NodeRun) -> None:
         """Run rounds for as long as p2pd lives: quickly while alone, slowly among peers."""
         self._book.port = self._node.port
-        pause_s = ALONE_FIRST_S
+        alone = 0
         while True:
             grew = await self._run_round(life)
             if grew:
                 await self._fill_table(life)
             self.rounds += 1
-            pause_s = ALONE_FIRST_S if life.peers else min(pause_s * 2, ALONE_MAX_S)
-            await self._pause(life, REJOIN_S if life.peers else pause_s)
+            alone = 0 if life.peers else alone + 1
+            await self._pause(life, ALONE.after(alone) if alone else REJOIN_S)
 
     async def _pause(self, life: NodeRun, pause_s: float) -> None:
         """Wait, but no longer than until the last peer is gone."""

@@ -17,18 +17,17 @@ from typing import Protocol
 import anyio
 from anyio import to_thread
 
+from swarmd.bounds import Backoff
 from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
 from swarmd.eventlog.files import write_failure
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.manifest import ChunkedFile, WeightsManifest, decode_manifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
 
 CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more
 PATIENCE_S = 60.0  # with a peer that gives nothing: one that many fetch from at once says no to most of them for long
-AGAIN_S = 1.0  # after a failure, then twice as long each time: a bounded peer says no until its bounds allow more
-AGAIN_DOUBLED = 3  # times at most
+AGAIN = Backoff(1.0, 8.0)  # a bounded peer says no until its bounds allow more
 LANES = 2  # chunks on their way from one peer
 DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else to do, is asked for it, too
 MANIFEST_S = 20.0  # for a manifest from its owner
@@ -84,7 +83,7 @@ def _in_turn(peers: Collection[str]) -> Iterator[tuple[str, float, float]]:
     """
     owner, *others = peers
     for attempt in range(MANIFEST_ATTEMPTS):
-        yield owner, MANIFEST_S, AGAIN_S * 2 ** (attempt - 1) if attempt else 0.0
+        yield owner, MANIFEST_S, AGAIN.after(attempt) if attempt else 0.0
     for other in others:
         yield other, DOUBTED_S, 0.0
         yield owner, MANIFEST_S, 0.0
@@ -202,7 +201,7 @@ class _Lanes:
             elif (failures := failures + 1) >= FAILURES_MAX and self._gives_nothing(peer):
                 self._dropped.add(peer)
             else:
-                with anyio.move_on_after(AGAIN_S * 2 ** min(failures - 1, AGAIN_DOUBLED)):
+                with anyio.move_on_after(AGAIN.after(failures)):
                     await self._over.wait()
 
     def _gives_nothing(self, peer: str) -> bool:

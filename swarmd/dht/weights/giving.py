@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.weights.fetched import FetchedWeights
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 
 

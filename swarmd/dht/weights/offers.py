@@ -7,7 +7,7 @@ from collections.abc import Collection
 from swarmd.dht.ports import RefusalCounter
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import RecordRejected
-from swarmd.weights.offer import WeightsOffer, decode_offer
+from swarmd.weights.manifest import WeightsOffer, decode_offer
 
 
 class MembersOffers:

@@ -32,10 +32,8 @@ from swarmd.errors import (
     WeightsUnavailable,
     WeightsUnfinished,
 )
-from swarmd.weights.chunks import PARTIAL, is_intact
-from swarmd.weights.fetched import MANIFEST, SUFFIX
-from swarmd.weights.manifest import ChunkedFile, WeightsManifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.chunks import MANIFEST, PARTIAL, SUFFIX, is_intact
+from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next

@@ -38,7 +38,7 @@ from swarmd.dht.wire.shards import (
 )
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
-from swarmd.weights.offer import OFFER_BYTES_MAX
+from swarmd.weights.manifest import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
 
 DOMAIN = b"swarmd-record-v1\x00"
@@ -86,7 +86,7 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     invitation: bytes = b""
     protocol: Protocol = 1
     withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
-    weights: bytes = b""  # an offer, see `swarmd.weights.offer`; one of a later format is no reason to refuse the rest
+    weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; a later format is no reason to refuse the rest
     shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
     epoch: Round = 0  # see `swarmd.dht.wire.shards.epoch_of`
     shard: Shards = 0  # the owner's in that epoch

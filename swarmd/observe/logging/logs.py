@@ -21,7 +21,7 @@ from swarmd.observe.logging.library_logger import get_logger
 from swarmd.observe.logging.line_writer import LineWriter
 from swarmd.observe.logging.redaction import redacting
 from swarmd.observe.logging.terminal import TerminalLines
-from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.describe import line_of
 
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")

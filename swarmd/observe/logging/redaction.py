@@ -35,6 +35,8 @@ _URL = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,15}://)([^\s/?#<>\"]*)([^\s\"<>]*)
 _PATH_PART = re.compile(r"[A-Za-z0-9_=-]{16,}")
 _PLAIN_WORDS = re.compile(r"[a-z]{1,20}(?:[_-][a-z]{1,20})*")
 
+_HOST = re.compile(r"(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+)?(:\d+)?")  # a name, an address, or none
+
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:0[xX])?[0-9a-fA-F]{64}(?![0-9A-Za-z])")
 _SAYS_WHAT = re.compile(
     r"(?i)(?P<key>private|secret|key|pass(?:phrase|word|wd)|token(?!iz)|mnemonic|credential)"
@@ -120,6 +122,13 @@ def address_secrets(address: str) -> list[str]:
         if _SECRET_NAME.search(name) or not _PLAIN_WORDS.fullmatch(text):
             found.append(text)
     return [part for part in found if len(part) >= SECRET_CHARACTERS_MIN]
+
+
+def service_secrets(url: str) -> list[str]:
+    """What an Apprise URL may hide: as any address, and what stands in the place of a host, often a token."""
+    host = urlsplit(url).netloc.rpartition("@")[2] if "[" not in url else ""
+    parts = [host, *host.split(":")] if not _HOST.fullmatch(host) else []
+    return address_secrets(url) + [part for part in parts if len(part) >= SECRET_CHARACTERS_MIN]
 
 
 def redact_field(name: str, value: Any, depth: int = 0) -> Any:

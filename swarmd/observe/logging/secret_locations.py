@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
@@ -20,7 +20,7 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.errors import SwarmdError
-from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN, address_secrets
+from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN, address_secrets, service_secrets
 from swarmd.secret_files import SecretKind, locate_secret
 
 SECRET_BYTES_MAX = 64 * 1024
@@ -30,7 +30,7 @@ SEED_BYTES = slice(4, 36)  # of the file of an Ed25519 identity, see swarmd.dht.
 ED25519_FILE_BYTES = 68
 
 Part = Literal["network", "trainer", "chain", "web"]  # a process beside the daemon
-Form = Literal["text", "addresses", "keystore", "key"]
+Form = Literal["text", "addresses", "services", "keystore", "key"]
 
 _ANY = SecretKind("secret", SwarmdError, SECRET_BYTES_MAX)
 _SECRET_VARIABLE = re.compile(r"(?i)token(?!iz)|secret|passw|passphrase|mnemonic|(?:api|private|access)_?key|_key$")
@@ -53,9 +53,8 @@ def secret_locations(config: Config) -> list[SecretLocation]:
         SecretLocation("results.hub.token", config.results.hub.token),
         SecretLocation("training.reference.token", config.training.reference.token),
         SecretLocation("web.token", config.web.token),
-        SecretLocation("notify.telegram_token", config.notify.telegram_token),
-        SecretLocation("notify.webhook", _file_in(config.notify.webhook), "addresses"),
     ]
+    found += [SecretLocation("notify.urls", _file_in(url), "services") for url in config.notify.urls]
     if config.chain is not None:
         found.append(SecretLocation("chain.proxy.token", config.chain.proxy.token))
         found.append(SecretLocation("chain.passphrase", config.chain.passphrase, signs=True))
@@ -85,7 +84,8 @@ def secrets_outside_files(config: Config | None, environ: Mapping[str, str] = os
     """The texts of the secrets that stand in the configuration itself and in the environment; no file is read."""
     found = list(_texts_of_environment(environ))
     if config is not None:
-        found += [text for _, url in _urls_in(msgspec.to_builtins(config)) for text in address_secrets(url)]
+        urls = _urls_in(msgspec.to_builtins(config))
+        found += [text for key, url in urls for text in _secrets_of(key)(url)]
     return _all_spellings(found)
 
 
@@ -97,11 +97,17 @@ def secrets_in(place: SecretLocation, root: Path) -> frozenset[str]:
 def secret_values(config: Config) -> list[tuple[str, str]]:
     """(key, what of the value may be shown) of the URLs that hold a secret in the configuration itself."""
     urls = _urls_in(msgspec.to_builtins(config))
-    return [(key, _shown(url)) for key, url in urls if address_secrets(url)]
+    return [(key, _shown(key, url)) for key, url in urls if _secrets_of(key)(url)]
 
 
-def _shown(url: str) -> str:
-    """Scheme, host and port; of what is no URL, the scheme."""
+def _secrets_of(key: str) -> Callable[[str], list[str]]:
+    return service_secrets if key == "notify.urls" else address_secrets
+
+
+def _shown(key: str, url: str) -> str:
+    """Scheme, host and port; the scheme of what is not a URL, or one of Apprise's, with a token for a host."""
+    if key == "notify.urls":
+        return f"{url.partition(':')[0]}://"
     try:
         return f"{urlsplit(url).scheme}://{urlsplit(url).netloc.rpartition('@')[2]}"
     except ValueError:
@@ -160,7 +166,8 @@ def _texts(place: SecretLocation, root: Path) -> Iterator[str]:
             yield from _CIPHERTEXT.findall(content.decode())
         else:
             for line in filter(None, map(str.strip, content.decode().splitlines())):
-                yield from address_secrets(line) if place.form == "addresses" and "://" in line else (line,)
+                is_url = place.form in ("addresses", "services") and "://" in line
+                yield from _secrets_of(place.key)(line) if is_url else (line,)
 
 
 def _texts_of_key(content: bytes) -> Iterator[str]:

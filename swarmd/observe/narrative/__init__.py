@@ -1,1 +1,1 @@
-"""Events in words: log lines, and the stories that `swarmd explain` tells. Pure."""
+"""Events in words: `describe` for the log, the page and `swarmd explain`, which tells stories. Pure."""

@@ -3,24 +3,48 @@
 `StoryTeller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to
 the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of
 the node's submissions. Its memory is bounded, whatever the log's length.
+
+- A sentence is what `describe` says of an event that belongs in a story, or what changed with it: where the swarm is,
+  what the node does.
+- Why rounds were missed follows from what went wrong before, else from what the node did when they opened.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 import msgspec
 
 from swarmd.core.applied import Applied
+from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.observe.narrative.causes import advice_on, doing, is_loading, reason_of
-from swarmd.observe.narrative.phrases import Sentence, sentences_of
+from swarmd.observe.narrative.describe import describe
+from swarmd.observe.narrative.waiting import closed_without
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
 TROUBLES_KEPT = 8  # before the round
+HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and so many seconds more, was held up
+
+
+class Sentence(msgspec.Struct, frozen=True):
+    """One sentence without its full stop.
+
+    Attributes:
+        round: that it is about; None when about the node itself.
+        trouble: something went wrong.
+        settles: it belongs to its round even when the node is long past it.
+    """
+
+    at: float
+    seq: int
+    text: str
+    round: int | None = None
+    trouble: bool = False
+    settles: bool = False
 
 
 class Story(msgspec.Struct, frozen=True):
@@ -222,3 +246,175 @@ def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
 def span_in_words(skip: RoundsSkipped) -> str:
     """ "Rounds 3 to 7 were", or "Round 3 was"."""
     return f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
+
+
+# --- sentences ---
+
+
+def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
+    """What a story says of an event; `last_at` is when the event before it was committed."""
+    at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
+    said = [_clock(applied)]
+    told = describe(applied, at - last_at)
+    if told.told:
+        text = "; ".join(filter(None, (told.text, told.details)))
+        said.append(Sentence(at, seq, text, told.round, told.trouble, told.settles))
+    round, without = closed_without(applied)
+    if without:
+        said.append(Sentence(at, seq, f"round {round} {without}", round))
+    if before.chart != after.chart:
+        said.append(_entered(applied))
+    return [sentence for sentence in said if sentence is not None]
+
+
+def _clock(applied: Applied) -> Sentence | None:
+    """Where the swarm went, whoever said so."""
+    old, new = applied.before.clock, applied.after.clock
+    if new is None or new == old:
+        return None
+    if new.final:
+        return Sentence(applied.at, applied.seq, f"the swarm had run its {new.round} rounds")
+    if old is not None and (old.round, old.stage) == (new.round, new.stage):
+        return None
+    open_s = new.deadline_at - new.opened_at
+    ago_s = applied.at - new.opened_at
+    heard = f", {ago_s:.0f} s before this node heard of it" if ago_s >= 1 else ""
+    text = f"round {new.round} stage {new.stage} opened, for up to {open_s:.0f} s{heard}"
+    return Sentence(applied.at, applied.seq, text)
+
+
+def _entered(applied: Applied) -> Sentence | None:
+    """A new place in the round's chart that no other sentence tells."""
+    at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
+    work = after.work
+    if after.chart == "round.gathering" and work is not None and work != before.work:
+        return Sentence(at, seq, f"this node took part in round {work.round} stage {work.stage}", work.round)
+    if after.chart == "skipping":
+        return Sentence(at, seq, 'a newer stage had opened: training was cancelled ([round] behind = "abandon")')
+    gave_up = before.chart == "round.training" and after.chart == "round.settling"
+    if gave_up and work is not None and work.result is None:
+        text = f"the stage was given up, round {work.round} stage {work.stage} was not trained"
+        return Sentence(at, seq, text, trouble=True)
+    return None
+
+
+# --- causes ---
+
+
+def doing(state: State, at: float) -> str:
+    """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
+    words, since = _words_for(state.chart), state.since
+    if state.chart == "round.training" and is_loading(state):
+        words, since = "loading its trainer for", state.trainer.since
+    if state.chart == "paused" and state.low_space is None:
+        words, since = "waiting for its trainer to stop what it was at before the pause", 0.0
+    if state.work is not None and (state.chart.startswith("round.") or state.chart == "skipping"):
+        words += f" round {state.work.round} stage {state.work.stage}"
+    return words + (f", for {max(0.0, at - since):.0f} s so far" if since else "")
+
+
+def is_loading(state: State) -> bool:
+    """Whether the trainer is not there yet."""
+    return state.trainer.chart in ("down", "loading")
+
+
+def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
+    """Why rounds were missed.
+
+    Args:
+        cause: as it is on record.
+        found_doing: what the node did when the first of them opened.
+        troubles: what went wrong up to then, oldest first.
+    """
+    if cause == "fault" and troubles:
+        return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
+    if cause == "late":
+        return "the swarm was past it when this node joined"
+    if cause == "stopped":
+        return "this node had been stopped, and the swarm went on without it"
+    return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
+
+
+def advice_on(
+    cause: str, before: StageTrained | None, took_s: float, loading_s: float, state: State
+) -> tuple[str, ...]:
+    """What may be done about missed rounds.
+
+    Args:
+        cause: as it is on record.
+        before: the last stage that the node had trained.
+        took_s: from joining that stage to its end, where it held the missed round up; 0 where it did not.
+        loading_s: of these, before its trainer was ready.
+        state: at the log's end.
+    """
+    if cause == "late":
+        return ("Nothing is wrong: rounds before a node's first are recorded as late.",)
+    if cause == "stopped":
+        return ("Nothing is wrong: the node was stopped in order, and the swarm went on.",)
+    if cause == "fault":
+        return (
+            "See to what went wrong above; `swarmd doctor` checks the machine and the configuration.",
+            "`swarmd replay DIR --from SEQ --step` shows an event, what it changed and what it caused.",
+        )
+    return _advice_on_speed(before, took_s, loading_s, state)
+
+
+def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: float, state: State) -> tuple[str, ...]:
+    if before is not None and took_s > HELD_UP * before.seconds + HELD_UP_S:
+        work = f"Training round {before.round} stage {before.stage} took {before.seconds:.0f} s of work"
+        loading = f", after {loading_s:.0f} s in which its trainer was loaded" if loading_s >= HELD_UP_S else ""
+        if took_s - loading_s <= HELD_UP * before.seconds + HELD_UP_S:
+            return (f"{work}{loading}: a smaller model loads faster, and a trainer that stays up loads once.",)
+        held_up = "the machine or its processes were held up (suspended, swapping, short of CPU)"
+        return (f"{work}{loading}, but {took_s:.0f} s passed in all: {held_up}.",)
+    clock, settings = state.clock, state.settings
+    measured = "This node trains longer than a stage lasts"
+    if before is not None and clock is not None:
+        open_s = clock.deadline_at - clock.opened_at
+        measured = (
+            f"A stage takes {before.seconds:.0f} s to train here, and the swarm's are open for up to {open_s:.0f} s"
+        )
+    advice = [
+        f"{measured}: train less ([training] steps, questions, completion_tokens), or take a smaller model or a faster "
+        "device (`swarmd model fit`)."
+    ]
+    if settings is not None and settings.behind == "finish-stage":
+        advice.append('With [round] behind = "abandon" the node leaves a stage as soon as a newer one opens.')
+    return tuple(advice)
+
+
+def _words_for(chart: RoundState) -> str:
+    """What a node does in a state."""
+    match chart:
+        case "stopped":
+            return "stopped"
+        case "failed":
+            return "down after a failure"
+        case "draining":
+            return "stopping"
+        case "starting":
+            return "starting"
+        case "joining":
+            return "waiting for the DHT to answer"
+        case "registering":
+            return "registering"
+        case "syncing":
+            return "reading where the swarm was"
+        case "waiting":
+            return "waiting for a stage to open"
+        case "round.gathering":
+            return "fetching peers' rollouts of"
+        case "round.training":
+            return "training"
+        case "round.publishing":
+            return "publishing its report of"
+        case "round.submitting":
+            return "waiting for the chain to take the reward of"
+        case "round.settling":
+            return "done with"
+        case "skipping":
+            return "ending its training of"
+        case "paused":
+            return "paused for want of disk space"
+        case _:
+            assert_never(chart)

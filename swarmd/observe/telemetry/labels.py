@@ -38,14 +38,14 @@ SUBMISSION_STATES: tuple[SubmissionState, ...] = (
 )
 OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
 FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
-SENDERS = ("webhook", "telegram", "command")  # of notifications
+SENDERS = ("url", "command")  # of notifications
 OUTCOMES = ("done", "failed")
 WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
     "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",
     "no-better", "worse",
 )  # fmt: skip
 COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
-    "register", "clock", "gather", "train", "report", "outputs", "announce", "collect", "leaderboard", "admit", "watch",
+    "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
     "submit", "broadcast", "weights", OTHER,
 )  # fmt: skip
 # What the contract calls its errors, and swarmd's own words for what the contract never sees.
@@ -60,9 +60,9 @@ REJECTION_REASONS = (
     "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
     "hints", "idle", "index", "leaderboard-full", "logprobs", "malformed", "members-full", "missing", "nested",
     "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol",
-    "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "quoted", "replayed", "seed",
-    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-question", "unknown-task", "unowned",
-    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key", "wrong-keys",
+    "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
+    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",
+    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key",
     "wrong-round", "wrong-shard", "wrong-swarm", OTHER,
 )  # fmt: skip
 

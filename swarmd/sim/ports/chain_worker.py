@@ -11,9 +11,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from swarmd.chain.agent import ChainAgent
-from swarmd.chain.fees import GWEI
+from swarmd.chain.fees import GWEI, Budget
 from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.signer.budget import Budget
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.chain.watching.logs import LogEntry

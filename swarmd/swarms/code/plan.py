@@ -30,14 +30,24 @@ from swarmd.plugin import (
     find_answer,
     hash_number,
 )
-from swarmd.swarms.code import form
-from swarmd.swarms.code.execution import Executions
+from swarmd.swarms.code.programs import (
+    ERROR,
+    ERROR_COMPAT,
+    EXECUTIONS_MAX,
+    STOPS,
+    Executions,
+    find_executions,
+    frame_output,
+    latest_program,
+    leave_out_outputs,
+    tell_verdict,
+)
 from swarmd.swarms.code.prompts import make_system
 from swarmd.swarms.code.rewards import FIRST_WEIGHTS, LATER_WEIGHTS, compat_parts, count_programs, is_in_form
 from swarmd.swarms.code.settings import CodeOptions
 from swarmd.swarms.data.file import FilePlan
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.own_limits import narrow, tell_cuts
+from swarmd.swarms.options import narrow, tell_cuts
 from swarmd.swarms.text import CLOSING, OPENING
 
 MIXTURE = (
@@ -61,7 +71,7 @@ class CodePlan(Plan):
         SandboxUnavailable: programs cannot be kept in on this machine.
     """
 
-    stops = form.STOPS
+    stops = STOPS
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
         self._options = decode_options(swarm.options, CodeOptions)
@@ -102,28 +112,28 @@ class CodePlan(Plan):
 
     def react(self, question: Question, text: str) -> str | None:
         """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
-        executions = form.find_executions(text)
-        if len(executions) > form.EXECUTIONS_MAX:
+        executions = find_executions(text)
+        if len(executions) > EXECUTIONS_MAX:
             return None
-        error = form.ERROR_COMPAT if self._options.rewards == "compat" else form.ERROR
-        if len(executions) == form.EXECUTIONS_MAX:
-            return self._frame(f"{error}no more than {form.EXECUTIONS_MAX} programs are run")
-        program = form.latest_program(text)
+        error = ERROR_COMPAT if self._options.rewards == "compat" else ERROR
+        if len(executions) == EXECUTIONS_MAX:
+            return self._frame(f"{error}no more than {EXECUTIONS_MAX} programs are run")
+        program = latest_program(text)
         if program is None:
             return self._frame(f"{error}no fenced block of Python between the program tags")
-        return self._frame(form.tell_verdict(self._executions.run(program), error))
+        return self._frame(tell_verdict(self._executions.run(program), error))
 
     def _frame(self, output: str) -> str:
-        return form.frame_output(output, self._options.output_characters)
+        return frame_output(output, self._options.output_characters)
 
     def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
         """See `Plan.foreign_spans`: blocks of output, by their place and exact form."""
-        return [execution.span for execution in form.find_executions(text)]
+        return [execution.span for execution in find_executions(text)]
 
     def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
         """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
-        executions = [form.find_executions(text) for text in completions]
-        wanted = [each.program for found in executions for each in found[: form.EXECUTIONS_MAX]]
+        executions = [find_executions(text) for text in completions]
+        wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
         verdicts = {}
         if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
             programs = [program for program in wanted if program is not None]
@@ -135,7 +145,7 @@ class CodePlan(Plan):
         return scores
 
     def _score(self, question: Question, text: str, programs: int, broken: bool) -> Score:
-        own = form.leave_out_outputs(text)
+        own = leave_out_outputs(text)
         compat = self._options.rewards == "compat"
         if compat:
             own = f"{OPENING}{find_answer(own, 'boxed') or ''}{CLOSING}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from swarmd.plugin import Verdict, is_well_formed
-from swarmd.swarms.code.form import (
+from swarmd.swarms.code.programs import (
     ERROR_COMPAT,
     OUTPUT_CHARACTERS_MAX,
     PROGRAM_CLOSING,

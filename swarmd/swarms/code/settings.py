@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 
 from swarmd.plugin import Isolation, Limits, Section
-from swarmd.swarms.code import form
+from swarmd.swarms.code import programs
 from swarmd.swarms.code.prompts import Prompt
-from swarmd.swarms.own_limits import OwnLimits, find_cuts
+from swarmd.swarms.options import OwnLimits, find_cuts
 
 Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
 
@@ -23,9 +23,9 @@ class CodeOptions(Section, frozen=True):
     prompt: Prompt = "zero-shot"
     rewards: Literal["fixed", "compat"] = "fixed"
     program_reward: Weight = 0.1  # for each program that ran and printed, by `rewards = "fixed"`
-    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=form.EXECUTIONS_MAX)] = 1  # at most so many
+    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=programs.EXECUTIONS_MAX)] = 1  # at most so many
     compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
-    output_characters: Annotated[int, msgspec.Meta(ge=16, le=form.OUTPUT_CHARACTERS_MAX)] = 1000
+    output_characters: Annotated[int, msgspec.Meta(ge=16, le=programs.OUTPUT_CHARACTERS_MAX)] = 1000
     rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
     sandbox: Isolation = "auto"
     limits: Limits = Limits()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from swarmd.plugin import (
     Material,
@@ -35,12 +38,84 @@ from swarmd.plugin import (
     span_answer,
     split_of,
 )
-from swarmd.swarms.answers import UNSAFE_TASKS, is_harmless, is_overpaid
-from swarmd.swarms.gym.curriculum import load_ladders, make_ladder
-from swarmd.swarms.gym.datasets import Datasets
-from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_item, make_levels
+from swarmd.swarms.gym.digits import KNOWN_NAMES, TASK_NAMES, register_digits
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Datasets, GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
+from swarmd.swarms.text import UNSAFE_TASKS, is_harmless, is_overpaid
+
+Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class LadderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ladder as it stands in a checkpoint."""
+
+    level: Annotated[int, msgspec.Meta(ge=0)]
+    recent: tuple[Accuracy, ...] = ()
+
+
+class Ladder:
+    """Levels from 0 up. `note` takes the mean accuracy of each own group at the present level.
+
+    When the last `window` groups at a level average `raise_at` or more, the next level is taken; at `lower_at` or less,
+    the one below. Each level begins with an empty window, so that two moves are at least `window` groups apart.
+    """
+
+    def __init__(self, levels: int, raise_at: float, lower_at: float, window: int) -> None:
+        self.levels = levels
+        self.level = 0
+        self._raise_at = raise_at
+        self._lower_at = lower_at
+        self._recent: deque[float] = deque(maxlen=window)
+
+    def note(self, accuracy: float) -> None:
+        """Take one group of the present level into account."""
+        self._recent.append(accuracy)
+        if len(self._recent) < (self._recent.maxlen or 0):
+            return
+        mean = sum(self._recent) / len(self._recent)
+        move = 1 if mean >= self._raise_at else -1 if mean <= self._lower_at else 0
+        level = min(max(self.level + move, 0), self.levels - 1)
+        if level != self.level:
+            self.level = level
+            self._recent.clear()
+
+    def read(self) -> dict[str, Any]:
+        """Level and window as plain values."""
+        return {"level": self.level, "recent": list(self._recent)}
+
+    def load(self, remembered: Any) -> None:
+        """Take up what `read` gave, perhaps of a ladder with other levels.
+
+        Raises:
+            SwarmError: it is nothing that `read` gives.
+        """
+        try:
+            known = msgspec.convert(remembered, LadderState)
+        except msgspec.ValidationError as error:
+            raise SwarmError(f"the level of a curriculum cannot be read: {error}") from error
+        self.level = min(known.level, self.levels - 1)
+        self._recent.clear()
+        if self.level == known.level:
+            self._recent.extend(known.recent)
+
+
+def make_ladder(config: TaskConfig, levels: int) -> Ladder:
+    """The ladder of one entry of `swarm.tasks`. Raises SwarmError when its thresholds contradict each other."""
+    if config.lower_at >= config.raise_at:
+        raise SwarmError(
+            f"the task {config.name}: lower_at ({config.lower_at}) must be below raise_at ({config.raise_at})"
+        )
+    return Ladder(levels, config.raise_at, config.lower_at, config.window)
+
+
+def load_ladders(ladders: Mapping[str, Ladder], remembered: Any) -> None:
+    """Give each task what is remembered of it; tasks that are trained no more are forgotten. Raises SwarmError."""
+    if not isinstance(remembered, Mapping):
+        raise SwarmError(f"the levels of the curricula cannot be read: {type(remembered).__name__} is no table")
+    for name, ladder in ladders.items():
+        if name in remembered:
+            ladder.load(remembered[name])
+
 
 # RL Swarm's nine without propositional_logic, which has no answers to compare with, so that there it never paid, and
 # without binary_matrix, whose scorer runs answers as code, so that no node takes it from another.
@@ -243,3 +318,20 @@ class ReasoningGymPlan(Plan):
         canonical = str(entry.get("metadata", {}).get("canonical", " ".join(text.split())))
         reference = Reference(task.name, task.digest, seed, index)
         return Question(reference, (*task.messages, Message("user", text)), entry), canonical
+
+
+class DigitsPlan(ReasoningGymPlan):
+    """Four tasks on digits that the embedded model learns in minutes.
+
+    Without `swarm.tasks` all four, evenly. Raises SwarmError for any other task.
+    """
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        for task in swarm.tasks:
+            if task.name not in KNOWN_NAMES:
+                raise SwarmError(
+                    f"the task {task.name!r} is none of the digit tasks, {', '.join(KNOWN_NAMES)}",
+                    'Write kind = "reasoning-gym" in [swarm] for its tasks',
+                )
+        tasks = swarm.tasks or tuple(TaskConfig(name) for name in TASK_NAMES)
+        super().__init__(msgspec.structs.replace(swarm, tasks=tasks), training, home)

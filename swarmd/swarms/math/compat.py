@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from swarmd.swarms.math.comparing import compare_within
-from swarmd.swarms.math.extraction import (
+from swarmd.swarms.math.prompts import TAGS
+from swarmd.swarms.math.reading import (
     NONE_WORDS,
+    compare_within,
     extract_answers,
     extract_question,
     extract_students,
     extract_tag,
     extract_votes,
+    is_in_lines,
+    is_in_order,
     most_voted,
 )
-from swarmd.swarms.math.forms import is_in_lines, is_in_order
-from swarmd.swarms.math.prompts import TAGS
 
 Parts = dict[str, float]
 

@@ -7,14 +7,13 @@ from typing import Any
 
 from swarmd.plugin import COMPLETIONS_MAX, Outcome, Source
 from swarmd.swarms.math import compat
-from swarmd.swarms.math.extraction import NONE_WORDS, extract_answers, extract_tag
 from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
 from swarmd.swarms.math.prompts import NO_ANSWER, agreement_prompt, comparison_prompt
 from swarmd.swarms.math.questions import Item
+from swarmd.swarms.math.reading import NONE_WORDS, extract_answers, extract_tag
 
 ABSENT = COMPLETIONS_MAX - 1  # choice of a source whose peer answered other questions only, and is shown so
-SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions: a message in words has 65,536 at most
-SAID_CHARACTERS_MAX = 36_000  # of a message of stage 1 that came in words
+SHOWN_CHARACTERS_MAX = 28_000  # of all answers together, and of all opinions
 
 
 class CompatMode(Mode):
@@ -29,8 +28,6 @@ class CompatMode(Mode):
         known = {outcome.place.peer: len(outcome.completions) for outcome in answers}
         critics = self._choose(1, item, opinions, absent)
         for last in reversed(opinions):
-            if last.question.entry.get("said"):
-                return critics
             shown = last.question.reference.sources
             if all(source.choice < known.get(source.peer, COMPLETIONS_MAX) for source in shown):
                 return (*shown, *critics)
@@ -40,15 +37,10 @@ class CompatMode(Mode):
         shown = [(f"Student #{number}", self._cut(voice)) for number, voice in enumerate(answers)]
         return PosedQuestion(comparison_prompt(item.text, shown), entry_of(item))
 
-    def agree(
-        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
-    ) -> PosedQuestion:
-        comparison = said[:SAID_CHARACTERS_MAX] or self.compare(item, answers).prompt
+    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
+        comparison = self.compare(item, answers).prompt
         shown = [(f"Criticism #{number}", self._cut(voice)) for number, voice in enumerate(opinions)]
         return PosedQuestion(agreement_prompt(comparison, shown), entry_of(item))
-
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
-        return PosedQuestion(prompt, entry_of(item, said=True))
 
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]

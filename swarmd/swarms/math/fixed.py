@@ -10,11 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from swarmd.swarms.math.comparing import compare_within
-from swarmd.swarms.math.extraction import NONE_WORDS
-from swarmd.swarms.math.forms import is_template, read_last, read_sections
-from swarmd.swarms.math.numbers import read_number, same_answer
 from swarmd.swarms.math.prompts import TAGS
+from swarmd.swarms.math.reading import (
+    NONE_WORDS,
+    compare_within,
+    is_template,
+    read_last,
+    read_number,
+    read_sections,
+    same_answer,
+)
 
 NONE = "None"
 WORDS_MAX = 400  # of a restated question that are compared with it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,19 +9,10 @@ import msgspec
 
 from swarmd.plugin import Outcome, RecordRejected, Source
 from swarmd.swarms.math import fixed
-from swarmd.swarms.math.escaping import number_peers, show_answer
-from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_votes, most_voted
-from swarmd.swarms.math.forms import read_last
 from swarmd.swarms.math.modes import Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
-from swarmd.swarms.math.numbers import same_answer
 from swarmd.swarms.math.questions import Item
-from swarmd.swarms.math.settings import STUDENTS_MAX
-from swarmd.swarms.math.shown import Shown
-
-# Of a message in words, with room for tags that upstream does not escape. Each student is looked for among the writers,
-# and each vote among the students; a message beyond it is refused.
-STUDENTS_READ_MAX = 2 * STUDENTS_MAX
-VOTES_READ_MAX = 4 * STUDENTS_MAX
+from swarmd.swarms.math.reading import most_voted, read_last, same_answer
+from swarmd.swarms.math.shown import Shown, number_peers
 
 
 class FixedMode(Mode):
@@ -61,9 +51,7 @@ class FixedMode(Mode):
         }
         return _pose(Shown(item.text, self._shown_bytes, said), entry_of(item, students=students))
 
-    def agree(
-        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
-    ) -> PosedQuestion:
+    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
         comparison = self.compare(item, answers)
         students = comparison.entry["students"]
         names = {student["peer"]: name for name, student in students.items()}
@@ -92,37 +80,6 @@ class FixedMode(Mode):
         if peer not in names:
             raise RecordRejected("source", f"a question leaves out {peer}, whom {voice.source.peer} names")
         return names[peer]
-
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
-        if extract_question(prompt).strip() != item.text.strip():
-            raise RecordRejected("unknown-question", "a message in words is about another question than it says")
-        shown, said = extract_answers(prompt, stage), extract_votes(prompt)
-        if len(shown) > STUDENTS_READ_MAX or len(said) > VOTES_READ_MAX:
-            raise RecordRejected("oversize", f"a message in words shows {len(shown)} students and {len(said)} votes")
-        authors = self._find_authors(shown, answers)
-        students = {
-            name: {"peer": authors[name], "right": same_answer(read_last(text, "answer") or "", item.answer)}
-            for name, text in shown.items()
-        }
-        votes = [choice for vote in said if (choice := fixed.read_choice(vote, students)) is not None]
-        more = {"votes": votes} if stage == 2 else {}
-        return PosedQuestion(prompt, entry_of(item, students=students, **more))
-
-    def _find_authors(self, shown: Mapping[str, str], answers: Sequence[Outcome]) -> dict[str, str]:
-        """Who wrote each answer in a message, by its text; of several with the same, the one of that name or the next.
-
-        Empty for an answer that nobody here wrote: a vote for it counts for nobody.
-        """
-        writers: dict[str, list[str]] = defaultdict(list)
-        for outcome in answers:
-            for text in {said.strip() for c in outcome.completions for said in (c, show_answer(c, self._shown_bytes))}:
-                writers[text].append(outcome.place.peer)
-        names = {f"Student #{number}": peer for peer, number in number_peers(o.place.peer for o in answers).items()}
-        authors: dict[str, str] = {}
-        for name, text in shown.items():
-            left = [peer for peer in writers[text] if peer not in authors.values()]
-            authors[name] = names[name] if names.get(name) in left else next(iter(left), "")
-        return authors
 
     def score(
         self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]

@@ -58,18 +58,12 @@ class Mode(abc.ABC):
         """The question of stage 1."""
 
     @abc.abstractmethod
-    def agree(
-        self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion], said: str = ""
-    ) -> PosedQuestion:
-        """The question of stage 2. `said` is the message of stage 1 where it came in words. Raises RecordRejected."""
+    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
+        """The question of stage 2. Raises RecordRejected."""
 
     def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
         """A question that `compare` or `agree` posed, with less of peers' texts; None where none can be cut."""
         return None
-
-    @abc.abstractmethod
-    def recall(self, item: Item, stage: int, prompt: str, answers: Sequence[Outcome]) -> PosedQuestion:
-        """A question of a later stage that came in words. Raises RecordRejected."""
 
     @abc.abstractmethod
     def score(

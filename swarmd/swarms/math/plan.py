@@ -23,7 +23,6 @@ from swarmd.plugin import (
     Outcome,
     Plan,
     Question,
-    Quoted,
     RecordRejected,
     Reference,
     Score,
@@ -42,12 +41,8 @@ from swarmd.swarms.math import prompts
 from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
 from swarmd.swarms.math.fixed_mode import FixedMode
 from swarmd.swarms.math.modes import Mode, PeerCompletion, PosedQuestion, entry_of
-from swarmd.swarms.math.personas import persona_of
-from swarmd.swarms.math.questions import Bank, GeneratedBank, Item, RowBank, md5_of
-from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows
-from swarmd.swarms.math.settings import MathOptions
-
-QUOTED = "quoted"  # in place of a digest: a question that this node knows from a peer's words only
+from swarmd.swarms.math.questions import DAPO, GSM8K, Bank, DatasetShape, GeneratedBank, Item, RowBank, load_rows
+from swarmd.swarms.math.settings import MathOptions, persona_of
 
 
 class MathPlan(Plan):
@@ -114,11 +109,8 @@ class MathPlan(Plan):
 
         Raises:
             RecordRejected: `unknown-task`, `config-digest`, `seed` (not one of the round's questions), `source` (one
-                that is not known here, or that the question cannot have), `held-out`, `unknown-question` or
-                `malformed` (in words that make no question).
+                that is not known here, or that the question cannot have).
         """
-        if reference.quoted is not None:
-            return self._recall(reference.quoted, place, material)
         item = self._find(reference, place)
         if not reference.sources:
             return self._ask(item, place)
@@ -140,18 +132,12 @@ class MathPlan(Plan):
         """See `Plan.true_spans`: the last pair of answer tags, where the data's answer stands between them on a line of
         its own, as the template has it.
 
-        Nothing where several students may be named. Nothing of a question that only its sender's words tell of, either:
-        the answer is the sender's, too.
+        Nothing where several students may be named.
         """
         answer = question.entry.get("answer")
-        if question.stage == 1 or question.reference.config_digest == QUOTED or not isinstance(answer, str):
+        if question.stage == 1 or not isinstance(answer, str):
             return ()
         return span_answer(text, answer, "\n") if answer and answer == answer.strip() else ()
-
-    def quote(self, question: Question) -> Quoted:
-        """See `Plan.quote`: question and answer as the data have them, and the message of a later stage."""
-        prompt = question.messages[-1].content if question.stage else ""
-        return Quoted(str(question.entry["question"]), str(question.entry["answer"]), prompt)
 
     def shorten(self, question: Question) -> Question | None:
         """See `Plan.shorten`: half as much of each text of a peer; in `compat` mode scores are read from the prompt."""
@@ -190,11 +176,10 @@ class MathPlan(Plan):
     def _question(
         self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
     ) -> Question:
-        digest = item.digest if item.digest == QUOTED else self._digest(item.task)
         persona = persona_of(self._options.persona, place)
         system = prompts.system_prompt(stage, self._options.brief, persona)
         messages = (Message("system", system, trusted=True), Message("user", posed.prompt))
-        reference = Reference(item.task, digest, item.seed, item.index, sources)
+        reference = Reference(item.task, self._digest(item.task), item.seed, item.index, sources)
         return Question(reference, messages, posed.entry, stage)
 
     def _pose_all(self, place: StageId, material: Material) -> Iterator[Question]:
@@ -231,29 +216,11 @@ class MathPlan(Plan):
 
     def _pose(self, item: Item, sources: tuple[Source, ...], place: StageId, material: Material) -> Question:
         """The question of a later stage that these sources make. Raises RecordRejected(`source`)."""
-        base = Reference(
-            item.task, item.digest if item.digest == QUOTED else self._digest(item.task), item.seed, item.index
-        )
+        base = Reference(item.task, self._digest(item.task), item.seed, item.index)
         answers, opinions = ([_hear(s, place, base, material) for s in sources if s.stage == stage] for stage in (0, 1))
         if place.stage == 1:
             return self._question(item, sources, 1, self._mode.compare(item, answers), place)
-        said = "" if answers else _said(material, place.round, base)
-        return self._question(item, sources, 2, self._mode.agree(item, answers, opinions, said), place)
-
-    def _recall(self, quoted: Quoted, place: StageId, material: Material) -> Question:
-        """A question that came in words: one's own where it is known, else the sender's where upstream trusts it."""
-        stage = place.stage if quoted.prompt else 0
-        if not quoted.question.strip() or (quoted.prompt and not prompts.is_message_of(quoted.prompt, stage)):
-            raise RecordRejected("malformed", f"{place.peer} sent a question in words that make none")
-        item = self._bank.recall(place.round, quoted.question)
-        if item is None and self._options.rewards != "compat":
-            raise RecordRejected("unknown-question", f"{place.peer} sent a question that is not among the data here")
-        item = item or _trusted_item(self.tasks[0], quoted)
-        if stage == 0:
-            return self._ask(item, place)
-        base = self._ask(item, place).reference
-        known = _by_question(material, place.round, 0)[base]
-        return self._question(item, (), stage, self._mode.recall(item, stage, quoted.prompt, known), place)
+        return self._question(item, sources, 2, self._mode.agree(item, answers, opinions), place)
 
 
 class Gsm8kPlan(MathPlan):
@@ -308,20 +275,7 @@ def _has_spoken(material: Material, source: Source, round: int) -> bool:
     return any(outcome.place.peer == source.peer for outcome in material.at(round, source.stage))
 
 
-def _said(material: Material, round: int, base: Reference) -> str:
-    """The last message of stage 1 that came in words; empty where there is none."""
-    spoken = [o.question for o in _by_question(material, round, 1)[base] if o.question.entry.get("said")]
-    return spoken[-1].messages[-1].content if spoken else ""
-
-
 def _item_of(question: Question) -> Item:
     reference, entry = question.reference, question.entry
     text, answer = str(entry["question"]), str(entry["answer"])
     return Item(reference.task, reference.config_digest, reference.seed, reference.index, text, answer)
-
-
-def _trusted_item(task: str, quoted: Quoted) -> Item:
-    """A question that only the sender's words tell of, with the answer that the sender gives."""
-    digits = md5_of(quoted.question)
-    seed, index = int(digits[:8], 16) >> 1, int(digits[8:16], 16) >> 1
-    return Item(task, QUOTED, seed, index, quoted.question, quoted.answer)

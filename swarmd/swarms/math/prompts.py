@@ -79,8 +79,3 @@ def agreement_prompt(comparison: str, opinions: Sequence[tuple[str, str]]) -> st
     """The user's message of stage 2: that of stage 1, and the feedback of (id, text) in the order shown."""
     shown = "".join(f"<criticism>{name}</criticism> was \n{text}\n\n\n" for name, text in opinions)
     return f"{comparison}  \n{FEEDBACK_IS} \n{shown}"
-
-
-def is_message_of(prompt: str, stage: int) -> bool:
-    """Whether a user's message has the sentences of a later stage's; those of the next may stand in a peer's text."""
-    return stage > 0 and all(sentence in prompt for sentence in (ANSWERS_ARE, FEEDBACK_IS)[:stage])

@@ -9,16 +9,116 @@ from __future__ import annotations
 import abc
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
 from random import Random
+from typing import Any, Literal
 
 import msgspec
 
-from swarmd.plugin import RecordRejected, Split, SwarmError, TaskConfig, hash_number, split_of
+from swarmd.errors import DatasetRefused
+from swarmd.plugin import Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX, load_from_hub
 from swarmd.swarms.gym.digits import register_digits
 from swarmd.swarms.gym.gym_tasks import GymTask, make_item, make_levels
 from swarmd.swarms.gym.made import register_made
+
+ROWS_MAX = 200_000
+MARK = "####"  # gsm8k's: what follows is the answer
+COMPAT_ROWS = 100  # of DAPO's, which upstream shuffled and cut
+COMPAT_SEED = 42
+
+
+class DatasetShape(msgspec.Struct, frozen=True):
+    """How a data set lies on the Hub."""
+
+    repo: str
+    config: str
+    question: str  # column
+    answer: str  # column
+    marked: bool = False  # the answer stands behind `MARK` at the end of a worked solution
+    sample: bool = False  # upstream took `COMPAT_ROWS` of the rows
+
+
+GSM8K = DatasetShape("openai/gsm8k", "main", "question", "answer", marked=True)
+DAPO = DatasetShape("open-r1/DAPO-Math-17k-Processed", "en", "prompt", "solution", sample=True)
+
+
+def load_rows(
+    shape: DatasetShape, data: str, home: Path, rewards: Literal["fixed", "compat"], digest: str = ""
+) -> list[tuple[str, str]]:
+    """Questions and true answers.
+
+    Args:
+        data: "hub", or the path of a JSONL file or of a directory with a copy of the data set, relative to `home`.
+        rewards: in `compat` mode the same part of the rows is taken as upstream took.
+        digest: that a JSONL file must have (`swarmd.swarms.jsonl`); empty where any will do.
+
+    Raises:
+        SwarmError: the data cannot be loaded, have other columns, or hold no row with an answer.
+    """
+    try:
+        path = home / Path(data).expanduser()
+        is_copy = path.is_dir()
+    except (RuntimeError, OSError) as error:  # ~somebody whom this machine does not know; no name, or not to be seen
+        raise SwarmError(f"swarm.options.data: {data!r} leads nowhere: {error}", "Write the path out") from error
+    sample = shape.sample and rewards == "compat"
+    if data == "hub":
+        found: Iterable[Mapping[str, Any]] = _load_dataset(shape.repo, shape, sample)
+    elif is_copy:
+        found = _load_dataset(str(path), shape, sample)
+    else:
+        read = read_rows(path, (shape.question, shape.answer), rows_max=ROWS_MAX)
+        check_digest(path, read, digest)
+        found = read
+    rows = [(str(row[shape.question]), answer) for row in found if (answer := read_answer(shape, row[shape.answer]))]
+    if not rows:
+        where = shape.repo if data == "hub" else str(path)
+        hint = f"Each {shape.answer!r} ends with {MARK} and the answer" if shape.marked else "See docs/swarms"
+        raise SwarmError(f"no row of {where} has an answer", hint)
+    return rows
+
+
+def read_answer(shape: DatasetShape, cell: object) -> str:
+    """The true answer in a row; empty where there is none."""
+    if not isinstance(cell, str):
+        return ""
+    parts = cell.split(MARK)
+    if shape.marked:
+        return parts[1].strip() if len(parts) > 1 else ""
+    return cell.strip()
+
+
+def _load_dataset(name: str, shape: DatasetShape, sample: bool) -> Iterable[Mapping[str, Any]]:
+    """The training split, from the cache where the Hub is not reached."""
+    try:
+        if name == shape.repo:
+            found = load_from_hub(name, shape.config, "train", "", DOWNLOAD_BYTES_MAX)
+        else:
+            import datasets
+
+            found = datasets.load_dataset(name, shape.config, split="train")
+    except DatasetRefused:
+        raise
+    except Exception as error:  # datasets raises what its many back-ends raise
+        raise SwarmError(
+            f"the data set {name} ({shape.config}) cannot be loaded: {type(error).__name__}: {error}",
+            'Load it once with a network, name a copy of it or a JSONL file in swarm.options.data, or take "generated"',
+        ) from error
+    missing = {shape.question, shape.answer} - set(found.column_names)
+    if missing:
+        raise SwarmError(
+            f"the data set {name} has no column {min(missing)!r}",
+            f"It needs {shape.question!r} and {shape.answer!r}, and has: {', '.join(found.column_names)}",
+        )
+    if sample:
+        found = found.shuffle(seed=COMPAT_SEED).select(range(min(COMPAT_ROWS, len(found))))
+    if len(found) > ROWS_MAX:
+        raise SwarmError(f"the data set {name} has {len(found)} rows, the limit is {ROWS_MAX}", "Name a part of it")
+    rows: Iterable[Mapping[str, Any]] = found.select_columns([shape.question, shape.answer])
+    return rows
+
 
 GENERATED_MAX = 4096  # items of one seed that are looked at
 SELECT_TRIES = 80  # items looked at for each question held out
@@ -70,23 +170,6 @@ class Bank(abc.ABC):
     @abc.abstractmethod
     def _pool(self, round: int) -> tuple[Item, ...]:
         """The questions of a round, all on the training side, each once, in the order of drawing."""
-
-    def recall(self, round: int, text: str) -> Item | None:
-        """The question of these words where it is known here, None for one that is not.
-
-        Raises:
-            RecordRejected: `held-out`: it is not on the training side of the split, or, where it is not known, would
-                not be as a question of any of the tasks. Nobody says which of them made it.
-        """
-        known = next((item for item in self.pool(round) if item.text == text), None)
-        if known is None:
-            self._refuse_held_out(text)
-        return known
-
-    def _refuse_held_out(self, text: str) -> None:
-        for task in self.tasks:
-            if split_of(task, canonical_of(text)) != "train":
-                raise RecordRejected("held-out", f"a question that {task} holds out was sent in words")
 
 
 class GeneratedBank(Bank):
@@ -154,10 +237,8 @@ class RowBank(Bank):
         self._digest = digest_of(rows)
         self._items = [Item(task, self._digest, 0, index, *row) for index, row in enumerate(rows)]
         self._sides: dict[Split, list[Item]] = {"train": [], "dev": [], "held-out": []}
-        self._by_text: dict[str, Item] = {}
         seen: set[str] = set()
         for item in self._items:
-            self._by_text.setdefault(item.text, item)
             if item.canonical not in seen and len(item.text) <= characters_max:
                 seen.add(item.canonical)
                 self._sides[split_of(task, item.canonical)].append(item)
@@ -183,10 +264,6 @@ class RowBank(Bank):
         ordered = sorted(self._sides[side], key=lambda item: hash_number("math-select", side, item.canonical))
         return ordered[:count]
 
-    def recall(self, round: int, text: str) -> Item | None:
-        self._refuse_held_out(text)
-        return self._by_text.get(text)
-
 
 def _make_task(config: TaskConfig) -> GymTask:
     levels = make_levels(config)
@@ -205,11 +282,6 @@ def _make_task(config: TaskConfig) -> GymTask:
 def canonical_of(text: str) -> str:
     """The text without differences of white space: what the split goes by."""
     return " ".join(text.split())
-
-
-def md5_of(text: str) -> str:
-    """The MD5 of a question in hexadecimal, its name in legacy networks."""
-    return hashlib.md5(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
 
 
 def digest_of(rows: Sequence[tuple[str, str]]) -> str:

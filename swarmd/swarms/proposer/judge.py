@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import re
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.http_client import HttpRequest, ask, connect_to
+from swarmd.http_client import HttpFailed, HttpRequest, ask
 
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_TOKENS_MAX = 64
@@ -39,7 +38,7 @@ class Judge:
     """
 
     def __init__(self, url: str, model: str, answer_s: float) -> None:
-        self._parts = urlsplit(url)
+        self._url = url.rstrip("/")
         self._model = model
         self._answer_s = answer_s
         self._asked = self._failures = 0
@@ -74,16 +73,17 @@ class Judge:
         }
         try:
             return read_verdict(self._post(json.dumps(body).encode()))
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            log.warning("the judge at %s gave no verdict: %s", self._parts.netloc, error or type(error).__name__)
+        except (HttpFailed, ValueError) as error:
+            log.warning(
+                "the judge at %s gave no verdict: %s", urlsplit(self._url).netloc, error or type(error).__name__
+            )
             return None
 
     def _post(self, body: bytes) -> bytes:
-        """The body of an answer, bounded in bytes and time. Raises OSError, HTTPException or ValueError."""
-        path = f"{self._parts.path.rstrip('/')}/chat/completions"
-        request = HttpRequest("POST", path, body, {"Content-Type": "application/json"})
-        connect = connect_to(self._parts.scheme, self._parts.hostname or "", self._parts.port)
-        status, answer = ask(connect, request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
+        """The body of an answer, bounded in bytes and time. Raises HttpFailed or ValueError."""
+        url = f"{self._url}/chat/completions"
+        request = HttpRequest("POST", url, body, {"Content-Type": "application/json"})
+        status, answer = ask(request, time.monotonic() + self._answer_s, ANSWER_BYTES_MAX)
         if status != 200:
             raise ValueError(f"status {status}")
         return answer

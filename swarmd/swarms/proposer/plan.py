@@ -36,22 +36,31 @@ from swarmd.plugin import (
     hash_number,
     split_of,
 )
-from swarmd.swarms.own_limits import narrow, tell_cuts
-from swarmd.swarms.proposer import prompts
-from swarmd.swarms.proposer.difficulty import CORRECT, NO_RATES, Level, PassRates, measure
+from swarmd.swarms.options import narrow, tell_cuts
 from swarmd.swarms.proposer.judge import Judge
-from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
+from swarmd.swarms.proposer.pool import (
+    CORRECT,
+    NO_RATES,
+    Level,
+    PassRates,
+    find_steps,
+    make_problem,
+    measure,
+    name_steps,
+)
 from swarmd.swarms.proposer.proposals import (
     Problem,
     Proposal,
     ProposalBounds,
+    ask_proposal,
+    ask_solution,
     find_programs,
     find_sections,
     fits,
     read_proposal,
+    topic_of,
 )
-from swarmd.swarms.proposer.rewards import SECTIONS_FORM, Rewards
-from swarmd.swarms.proposer.running import FAILED, ProgramJob, Runner, TestResults
+from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, ProgramJob, Rewards, Runner, TestResults
 from swarmd.swarms.proposer.settings import LEVELS, ProposerOptions
 
 PROPOSE, SOLVE = "propose", "solve"
@@ -179,7 +188,7 @@ class ProposerSolverPlan(Plan):
             raise RecordRejected("unknown-task", f"{place.peer} sent the task {reference.task!r}, not trained here")
         if reference.config_digest != self._digest:
             raise RecordRejected("config-digest", f"{place.peer} has other options of proposer-solver")
-        if reference.quoted is not None or place.stage != (0 if reference.task == PROPOSE else 1):
+        if place.stage != (0 if reference.task == PROPOSE else 1):
             raise RecordRejected("source", f"{place.peer} sent a question of another stage than {place.stage}")
         if reference.task == PROPOSE and reference.sources:
             raise RecordRejected("source", f"{place.peer} sent sources with a question that has none")
@@ -200,10 +209,10 @@ class ProposerSolverPlan(Plan):
         self, seed: int, index: int, place: StageId, author: str, rates: PassRates = NO_RATES
     ) -> Question:
         """A question of stage 0. Peers' proposals are scored without `rates`: what one node knows another may not."""
-        topic, level = prompts.topic_of(seed, index // LEVELS), index % LEVELS + 1
+        topic, level = topic_of(seed, index // LEVELS), index % LEVELS + 1
         entry = {"topic": topic, "level": level, "round": place.round, "author": author, "rates": rates}
         reference = Reference(PROPOSE, self._digest, seed, index)
-        return Question(reference, prompts.ask_proposal(topic, level), entry, 0)
+        return Question(reference, ask_proposal(topic, level), entry, 0)
 
     def _draw_problems(self, place: StageId, material: Material) -> Iterator[Question]:
         yield from self._draw_proposed(place, material)
@@ -278,7 +287,7 @@ class ProposerSolverPlan(Plan):
     ) -> Question:
         """A question of stage 1; `author` wrote the completions, where that is not this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
-        return Question(Reference(task, self._digest, seed, index, sources), prompts.ask_solution(problem), entry, 1)
+        return Question(Reference(task, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
 
     def _read(self, completion: str) -> Proposal | None:
         sections = find_sections(completion)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.plugin import Isolation, Limits, Section
-from swarmd.swarms.own_limits import OwnLimits, find_cuts
+from swarmd.swarms.options import OwnLimits, find_cuts
 
 LEVELS = 5
 MIB = 1024 * 1024

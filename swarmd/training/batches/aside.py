@@ -18,7 +18,7 @@ from swarmd.core.values import SetAside
 from swarmd.training.batches.corroborate import HeldBack
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.peer_schedule import Reason
-from swarmd.training.ports import TokenDecoder
+from swarmd.training.cancellation import TokenDecoder
 
 PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
 TEXT_CHARACTERS_MAX = 160

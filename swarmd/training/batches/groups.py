@@ -15,16 +15,14 @@ from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
-from swarmd.swarms.logprobs import unpack_logprobs
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
-from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts, unpack_logprobs
 from swarmd.training.batches.corroborate import vouch
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
-from swarmd.training.ports import BodyReader
 from swarmd.training.sampling.turns import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
@@ -116,7 +114,6 @@ class PeerLimits(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
-    quoted: bool = False  # questions come in words, as in legacy networks; elsewhere words are nobody's to choose
     tokenizer: str = ""  # digest of this node's; log-probabilities under others say nothing here. Empty: none are read
 
 
@@ -209,9 +206,7 @@ class PeerGroups:
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
         the preceding stage. Such a one is trained on, too, if it has the size."""
-        if group.quoted is not None and not self._limits.quoted:
-            raise RecordRejected("quoted", f"{ref.peer} sent a question in words of its own")
-        if group.quoted is None and len(group.completions) != self._limits.generations:
+        if len(group.completions) != self._limits.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
@@ -221,7 +216,7 @@ class PeerGroups:
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
         wanted = preceding and self._limits.questions > 0
-        if not wanted or len(group.completions) != self._limits.generations:
+        if not wanted:
             return None
         with self._at_the_cost_of_the_group(ref):
             question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)

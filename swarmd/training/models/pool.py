@@ -139,7 +139,7 @@ def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[
     """
     if training.model != AUTO:
         return training
-    kept = paths.root / CHOICE
+    kept = paths.model
     choice = read_choice(kept)
     if choice is None:
         choice = _find_trained(paths.checkpoints) or _choose(training, inspect)

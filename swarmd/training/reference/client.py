@@ -7,9 +7,7 @@ twice. What cannot be had is an error: there is no training without the KL term 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,16 +15,14 @@ import msgspec
 import numpy as np
 import torch
 
-from swarmd.bounds import DECODE_ERRORS
+from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
-from swarmd.http_client import Connect, HttpRequest, ask, connect_to
-from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.ports import CancellationSource
+from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
 
 ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
-BACKOFF_S = 0.25  # before the second attempt; doubled each time
-BACKOFF_S_MAX = 8.0
+BACKOFF = Backoff(0.25, 8.0)
 GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
 WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
 ANSWER_BYTES_MAX = 256 << 20
@@ -75,7 +71,7 @@ class ReferenceClient:
         cancellation: CancellationSource = Cancellation,
     ) -> None:
         self._server = server
-        self._connect, self._path = _parse_url(server.url)
+        self._url = _check_url(server.url)
         self._model = model
         self._temperature = temperature
         self._name = name
@@ -109,8 +105,8 @@ class ReferenceClient:
     def _ask(self, id: str, frame: bytes) -> Logs:
         """Attempt after attempt until there is a result."""
         trouble = ""
-        for pause_s in _pauses():
-            self._cancellation().wait(pause_s)
+        for failures in range(ATTEMPTS_MAX):
+            self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
             try:
                 return self._attempt(id, frame, time.monotonic() + self._server.call_s)
             except _Again as error:
@@ -182,35 +178,28 @@ class ReferenceClient:
         if self._server.token:
             headers["Authorization"] = f"Bearer {self._server.token}"
         try:
-            return ask(self._connect, HttpRequest(method, self._path + path, body, headers), deadline, ANSWER_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
-            raise _Again(str(error) or type(error).__name__) from None
+            return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+        except HttpFailed as error:
+            raise _Again(str(error)) from None
 
 
-def _parse_url(url: str) -> tuple[Connect, str]:
-    """How to connect there, and the path in front of all others. Raises ConfigError."""
+def _check_url(url: str) -> str:
+    """The URL without a final slash. Raises ConfigError."""
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
+        host, _ = parts.hostname or "", parts.port
         host.encode("idna")
     except ValueError:  # also of a host whose name is none in DNS
-        host, port = "", None
+        host = ""
     odd = not host or parts.query or parts.fragment or parts.username or not _is_plain(host, parts.path)
     if odd or parts.scheme not in ("http", "https"):
         raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
-    return connect_to(parts.scheme, host, port), parts.path.rstrip("/")
+    return url.rstrip("/")
 
 
 def _is_plain(host: str, path: str) -> bool:
     """Whether a request can be written to there."""
     return path.isascii() and (host + path).isprintable() and " " not in host + path
-
-
-def _pauses() -> Iterator[float]:
-    """Seconds to wait before each attempt."""
-    yield 0.0
-    for attempt in range(ATTEMPTS_MAX - 1):
-        yield min(BACKOFF_S * 2**attempt, BACKOFF_S_MAX)
 
 
 def _table(body: bytes) -> dict[str, object]:

@@ -6,45 +6,49 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NamedTuple
 
-import msgspec
 import torch
-from aiohttp import web
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from swarmd import __version__
+from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
-from swarmd.http_server import carries_token, is_address
-from swarmd.training.reference.compat import (
+from swarmd.http_server import Address, bears_token, check_listen, is_address, on_signals
+from swarmd.training.library_logging import refuse_telemetry
+from swarmd.training.reference.frame import (
     ACCEPTED,
     EMPTY,
-    TOKENS_MAX,
-    TooLong,
-    Upload,
-    count_bytes,
-    read_upload,
-    write_answer,
-)
-from swarmd.training.reference.frame import (
     ID_PATTERN,
+    TOKENS_MAX,
     VERSION,
     FrameLimits,
     Logs,
     ResultHeader,
     ScoringBatch,
+    TooLong,
+    Upload,
+    count_bytes,
     decode_job,
     encode_result,
+    read_upload,
+    write_answer,
 )
 from swarmd.training.reference.queue import JobDiffers, JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
-from swarmd.training.reference.scoring import ReferenceScorer
+from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, cut, listening, make_json_app, read_body
 
 BODY_S = 60.0  # a request's body has arrived within this
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
 RETRY_S = 2  # told to a client that comes while the queue is full or the server ends
-BODIES_MAX = 8  # requests whose bodies are read at once
+BODIES_MAX = 8  # requests whose bodies are read, or answers that are written, at once
+CHUNK_BYTES = 1 << 16
 FRAME = "application/x-swarmd-reference"
 OWN_LANE, COMPAT_LANE = "own", "compat"
 IDENTIFIER = re.compile(ID_PATTERN)
@@ -71,14 +75,24 @@ class ScoringWork(NamedTuple):
 Waiting = ScoringJob[ScoringWork, Logs]
 
 
-class ReferenceHttpError(Exception):
-    """An answer other than 2xx."""
+class SlowAnswer(Response):
+    """An answer that is in memory until its client has it: few at once, and each within `BODY_S`."""
 
-    def __init__(self, status: int, error: str, **more: str) -> None:
-        super().__init__(error)
-        self.status = status
-        self.error = error
-        self.more = more
+    def __init__(self, content: bytes, answers: asyncio.Semaphore) -> None:
+        super().__init__(content)
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with asyncio.timeout(BODY_S), self._answers:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                # In pieces: the server takes the next one when the client has taken most of those before.
+                for start in range(0, len(self.body), CHUNK_BYTES):
+                    piece = self.body[start : start + CHUNK_BYTES]
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        except TimeoutError:
+            await cut(scope)
 
 
 class ReferenceApp:
@@ -102,18 +116,18 @@ class ReferenceApp:
         self._uploads = 0
         self._closing = asyncio.Event()
 
-    def app(self) -> web.Application:
-        """The routes."""
-        app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[self._guard])
-        app.router.add_get("/healthz", self._health)
-        app.router.add_get("/v1/model", self._model)
-        app.router.add_post("/v1/jobs", self._post)
-        app.router.add_get("/v1/jobs/{id}", self._get)
-        app.router.add_delete("/v1/jobs/{id}", self._acknowledge)
+    def app(self) -> ASGIApp:
+        """The application."""
+        routes = [
+            Route(HEALTH, self._health),
+            Route("/v1/model", self._model),
+            Route("/v1/jobs", self._post, methods=["POST"]),
+            Route("/v1/jobs/{id}", self._get),
+            Route("/v1/jobs/{id}", self._acknowledge, methods=["DELETE"]),
+        ]
         if self._compat:
-            app.router.add_post("/upload", self._upload)
-            app.router.add_get("/get", self._take)
-        return app
+            routes += [Route("/upload", self._upload, methods=["POST"]), Route("/get", self._take)]
+        return make_json_app(routes, self._authorise, RETRY_S, FrameError)
 
     async def compute(self) -> None:
         """Compute jobs until `close`; the one that runs then is finished."""
@@ -138,44 +152,23 @@ class ReferenceApp:
         self._closing.set()
         self._queue.close()
 
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        """Who may ask; every refusal as JSON."""
-        try:
-            if request.path != "/healthz":
-                self._authorise(request)
-            return await handler(request)
-        except ReferenceHttpError as refused:
-            log.info("%s from %s: %d %s", request.path[:150], request.remote, refused.status, refused)
-            return _answer(refused.status, {"error": refused.error} | refused.more)
-        except FrameError as error:
-            log.info("%s from %s: %s", request.path[:150], request.remote, error.message)
-            return _answer(400, {"error": error.message})
-        except web.HTTPException as refused:
-            return _answer(refused.status, {"error": refused.reason.lower()})
-        except Exception as error:
-            log.exception("a request failed")
-            return _answer(500, {"error": f"unexpected: {type(error).__name__}"})
-
-    def _authorise(self, request: web.Request) -> None:
-        if "Origin" in request.headers:  # a page in somebody's browser, which can reach loopback
-            raise ReferenceHttpError(403, "not for browsers")
-        if not carries_token(request, self._token):
-            raise ReferenceHttpError(401, "unauthorized")
-        if not self._token and not all(map(is_address, request.headers.getall("Host", [""]))):
-            raise ReferenceHttpError(403, "without a token this server goes by its address, or localhost, alone")
+    def _authorise(self, request: Request) -> None:
+        if "origin" in request.headers:  # a page in somebody's browser, which can reach loopback
+            raise HttpRefusal(403, "not for browsers")
+        if not bears_token(request.headers.get("authorization", ""), self._token):
+            raise HttpRefusal(401, "unauthorized")
+        if not self._token and not all(map(is_address, request.headers.getlist("host") or [""])):
+            raise HttpRefusal(403, "without a token this server goes by its address, or localhost, alone")
 
     # --- routes ---
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: Request) -> Response:
         if self._closing.is_set():
-            return _answer(503, {"status": "stopping"})
+            return answer(503, {"status": "stopping"})
         counts = {stand.value: self._queue.count(stand) for stand in JobStatus if stand is not JobStatus.GONE}
-        return _answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
+        return answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
 
-    async def _model(self, request: web.Request) -> web.Response:
+    async def _model(self, request: Request) -> Response:
         limits = self._limits
         told = {
             "model": self._reference.digest,
@@ -187,45 +180,45 @@ class ReferenceApp:
             "age_s": limits.queue.age_s,
             "lease_s": limits.queue.lease_s,
         }
-        return _answer(200, told)
+        return answer(200, told)
 
-    async def _post(self, request: web.Request) -> web.Response:
+    async def _post(self, request: Request) -> Response:
         body = await self._read(request)
         header, batch = await asyncio.to_thread(decode_job, body, self._frames)
         digest = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
         self._check_vocabulary(batch)
         if header.model not in ("", self._reference.digest):
-            raise ReferenceHttpError(409, f"the job is for the model {header.model}", model=self._reference.digest)
+            raise HttpRefusal(409, f"the job is for the model {header.model}", model=self._reference.digest)
         size = batch.ids.nbytes + batch.mask.nbytes + 4 * header.rows * header.keep
         job, new = self._put(header.id, digest, ScoringWork(batch), size)
         return self._stands(job, 202 if new else 200)
 
-    async def _get(self, request: web.Request) -> web.Response:
+    async def _get(self, request: Request) -> Response:
         job = self._find(request)
         await self._wait(job, _seconds(request))
         if job.stand is JobStatus.DONE and job.result is not None:
             self._queue.lease(job)
             rows, keep = job.result.shape
             header = ResultHeader(job.id, job.digest, self._reference.digest, rows, keep)
-            return web.Response(body=encode_result(header, job.result), content_type=FRAME)
+            return Response(encode_result(header, job.result), media_type=FRAME)
         if job.stand is JobStatus.FAILED:
-            raise ReferenceHttpError(500, f"the job failed: {job.failure}")
+            raise HttpRefusal(500, f"the job failed: {job.failure}")
         if job.stand is JobStatus.GONE:
-            raise ReferenceHttpError(404, "the job was dropped")
+            raise HttpRefusal(404, "the job was dropped")
         return self._stands(job, 202)
 
-    async def _acknowledge(self, request: web.Request) -> web.Response:
-        if not self._queue.drop(request.match_info["id"]):
-            raise ReferenceHttpError(404, "no such job")
-        return web.Response(status=204)
+    async def _acknowledge(self, request: Request) -> Response:
+        if not self._queue.drop(request.path_params["id"]):
+            raise HttpRefusal(404, "no such job")
+        return Response(status_code=204)
 
-    async def _upload(self, request: web.Request) -> web.Response:
+    async def _upload(self, request: Request) -> Response:
         limits = self._frames._replace(tokens=min(TOKENS_MAX, self._frames.tokens))
         body = await self._read(request)
         try:
             upload = await asyncio.to_thread(read_upload, body, limits)
         except TooLong as error:
-            raise ReferenceHttpError(413, str(error)) from None
+            raise HttpRefusal(413, str(error)) from None
         self._check_vocabulary(upload.batch)
         self._uploads += 1
         rows, _ = upload.batch.ids.shape
@@ -233,42 +226,25 @@ class ReferenceApp:
         size = held + upload.batch.mask.nbytes + 4 * rows * upload.batch.keep
         work = ScoringWork(upload.batch, upload)
         self._put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), work, size, COMPAT_LANE)
-        return web.Response(body=ACCEPTED)
+        return Response(ACCEPTED)
 
-    async def _take(self, request: web.Request) -> web.Response:
-        try:
-            async with asyncio.timeout(BODY_S), self._bodies:  # an answer is a copy that the queue does not count
-                return await self._give(request)
-        except (TimeoutError, ConnectionError):
-            if request.transport is not None:
-                request.transport.abort()
-            raise ReferenceHttpError(408, "the answer was not fetched in time") from None
-
-    async def _give(self, request: web.Request) -> web.Response:
-        """The answer to the oldest upload, sent to its end, since until then it is in memory."""
-        job = self._queue.take_oldest(COMPAT_LANE)
-        if job is None or job.work.upload is None or job.result is None:
-            return web.Response(body=EMPTY)
-        answer = web.Response(body=await asyncio.to_thread(write_answer, job.work.upload, job.result))
-        await answer.prepare(request)
-        await answer.write_eof()
-        return answer
+    async def _take(self, request: Request) -> Response:
+        """The answer to the oldest upload."""
+        async with self._bodies:
+            job = self._queue.take_oldest(COMPAT_LANE)
+            if job is None or job.work.upload is None or job.result is None:
+                return Response(EMPTY)
+            content = await asyncio.to_thread(write_answer, job.work.upload, job.result)
+        return SlowAnswer(content, self._bodies)
 
     # --- what they share ---
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def _read(self, request: Request) -> bytes:
         """The body, within bounds of size and time."""
         if self._closing.is_set():
-            raise ReferenceHttpError(503, "the server is stopping")
-        if request.content_length is not None and request.content_length > self._limits.body_bytes:
-            raise ReferenceHttpError(
-                413, f"{request.content_length} bytes, at most {self._limits.body_bytes} are taken"
-            )
-        try:
-            async with asyncio.timeout(BODY_S), self._bodies:
-                return await request.read()
-        except TimeoutError:
-            raise ReferenceHttpError(408, "the body did not arrive in time") from None
+            raise HttpRefusal(503, "the server is stopping")
+        async with self._bodies:
+            return await read_body(request, self._limits.body_bytes, BODY_S)
 
     def _check_vocabulary(self, batch: ScoringBatch) -> None:
         if int(batch.ids.max()) >= self._reference.frozen.vocabulary:
@@ -278,19 +254,19 @@ class ReferenceApp:
         self, id: str, digest: str, work: ScoringWork, size_bytes: int, lane: str = "own"
     ) -> tuple[ScoringJob[ScoringWork, Logs], bool]:
         if self._closing.is_set():
-            raise ReferenceHttpError(503, "the server is stopping")
+            raise HttpRefusal(503, "the server is stopping")
         try:
             return self._queue.put(id, digest, work, size_bytes, lane)
         except JobDiffers:
-            raise ReferenceHttpError(409, f"there is another job {id}") from None
+            raise HttpRefusal(409, f"there is another job {id}") from None
         except QueueFull:
-            raise ReferenceHttpError(503, "the queue is full") from None
+            raise HttpRefusal(503, "the queue is full") from None
 
-    def _find(self, request: web.Request) -> Waiting:
-        id = request.match_info["id"]
+    def _find(self, request: Request) -> Waiting:
+        id = request.path_params["id"]
         job = self._queue.find(id) if IDENTIFIER.fullmatch(id) else None
         if job is None or job.lane == COMPAT_LANE:
-            raise ReferenceHttpError(404, "no such job")
+            raise HttpRefusal(404, "no such job")
         return job
 
     async def _wait(self, job: Waiting, seconds: float) -> None:
@@ -298,21 +274,60 @@ class ReferenceApp:
             async with asyncio.timeout(seconds):
                 await job.settled.wait()
 
-    def _stands(self, job: Waiting, status: int) -> web.Response:
-        return _answer(status, {"id": job.id, "stand": job.stand.value, "model": self._reference.digest})
+    def _stands(self, job: Waiting, status: int) -> Response:
+        return answer(status, {"id": job.id, "stand": job.stand.value, "model": self._reference.digest})
 
 
-def _seconds(request: web.Request) -> float:
-    """How long the client wants to wait. Raises Refused."""
-    given = request.query.get("wait_s", "0")
+def _seconds(request: Request) -> float:
+    """How long the client wants to wait. Raises HttpRefusal."""
+    given = request.query_params.get("wait_s", "0")
     if not re.fullmatch(r"\d{1,4}(\.\d{1,6})?", given):
-        raise ReferenceHttpError(400, "wait_s is no number of seconds")
+        raise HttpRefusal(400, "wait_s is no number of seconds")
     return min(float(given), WAIT_S_MAX)
 
 
-def _answer(status: int, content: dict[str, Any]) -> web.Response:
-    headers = {"Retry-After": str(RETRY_S)} if status in (429, 503) else {}
-    if status == 401:
-        headers = {"WWW-Authenticate": "Bearer"}
-    body = msgspec.json.encode(content)
-    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+STOP_S = 20.0  # requests under way may take so long once the last job is computed
+
+log = logging.getLogger(__name__)
+
+
+class ReferenceServerSetup(NamedTuple):
+    """What a reference server is to do."""
+
+    training: TrainingConfig  # of which the model, device, dtype and threads count
+    listen: Address
+    token: str = ""
+    compat: bool = False
+    limits: ServerLimits = ServerLimits()
+
+
+def quieten() -> None:
+    """Keep progress bars and advice of transformers out of the log, and what the hub's library would report."""
+    refuse_telemetry()
+    library: Any = import_module("transformers.utils.logging")
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+
+
+async def run_server(order: ReferenceServerSetup) -> None:
+    """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+
+    Raises:
+        ConfigError: strangers could reach it, or there is no such device.
+        ModelError: the model cannot be loaded.
+        AddressInUse: the address cannot be listened on.
+    """
+    check_listen(order.listen, order.token, "the reference server")
+    quieten()
+    reference = ReferenceScorer(load_frozen(order.training))
+    desk = ReferenceApp(reference, order.limits, order.token, order.compat)
+    stopped = on_signals()
+    computing = asyncio.create_task(desk.compute())
+    async with listening(desk.app(), order.listen, STOP_S) as url:
+        log.info(
+            "listening on %s with %s (%s) on %s", url, order.training.model, reference.digest, reference.frozen.device
+        )
+        await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        log.info("stopping")
+        desk.close()
+        await computing

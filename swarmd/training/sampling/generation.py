@@ -15,9 +15,8 @@ import structlog
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.ports import TokenDecoder
 
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16

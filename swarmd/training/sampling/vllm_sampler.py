@@ -22,13 +22,12 @@ from trl.generation.vllm_generation import VLLMGeneration
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
 from swarmd.training.batches.objective import needs_logprobs
-from swarmd.training.cancellation import Cancellation
+from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.models.adapters import merged_weights, require
 from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
 from swarmd.training.models.source import locate_model
-from swarmd.training.ports import TokenDecoder
 from swarmd.training.sampling.generation import (
     Sampler,
     Sampling,

@@ -33,10 +33,6 @@ class BadRequest(SwarmdError):
     """What was asked makes no sense."""
 
 
-class TooLarge(SwarmdError):
-    """The body is over the limit."""
-
-
 class JsonAnswer(Response):
     """Any value made of Structs."""
 
@@ -52,7 +48,7 @@ def encode(content: Any) -> bytes:
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JsonAnswer:
-    """A refusal in the shape that upstream's clients know."""
+    """A refusal in JSON."""
     return JsonAnswer(Failure(REASONS[status], message), status, headers)
 
 
@@ -60,8 +56,6 @@ def refusal_of(error: SwarmdError) -> JsonAnswer:
     """What an error becomes."""
     if isinstance(error, BadRequest):
         return refusal(400, str(error))
-    if isinstance(error, TooLarge):
-        return refusal(413, str(error))  # the rest is read and dropped, or the client might never see this
     if isinstance(error, WorkBusy):
         return refusal(503, str(error), {"retry-after": str(AGAIN_S)})
     if isinstance(error, Unavailable | LogDamaged):

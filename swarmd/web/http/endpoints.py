@@ -76,7 +76,6 @@ class Endpoint(NamedTuple):
     Attributes:
         answer: type of the answer in JSON, or a content type.
         refusals: statuses that it may answer with, beside those that all may.
-        takes: type of the body in JSON, for a POST.
     """
 
     path: str
@@ -86,12 +85,10 @@ class Endpoint(NamedTuple):
     serve_request: ServeRequest | None = None
     parameters: tuple[Parameter, ...] = ()
     refusals: tuple[int, ...] = ()
-    method: Literal["GET", "POST"] = "GET"
-    takes: Any = None
 
     def route(self) -> Route:
         """The endpoint as a Starlette route."""
-        return Route(self.path, self.serve_request or self._serve, methods=[self.method])
+        return Route(self.path, self.serve_request or self._serve, methods=["GET"])
 
     async def _serve(self, request: Request) -> Response:
         assert self.serve is not None

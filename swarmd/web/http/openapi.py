@@ -13,7 +13,6 @@ from swarmd import __version__
 from swarmd.observe.health import Health
 from swarmd.web.http.endpoints import Endpoint, Parameter
 from swarmd.web.shapes import Failure
-from swarmd.web.upstream import Polled
 
 REFUSALS = {
     400: "a parameter or the body makes no sense",
@@ -29,7 +28,6 @@ REFUSALS = {
     503: "it cannot be told now",
 }
 ALWAYS = (400, 401, 403, 404, 414, 421, 503)
-UNWELL = (Polled, Health)  # whose 503 has the same shape
 
 
 def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
@@ -39,10 +37,10 @@ def openapi(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     failure = schemas[-1]
     by_endpoint = iter(schemas[:-1])
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, Any] = {}
     for endpoint in endpoints:
         schema = None if _is_text(endpoint) else next(by_endpoint)
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, schema, failure)
+        paths[endpoint.path] = {"get": _operation(endpoint, schema, failure)}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -71,7 +69,7 @@ def _operation(endpoint: Endpoint, schema: Any, failure: Any) -> dict[str, Any]:
     good = {"description": endpoint.summary, "content": {content_type: {"schema": schema or {"type": "string"}}}}
     responses: dict[str, Any] = {"200": good}
     for status in sorted({*ALWAYS, *endpoint.refusals}):
-        shapes = [schema, failure] if status == 503 and endpoint.answer in UNWELL else [failure]
+        shapes = [schema, failure] if status == 503 and endpoint.answer is Health else [failure]
         content = {"application/json": {"schema": {"anyOf": shapes} if len(shapes) > 1 else failure}}
         responses[str(status)] = {"description": REFUSALS[status], "content": content}
     operation: dict[str, Any] = {
@@ -81,9 +79,6 @@ def _operation(endpoint: Endpoint, schema: Any, failure: Any) -> dict[str, Any]:
     }
     if endpoint.parameters:
         operation["parameters"] = [_parameter(parameter) for parameter in endpoint.parameters]
-    if endpoint.takes is not None:
-        body = msgspec.json.schema(endpoint.takes)
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return operation
 
 

@@ -1,4 +1,4 @@
-"""Work that answers wait for, beside the event loop: the same question is worked on once, and what waits has a bound.
+"""Work beside answers: the same question is worked on once, what waits has a bound, and no task ends in silence.
 
 Folding a piece of the log takes tens of milliseconds, so a crowd that scrubs could keep everybody waiting. What is
 over the bound is refused at once with the time after which to ask again; the page does.
@@ -7,13 +7,36 @@ over the bound is refused at once with the time after which to ask again; the pa
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from swarmd.errors import SwarmdError
-from swarmd.web.http.origins import asker
+from swarmd.http_server import UNKNOWN
+
+asker: ContextVar[str] = ContextVar("asker", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
+
+
+RESTART_S = 5.0  # before a task that broke begins again
+
+Background = Callable[[], Awaitable[None]]
+
+log = logging.getLogger("swarmd.web")
+
+
+async def keep_up(task: Background) -> None:
+    """Run a task until it returns or this is cancelled; whenever it breaks, say so and begin it again."""
+    while True:
+        try:
+            await task()
+            return
+        except Exception:
+            log.exception("a task beside the server broke, and begins again in %g s", RESTART_S)
+        await asyncio.sleep(RESTART_S)
+
 
 WAITING_MAX = 16  # questions worked on or waiting, of everybody
 WAITING_OF_ONE_MAX = 8  # of these, of one address

@@ -1,53 +1,53 @@
-"""The ways that a note takes out: an HTTP POST, a Telegram message, a program's stdin.
+"""The ways out for a message: a URL of any service that Apprise knows, or a program's stdin.
 
-Each try ends within a named time; none raises anything but NotifyFailed, whose message shows no secret.
+- Each attempt ends within a named time and raises nothing but NotifyFailed, whose text holds no secret.
+- Apprise sends synchronously, so it runs in a daemon thread, which cannot hold up the loop or this process's end.
+- Apprise says only in its log why a service refused a message. Its records are taken from there and go nowhere else,
+  because some hold a URL.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import urlsplit
-
-import aiohttp
+from typing import Protocol, TypeVar
 
 from swarmd.config import NotifyConfig
+from swarmd.config_checks import open_service
 from swarmd.errors import ConfigError, NotifyFailed
-from swarmd.http_client import read_start
-from swarmd.observe.logging.redaction import address_secrets, redact_text
+from swarmd.observe.logging.redaction import redact_text, service_secrets
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.web.notifications.health_changes import HealthMessage
 
-TRY_S = 10.0  # longest HTTP exchange
+SEND_S = 45.0  # longest wait for a service, with Apprise's own retries
 COMMAND_S = 30.0  # longest run of a program; then its group is killed
-LINGER_S = 2.0  # for a killed program's last words
-BACKOFF_S = (2.0, 8.0)  # before the second and the third try; there is no fourth
-ANSWER_BYTES_MAX = 4096  # of what a server or a program says when it fails
-ANSWER_CHARACTERS_SHOWN = 200
+ANSWER_BYTES_MAX = 4096  # of what a program says when it fails
+REASON_CHARACTERS_MAX = 200
 SECRET_BYTES_MAX = 4096
-TELEGRAM = "https://api.telegram.org"
 FILE = "file:"
 PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # to a program
-AGAIN = (408, 425, 429, 500, 502, 503, 504)  # answers after which another try may do better
 
-SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there on one line, mode 0600")
+SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there, one URL a line, mode 0600")
 
-Pause = Callable[[float], Awaitable[None]]
+T = TypeVar("T")
 
 
 class NotificationSender(Protocol):
-    """One way out; `name` is one of `swarmd.observe.telemetry.labels.SENDERS`."""
+    """One way out; `name` is one of `swarmd.observe.telemetry.labels.SENDERS`, `shown` tells it from others."""
 
     name: str
+    shown: str
 
     async def send(self, note: HealthMessage) -> None:
-        """Send it, with further tries where they may help. Raises NotifyFailed."""
+        """Send it. Raises NotifyFailed."""
 
 
 def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
@@ -57,128 +57,93 @@ def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
         root: the data directory, which files are relative to.
 
     Raises:
-        ConfigError: a secret cannot be read, or what is named is no URL.
+        ConfigError: a secret cannot be read, or a URL is not one that Apprise knows.
     """
     senders: list[NotificationSender] = []
-    if config.webhook:
-        senders.append(WebhookSender(_address_of(config.webhook, root)))
-    if config.telegram_token or config.telegram_chat:
-        if not (config.telegram_token and config.telegram_chat):
-            raise ConfigError("notify.telegram_token and notify.telegram_chat belong together", "Set both or none")
-        senders.append(TelegramSender(_secret_in(config.telegram_token, root), config.telegram_chat))
+    for number, named in enumerate(config.urls, 1):
+        senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _urls_of(named, root)]
     if config.command:
         senders.append(ProgramSender(config.command))
     return senders
 
 
-def _address_of(named: str, root: Path) -> str:
-    if named.startswith(CREDENTIAL):
-        return _secret_in(named, root)
-    return _secret_in(named.removeprefix(FILE), root) if named.startswith(FILE) else named
+def _urls_of(named: str, root: Path) -> list[str]:
+    if not named.startswith((FILE, CREDENTIAL)):
+        return [named]
+    secret = locate_secret(named.removeprefix(FILE), root, SECRET)
+    lines = map(str.strip, read_secret(secret, SECRET).decode("utf-8", "replace").splitlines())
+    urls = [line for line in lines if line and not line.startswith("#")]
+    if not urls:
+        raise ConfigError(f"there is no URL in {secret.path}", "It holds one a line")
+    return urls
 
 
-def _secret_in(named: str, root: Path) -> str:
-    secret = locate_secret(named, root, SECRET)
-    text = read_secret(secret, SECRET).decode("utf-8", "replace").strip()
-    if not text or not text.isprintable():
-        raise ConfigError(f"there is no notification secret in {secret.path}", "It holds one line")
-    return text
-
-
-class HttpSender:
-    """POSTs JSON, three times where that may help.
+class UrlSender:
+    """A service that Apprise knows by its URL.
 
     Args:
-        address: the URL; secret.
-        name: of the sender.
-        pause: waits between tries.
+        url: secret.
+        key: where the configuration has it, for errors.
     """
 
-    def __init__(self, address: str, name: str, pause: Pause = asyncio.sleep, try_s: float = TRY_S) -> None:
-        self._address = address
-        self._shown = _shown(address, name)
-        self._pause = pause
-        self._try_s = try_s
-        self._secrets = sorted(address_secrets(address), key=len, reverse=True)
+    name = "url"
 
-    async def post(self, body: Mapping[str, Any]) -> None:
-        """Raises NotifyFailed when no try was taken."""
-        for wait_s in (*BACKOFF_S, None):
-            failure = await self._try(body)
-            if failure is None:
-                return
-            words, again = failure
-            if wait_s is None or not again:
-                raise NotifyFailed(f"{self._shown} did not take the message: {self._clean(words)}")
-            await self._pause(wait_s)
+    def __init__(self, url: str, key: str, send_s: float = SEND_S) -> None:
+        self._service = open_service(url, key)
+        self.shown = f"{self._service[0].service_name} ({key})"
+        self._secrets = sorted(service_secrets(url), key=len, reverse=True)
+        self._send_s = send_s
 
-    async def _try(self, body: Mapping[str, Any]) -> tuple[str, bool] | None:
-        """None when it was taken, else why not, and whether another try may help."""
-        limit = aiohttp.ClientTimeout(total=self._try_s)
+    async def send(self, note: HealthMessage) -> None:
         try:
-            async with (
-                aiohttp.ClientSession(timeout=limit, trust_env=True) as session,
-                session.post(self._address, json=body, allow_redirects=False) as answer,
-            ):
-                if 200 <= answer.status < 300:
-                    return None
-                said = (await read_start(answer.content, ANSWER_BYTES_MAX)).decode("utf-8", "replace")
-                return f"status {answer.status}: {said}", answer.status in AGAIN
+            async with asyncio.timeout(self._send_s):
+                reason = await _in_daemon_thread(lambda: self._notify(note))
         except TimeoutError:
-            return f"no answer within {self._try_s:g} s", True
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return f"{type(error).__name__}: {error}", True
+            reason = f"no answer within {self._send_s:g} s"
+        for secret in self._secrets:
+            reason = reason.replace(secret, "[redacted]")
+        if reason:
+            words = " ".join(redact_text(reason).split())[:REASON_CHARACTERS_MAX]
+            raise NotifyFailed(f"{self.shown} did not take the message: {words}")
 
-    def _clean(self, words: str) -> str:
-        for secret in (self._address, *self._secrets):
-            words = words.replace(secret, "[redacted]")
-        return " ".join(redact_text(words).split())[:ANSWER_CHARACTERS_SHOWN]
+    def _notify(self, note: HealthMessage) -> str:
+        """Why the service did not take the message, empty if it did."""
+        kind = "success" if note.well else "warning"
+        with _records_of_apprise() as said:
+            sent = self._service.notify(body=note.text, title=f"swarmd: {note.node}", notify_type=kind)
+        return "" if sent else (said[-1] if said else "it does not say why")
 
 
-def _shown(address: str, name: str) -> str:
-    """Scheme, host and port, which is all of the address that may be shown. Raises ConfigError where it is none."""
+@contextlib.contextmanager
+def _records_of_apprise() -> Iterator[list[str]]:
+    """What Apprise logs in this thread."""
+    said: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == threading.get_ident():
+                said.append(record.getMessage())
+
+    log, collector = logging.getLogger("apprise"), Collector(logging.WARNING)
+    log.addHandler(collector)
     try:
-        parts = urlsplit(address)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        parts, port = urlsplit(""), ""
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"notify.{name} is no URL", "Write it as https://host/path; a file of it as file:PATH")
-    return f"{name} {parts.scheme}://{parts.hostname}{port}"
+        yield said
+    finally:
+        log.removeHandler(collector)
 
 
-class WebhookSender:
-    """A JSON POST: the note's fields, and `text` and `content` with all of it in words, as chat services want it."""
+def _in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
-    name = "webhook"
+    def run() -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits any more
+            try:
+                outcome.set_result(work())
+            except Exception as error:
+                outcome.set_exception(error)
 
-    def __init__(self, address: str, pause: Pause = asyncio.sleep, try_s: float = TRY_S) -> None:
-        self._poster = HttpSender(address, self.name, pause, try_s)
-
-    async def send(self, note: HealthMessage) -> None:
-        fields = {name: getattr(note, name) for name in note.__struct_fields__}
-        await self._poster.post({"text": note.text, "content": note.text, **fields})
-
-
-class TelegramSender:
-    """A message of a bot.
-
-    Args:
-        token: the bot's.
-        chat: id of the chat.
-        base: where the service is.
-    """
-
-    name = "telegram"
-
-    def __init__(
-        self, token: str, chat: str, base: str = TELEGRAM, pause: Pause = asyncio.sleep, try_s: float = TRY_S
-    ) -> None:
-        self._chat = chat
-        self._poster = HttpSender(f"{base}/bot{token}/sendMessage", self.name, pause, try_s)
-
-    async def send(self, note: HealthMessage) -> None:
-        await self._poster.post({"chat_id": self._chat, "text": note.text, "disable_web_page_preview": True})
+    threading.Thread(target=run, name="notify", daemon=True).start()
+    return asyncio.wrap_future(outcome)
 
 
 class ProgramSender:
@@ -192,70 +157,34 @@ class ProgramSender:
     def __init__(self, argv: Sequence[str], run_s: float = COMMAND_S) -> None:
         self._argv = tuple(argv)
         self._run_s = run_s
+        self.shown = f"the program {self._argv[0]}"
 
     async def send(self, note: HealthMessage) -> None:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
-        async with _own_pipe() as (stream, descriptor):
-            process = await self._start(environment, descriptor)
-            said = asyncio.ensure_future(_tail(stream))
+        # a file instead of a pipe: whatever the program started may hold it open
+        with tempfile.TemporaryFile() as said:
             try:
-                status = await self._see_through(process, note)
-            finally:  # whatever it started goes with it, and may hold the pipe open until then
+                process = await asyncio.create_subprocess_exec(
+                    *self._argv,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=said,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise NotifyFailed(f"{self.shown} cannot be run: {error}") from None
+            try:
+                async with asyncio.timeout(self._run_s):
+                    await process.communicate(note.text.encode() + b"\n")
+            except TimeoutError:
+                raise NotifyFailed(f"{self.shown} took more than {self._run_s:g} s, killed") from None
+            finally:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
-                await asyncio.wait([said], timeout=LINGER_S)
-                said.cancel()
-        if status:
-            words = said.result() if said.done() and not said.cancelled() else ""
-            raise NotifyFailed(f"the program {self._argv[0]} ended with status {status}: {redact_text(words)}")
-
-    async def _start(self, environment: Mapping[str, str], stderr: int) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                *self._argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise NotifyFailed(f"the program {self._argv[0]} cannot be run: {error}") from None
-        finally:
-            os.close(stderr)  # the program has its own
-
-    async def _see_through(self, process: asyncio.subprocess.Process, note: HealthMessage) -> int:
-        assert process.stdin is not None
-        try:
-            async with asyncio.timeout(self._run_s):
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                    process.stdin.write(note.text.encode() + b"\n")
-                    await process.stdin.drain()
-                process.stdin.close()
-                return await process.wait()
-        except TimeoutError:
-            raise NotifyFailed(f"the program {self._argv[0]} took more than {self._run_s:g} s, killed") from None
-
-
-@asynccontextmanager
-async def _own_pipe() -> AsyncIterator[tuple[asyncio.StreamReader, int]]:
-    """A pipe for stderr that asyncio does not count as the process's: it would wait for all who hold it open."""
-    reading, writing = os.pipe()
-    stream = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(reading, "rb", 0)
-    )
-    try:
-        yield stream, writing
-    finally:
-        transport.close()
-
-
-async def _tail(stream: asyncio.StreamReader) -> str:
-    """The last words of a stream; all of it is read."""
-    kept = b""
-    while chunk := await stream.read(ANSWER_BYTES_MAX):
-        kept = (kept + chunk)[-ANSWER_BYTES_MAX:]
-    return " ".join(kept.decode("utf-8", "replace").split())[-ANSWER_CHARACTERS_SHOWN:]
+            if process.returncode:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - ANSWER_BYTES_MAX))
+                words = " ".join(said.read().decode("utf-8", "replace").split())[-REASON_CHARACTERS_MAX:]
+                raise NotifyFailed(f"{self.shown} ended with status {process.returncode}: {redact_text(words)}")

@@ -14,8 +14,7 @@ import anyio
 from msgspec.structs import replace
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads
-from swarmd.chain.endpoints.lag import RpcEndpoints
+from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ports import HeadListener
 from swarmd.chain.requirements import ChainRequirements

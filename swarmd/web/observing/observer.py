@@ -55,7 +55,7 @@ from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.manifest import Manifest
-from swarmd.observe.narrative.equivocations import equivocation_notes
+from swarmd.observe.narrative.words import equivocation_notes
 from swarmd.paths import DataPaths
 from swarmd.web.http.work import WorkPool
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
@@ -91,7 +91,7 @@ class DhtSwarm:
         self._manifest = manifest
         self._paths = DataPaths(place)
         self._paths.network.mkdir(exist_ok=True)
-        self._identity = create_identity(place / "identity.key")
+        self._identity = create_identity(DataPaths(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()

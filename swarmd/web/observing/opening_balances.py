@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import anyio
 
+from swarmd.bounds import Backoff
 from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
 from swarmd.chain.ports import NotThere
@@ -16,7 +17,7 @@ from swarmd.errors import ChainError, SwarmdError
 from swarmd.web.views.ledger import PeerLedger
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
-RETRY_S, RETRY_MAX_S = 5.0, 600.0  # after a look in vain, doubled with each further one
+RETRY = Backoff(5.0, 600.0)
 FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
 
 log = logging.getLogger(__name__)
@@ -81,8 +82,8 @@ class OpeningBalances:
                 self._failures = 0
             except SwarmdError as error:
                 log.info("sums cannot be read: %s", error.message)
-                await anyio.sleep(min(RETRY_S * 2 ** min(self._failures, 10), RETRY_MAX_S))
                 self._failures += 1
+                await anyio.sleep(RETRY.after(self._failures))
             self._look = None
 
     async def _ask(self, coordinator: Coordinator) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from swarmd.core.applied import Applied
-from swarmd.core.events import OutputsMade, RolloutsGathered, StageTrained
+from swarmd.core.events import RolloutsGathered, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import BlobError, NotFoundError, RecordRejected
 from swarmd.eventlog.blobs import Blobs
@@ -52,10 +52,10 @@ class _KeptFeed(msgspec.Struct, array_like=True):
 class Kept:
     """A message, and by which key and completion scores find it."""
 
-    __slots__ = ("choice", "key", "message")
+    __slots__ = ("key", "message")
 
-    def __init__(self, message: Message, key: tuple[str, int, int, str, int, int], choice: int) -> None:
-        self.message, self.key, self.choice = message, key, choice
+    def __init__(self, message: Message, key: tuple[str, int, int, str, int, int]) -> None:
+        self.message, self.key = message, key
 
 
 class GossipFeed:
@@ -87,7 +87,7 @@ class GossipFeed:
         event = applied.event
         if isinstance(event, RolloutsGathered):
             refs = sorted(event.rollouts, key=lambda ref: ref.digest)[:PEERS_PER_STAGE]
-        elif isinstance(event, StageTrained | OutputsMade):
+        elif isinstance(event, StageTrained):
             refs = [event.rollouts]
         else:
             return
@@ -163,7 +163,7 @@ class GossipFeed:
         for kept in self._kept.values():
             group = scored.get(kept.key)
             if group is not None:
-                kept.message = with_scores(kept.message, group, kept.choice)
+                kept.message = with_scores(kept.message, group)
                 self._notify(kept)
 
     def _messages_of(self, waiting: Waiting) -> Iterator[Kept]:
@@ -176,9 +176,8 @@ class GossipFeed:
         account = self._ledger.accounts.get(ref.peer)
         name = account.name if account else ""
         for group in rollouts.groups[:MESSAGES_PER_BODY]:
-            choice = group.quoted.choice if group.quoted and group.quoted.choice < len(group.completions) else 0
             key = (rollouts.peer, rollouts.round, rollouts.stage, group.task, group.seed, group.index)
-            yield Kept(_message(rollouts, group, choice, name, waiting), key, choice)
+            yield Kept(_message(rollouts, group, name, waiting), key)
 
 
 def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
@@ -188,20 +187,20 @@ def body_of(ref: RolloutsRef, blobs: Blobs) -> Rollouts:
     return decode_rollouts(blobs.get(ref.digest))
 
 
-def with_scores(message: Message, group: ScoredGroup, choice: int) -> Message:
+def with_scores(message: Message, group: ScoredGroup) -> Message:
     """The same with question, truth and rewards as this node has them."""
     rewards = [reward for reward in group.rewards if math.isfinite(reward)]
     return msgspec.structs.replace(
         message,
         question=shown_text(group.question, GOSSIP_CHARACTERS_MAX) or message.question,
         truth=shown_text(group.truth, GOSSIP_CHARACTERS_MAX),
-        reward=group.rewards[choice] if choice < len(group.rewards) else None,
-        right=group.right[choice] if choice < len(group.right) else None,
+        reward=group.rewards[0] if group.rewards else None,
+        right=group.right[0] if group.right else None,
         mean_reward=sum(rewards) / len(rewards) if rewards else None,
     )
 
 
-def _message(rollouts: Rollouts, group: Group, choice: int, name: str, waiting: Waiting) -> Message:
+def _message(rollouts: Rollouts, group: Group, name: str, waiting: Waiting) -> Message:
     place = f"{rollouts.peer}_{rollouts.round}_{rollouts.stage}_{group.task}_{group.seed}_{group.index}"
     return Message(
         id=hashlib.blake2b(place.encode("utf-8", "replace")).hexdigest()[:ID_CHARACTERS],
@@ -210,8 +209,8 @@ def _message(rollouts: Rollouts, group: Group, choice: int, name: str, waiting: 
         round=rollouts.round,
         stage=rollouts.stage,
         task=group.task,
-        question=group.quoted.question[:GOSSIP_CHARACTERS_MAX] if group.quoted else "",
-        text=group.completions[choice][:GOSSIP_CHARACTERS_MAX],
+        question="",
+        text=group.completions[0][:GOSSIP_CHARACTERS_MAX],
         at=waiting.at,
         seq=waiting.seq,
         completions=len(group.completions),

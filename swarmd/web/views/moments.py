@@ -20,7 +20,7 @@ from swarmd.core.events import tag_of
 from swarmd.core.state import State
 from swarmd.eventlog.offline.changes import changes_between
 from swarmd.observe.logging.redaction import REDACTED, redact_text
-from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.describe import describe, place_of
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
 
 TEXT_CHARACTERS_MAX = 2000  # of one text
@@ -40,14 +40,14 @@ def cover_also(secrets: Iterable[str]) -> None:
 
 def event_row(applied: Applied) -> EventRow:
     """The event in words."""
-    line = line_of(applied)
-    round_, stage = line.fields.get("round", -1), line.fields.get("stage", -1)
+    told = describe(applied)
+    round_, stage = place_of(applied.event, applied.after)
     return EventRow(
         seq=applied.seq,
         at=number(applied.at) or 0.0,
         type=tag_of(applied.event),
-        level=line.level,
-        text=shown_text(line.message, ROW_CHARACTERS_MAX),
+        level=told.level,
+        text=shown_text(told.text, ROW_CHARACTERS_MAX),
         round=round_ if round_ >= 0 else None,
         stage=stage if stage >= 0 else None,
         peer=shown_text(getattr(applied.event, "peer", "") or "", ROW_CHARACTERS_MAX),

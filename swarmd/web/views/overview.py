@@ -5,51 +5,22 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import get_args
 
 import msgspec
 
 from swarmd.core import events
 from swarmd.core.applied import Applied
-from swarmd.core.events import Event
 from swarmd.eventlog.fold import Base
-from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
 from swarmd.web.shapes import OVERVIEW_BUCKETS_MAX, OVERVIEW_ROUNDS_MAX, Overview, RoundMark
 from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 
 EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each
 ROUNDS_MAX = 65_536
 DROP_SHARE = 8  # at the bound an eighth is dropped at once
-LANES = ("rounds", "network", "training", "chain", "workers", "stops")
+LANES: tuple[Lane, ...] = ("rounds", "network", "training", "chain", "workers", "stops")
 WARNS = 8  # bit of a code
 
-_LANE_OF: dict[type, str] = {
-    events.RoundAnnounced: "rounds",
-    events.NoRoundYet: "rounds",
-    events.RoundsSkipped: "rounds",
-    events.RoundPublished: "rounds",
-    events.LeaderboardPublished: "rounds",
-    events.ReportPublished: "rounds",
-    events.ReportSeen: "rounds",
-    events.ReportsSeen: "rounds",
-    events.TrainerReady: "training",
-    events.StageTrained: "training",
-    events.OutputsMade: "training",
-    events.TrainingCancelled: "training",
-    events.ModelPushed: "training",
-    events.WeightsFetched: "training",
-    events.WeightsRefused: "training",
-    events.WeightsAdopted: "training",
-    events.WorkerStarted: "workers",
-    events.WorkerExited: "workers",
-    events.WorkerStartFailed: "workers",
-    events.CommandFailed: "workers",
-    events.TimerFired: "rounds",
-    events.NodeStarted: "stops",
-    events.StopRequested: "stops",
-    events.NodeStopped: "stops",
-}
-_BY_NAME = {"Chain": "chain", "Submission": "chain", "Membership": "chain", "Space": "workers"}
 # Never a warning, and frequent: spares asking for their line.
 CALM = (
     events.MemberSeen,
@@ -58,18 +29,11 @@ CALM = (
     events.ReportsSeen,
     events.RoundAnnounced,
     events.RolloutsGathered,
-    events.TimerFired,
 )
 
 
-def lane_of(kind: type) -> str:
-    """The lane of an event type; of one that is not listed by how its name begins, else the network's."""
-    begins = (lane for start, lane in _BY_NAME.items() if kind.__name__.startswith(start))
-    return _LANE_OF.get(kind) or next(begins, "network")
-
-
-TYPES = {str(kind.__struct_config__.tag): lane_of(kind) for kind in get_args(Event)}
-_CODES = {kind: LANES.index(lane_of(kind)) for kind in get_args(Event)}
+TYPES: dict[str, str] = dict(LANE_OF)
+_CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
 
 
 class _KeptTimeline(msgspec.Struct, array_like=True):
@@ -170,5 +134,4 @@ class Timeline:
 def _warns(applied: Applied) -> bool:
     if isinstance(applied.event, CALM):
         return False
-    line = line_of(applied)
-    return line.level in ("warning", "error")
+    return describe(applied).level in WARNINGS

@@ -9,7 +9,7 @@ from swarmd.core.events import StageTrained, TrainerReady
 from swarmd.core.state import Trainer
 from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
-from swarmd.results.skills import Measured, curves_of
+from swarmd.results.history import Measured, curves_of
 from swarmd.web.shapes import TrainedStage, TrainingView
 from swarmd.web.views.moments import number
 

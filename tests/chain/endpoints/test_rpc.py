@@ -14,9 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
 from swarmd.chain.endpoints import endpoint, rpc
-from swarmd.chain.endpoints.endpoint import retry_after_s
+from swarmd.chain.endpoints.endpoint import name_of, read_urls, retry_after_s
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.endpoints.urls import name_of, read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.config import FeesConfig
@@ -152,7 +151,7 @@ async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Groun
         preferred.act = silence
         calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
         await calls.request("eth_blockNumber", [])
-        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
         asked = preferred.calls["eth_chainId"]
         await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
         await asyncio.sleep(0.05)
@@ -307,7 +306,7 @@ async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> N
         with pytest.raises(EndpointFailed, match="closed the connection"):
             await waiting
         between.act = Middleman._pass_on
-        await asyncio.sleep(rpc.BACKOFF_S + 0.05)
+        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
         assert await calls.request("eth_blockNumber", []) == hex(ground.height())
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
         await calls.close()

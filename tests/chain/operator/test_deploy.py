@@ -17,8 +17,10 @@ from web3 import Web3
 from swarmd.chain.contract import encode_call
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
 from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
-from swarmd.chain.operator.deploy import (
+from swarmd.chain.operator.transactions import (
     DeploymentPlan,
+    Journal,
+    OperatorTransactions,
     allow_peers,
     deploy,
     disallow_peers,
@@ -26,7 +28,6 @@ from swarmd.chain.operator.deploy import (
     set_open,
     set_policy,
 )
-from swarmd.chain.operator.transactions import Journal, OperatorTransactions
 from swarmd.config import FeesConfig
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError, RpcRefused
 from tests.anvil import running_anvil

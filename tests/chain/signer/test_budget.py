@@ -11,9 +11,8 @@ from eth_account import Account
 from eth_typing import HexStr
 
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.signer.audit import AuditLine, AuditLog
-from swarmd.chain.signer.budget import Budget, counted
-from swarmd.chain.signer.ledger import SignerLedger
+from swarmd.chain.fees import Budget, counted
+from swarmd.chain.signer.audit import AuditLine, AuditLog, SignerLedger
 from swarmd.chain.signer.signer import Signer, SignerRequest
 from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import FeesConfig

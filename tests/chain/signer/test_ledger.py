@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain.signer import audit, ledger
-from swarmd.chain.signer.audit import FILES_KEPT, AuditLine, AuditLog, now
-from swarmd.chain.signer.ledger import SignerLedger
+from swarmd.chain.signer import audit
+from swarmd.chain.signer.audit import FILES_KEPT, AuditLine, AuditLog, SignerLedger, now
 from swarmd.errors import LogDamaged, LogInUse, LogWriteFailed, NoSpaceLeft
 
 AT = "2026-01-02T03:04:05.678+00:00"
@@ -213,7 +212,7 @@ def test_attempts_gather_until_one_is_mined() -> None:
 
 
 def test_only_so_many_confirmed_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger, "CONFIRMED_MAX", 3)
+    monkeypatch.setattr(audit, "CONFIRMED_MAX", 3)
     known = SignerLedger([signed("open", nonce=0)])
     for number in range(1, 10):
         known.apply(signed(f"p{number}", nonce=number))

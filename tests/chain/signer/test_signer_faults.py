@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.nonces import NonceCaller
 from swarmd.chain.signer import signer as signer_module
-from swarmd.chain.signer.audit import AuditLog
-from swarmd.chain.signer.ledger import SignerLedger
-from swarmd.chain.signer.signer import Signer, SignerBusy, SignerRequest
+from swarmd.chain.signer.audit import AuditLog, SignerLedger
+from swarmd.chain.signer.signer import NonceCaller, Signer, SignerBusy, SignerRequest
 from swarmd.chain.submitting.wallet import wallet_of
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog

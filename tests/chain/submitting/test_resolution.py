@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from swarmd.chain.ports import NotThere
-from swarmd.chain.submitting.resolution import REFUSED_ONCE_MAX, ContractRefusal, SubmissionResolver
+from swarmd.chain.submitting.tracking import REFUSED_ONCE_MAX, ContractRefusal, SubmissionResolver
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ContractRefused

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price
-from swarmd.chain.submitting.attempts import AccountKey, SignedTransaction, read_signed, sign
+from swarmd.chain.submitting.sender import AccountKey, SignedTransaction, read_signed, sign
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.core.commands import Broadcast
 from swarmd.core.events import (

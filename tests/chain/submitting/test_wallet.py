@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
-from swarmd.chain.submitting.attempts import SignedTransaction, call_of, read_signed, sign
-from swarmd.chain.submitting.sender import Mined, make_sender
+from swarmd.chain.submitting.sender import Mined, SignedTransaction, call_of, make_sender, read_signed, sign
 from swarmd.chain.submitting.wallet import KNOWN, POOR, UNTIMELY, wallet_of
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swarmd.chain.contract import encode_call
-from swarmd.chain.watching.extensions_check import ExtensionsCheck
+from swarmd.chain.watching.watcher import ExtensionsCheck
 from swarmd.core.events import ChainUp, MembershipRead
 from tests.chain.grounds import Answer, Ground, middleman, result, watching
 

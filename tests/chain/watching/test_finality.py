@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.chain.watching.finality import STILL_S, Finality
+from swarmd.chain.watching.watcher import STILL_S, Finality
 from swarmd.config import ChainConfig
 
 pytestmark = pytest.mark.anyio

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarmd.chain.contract import encode_call
-from swarmd.chain.endpoints.lag import BEHIND_BLOCKS
-from swarmd.chain.endpoints.urls import name_of
+from swarmd.chain.endpoints.endpoint import name_of
+from swarmd.chain.endpoints.heads import BEHIND_BLOCKS
 from swarmd.chain.watching import watcher
-from swarmd.chain.watching.facts import facts_from_logs
+from swarmd.chain.watching.blocks import facts_from_logs
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead, RegistrationLog
 from swarmd.core.values import BlockRef

@@ -17,7 +17,7 @@ from swarmd.cli import run_command
 from swarmd.cli.init import answers as init_answers
 from swarmd.cli.init.profiles import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
 from swarmd.config import load_config, parse_config
-from swarmd.doctor.machine.probe import ModelFit, ProbeAnswer
+from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
 from tests.cli.owning import Shell, files
 
@@ -306,7 +306,7 @@ def test_a_swarm_with_a_model_of_the_hub(shell: Shell, monkeypatch: pytest.Monke
     async def say(questions: list[object]) -> list[ProbeAnswer]:
         return [answer(("Gensyn/Qwen2.5-0.5B-Instruct", 2, True))] * len(questions)
 
-    monkeypatch.setattr("swarmd.doctor.machine.probe.ask_torch", say)
+    monkeypatch.setattr("swarmd.doctor.children.ask_torch", say)
     init(shell, "--kind", "gsm8k", "--model", "0.5", "--device", "cpu")
     config = load_config(shell.root / "node" / "config.toml")
     assert (config.training.model, config.training.prompt_tokens) == ("Gensyn/Qwen2.5-0.5B-Instruct", 3072)

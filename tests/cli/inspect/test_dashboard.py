@@ -17,7 +17,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
-from swarmd.web.http.server import bind
+from swarmd.uvicorn_server import bind
 from tests.web.serving import COORDINATOR, FOLLOWER, copy_of, until
 
 TOKEN = "0123456789abcdef0123456789abcdef"

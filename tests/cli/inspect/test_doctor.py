@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli.inspect.doctor import find_config
-from swarmd.doctor.catalogue import CHECKS
+from swarmd.doctor.checks import CHECKS
 from swarmd.errors import ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 
@@ -27,7 +27,7 @@ def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
 def test_a_node_that_is_well_ends_with_0_and_nothing_is_written(shell: Shell) -> None:
     before = files(shell.root / "a")
     shown = shell.well("doctor", shell.root / "a", *QUICK)
-    assert "ok      identity: " in shown and "whole and private" in shown
+    assert "ok      identity: " in shown and "intact and private" in shown
     assert "(identity.backup)" in shown and "fix: `swarmd identity backup" in shown
     assert shown.rstrip().endswith("1 note")
     assert files(shell.root / "a") == before

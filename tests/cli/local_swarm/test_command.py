@@ -61,7 +61,7 @@ def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
     first = run_local(tmp_path, "--rounds", "2")
     nothing_is_left(tmp_path)
     places = node_places(tmp_path, 2)
-    assert [[row.round for row in read_history(place.paths.events)] for place in places] == [[0, 1], [0, 1]]
+    assert [[row.round for row in read_history(place.events)] for place in places] == [[0, 1], [0, 1]]
     assert "reward by round" in first
     assert "held-out accuracy" in first
     replay = re.search(r"replay one: +(.*)", first)
@@ -70,11 +70,11 @@ def test_it_trains_tells_and_continues(tmp_path: Path) -> None:
 
     second = run_local(tmp_path, "--rounds", "1")
     nothing_is_left(tmp_path)
-    assert [[row.round for row in read_history(place.paths.events)] for place in places] == [[0, 1, 2], [0, 1, 2]]
+    assert [[row.round for row in read_history(place.events)] for place in places] == [[0, 1, 2], [0, 1, 2]]
     assert re.search(r"^│ +2 │ +0\.\d{3} │ +0\.\d{3} │", second, re.MULTILINE)
     for place in places:
-        assert verify(place.paths.events).events > 0
-        state, _ = load(place.paths.events)
+        assert verify(place.events).events > 0
+        state, _ = load(place.events)
         assert (state.chart, state.exit_code, state.rounds_skipped) == ("stopped", 0, 0)
 
 

@@ -47,7 +47,7 @@ def until(condition: object, within_s: float = 20.0) -> None:
 
 
 def listens(daemon: DaemonProcess) -> bool:
-    return daemon.place.paths.control.exists()
+    return daemon.place.control.exists()
 
 
 def test_a_daemon_ends_in_order_when_asked(daemon: DaemonProcess) -> None:

@@ -77,7 +77,7 @@ def test_a_log_tells_how_many_rounds_were_run(tmp_path: Path) -> None:
     settings = Settings(
         peer="peer-c", swarm="s", role="coordinator", coordinator="peer-c", coordination=CoordinatorSettings()
     )
-    with EventLog.open(place.paths.events, "peer-c", "run", 1 << 20, 1 << 30) as log:
+    with EventLog.open(place.events, "peer-c", "run", 1 << 20, 1 << 30) as log:
         log.append(1.0, [NodeStarted(settings, "run")], b"")
     assert rounds_run(place) == 0
 

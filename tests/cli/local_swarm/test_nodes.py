@@ -287,9 +287,9 @@ def test_check_needs_no_network_and_finds_a_change(shell: Shell) -> None:
 
 
 def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
-    from swarmd.cli.node.directory import NodeDirectory
+    from swarmd.cli.node.directory import NewNode
 
-    with NodeDirectory(shell.root / "a").held():
+    with NewNode(shell.root / "a").held():
         told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert "another command is at work" in told
 

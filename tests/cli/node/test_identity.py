@@ -206,9 +206,9 @@ def test_who_brings_an_identity_along_is_told_its_name_there(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from swarmd.dht.identity.foreign_name import known_name
-    from swarmd.dht.identity.rsa import create_rsa_identity
 
-    peer = create_rsa_identity(tmp_path / "swarm.pem").peer_id
+    rsa_file(tmp_path / "swarm.pem")
+    peer = load_identity(tmp_path / "swarm.pem").peer_id
     assert "RL Swarm's names are made of other words" in home.run("import", tmp_path / "swarm.pem", tmp_path / "a")[2]
     names = rl_swarm_names(tmp_path, monkeypatch)
     name = animals.animal_name(peer, words=animals.read_words(names.read_text()) or animals.OWN)
@@ -288,11 +288,3 @@ def test_a_terminal_asks_twice_and_shows_nothing(home: Home, tmp_path: Path) -> 
     assert shown.startswith("Passphrase of the backup: ")
     status, shown = at_terminal(["backup", home.key, tmp_path / "second"], [SECRET, "something else"])
     assert status == ExitCode.NO_PERMISSION and "differ" in shown and not (tmp_path / "second").exists()
-
-
-def test_new_makes_an_rsa_key_where_asked(home: Home) -> None:
-    path = home.data / "swarm.pem"
-    code, out, _ = home.run("new", path, "--rsa")
-    made = load_identity(path)
-    assert (code, out.strip(), made.kind) == (ExitCode.OK, made.peer_id, "rsa-2048")
-    assert home.run("new", path, "--rsa")[0] == ExitCode.CANNOT_CREATE and load_identity(path).peer_id == made.peer_id

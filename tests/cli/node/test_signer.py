@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.chain.signer.service import load_token
+from swarmd.chain.signer.http import load_token
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode, KeystoreError
 from swarmd.http_server import check_listen, is_loopback, parse_listen

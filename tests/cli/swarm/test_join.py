@@ -12,13 +12,13 @@ from swarmd.animals import animal_name
 from swarmd.config import load_config
 from swarmd.dht.identity.foreign_name import known_name, note_name
 from swarmd.dht.identity.identity import create_identity, load_identity
-from swarmd.dht.identity.rsa import create_rsa_identity
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
 from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.settings import settings_of
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
+from tests.dht.making import rsa_file
 
 
 @pytest.fixture
@@ -62,7 +62,8 @@ def test_a_node_is_made(shell: Shell, manifest: Path) -> None:
 
 def test_an_identity_from_rl_swarm_keeps_its_name_there_where_it_is_known(shell: Shell, manifest: Path) -> None:
     key = shell.root / "swarm.key"
-    peer = create_rsa_identity(key).peer_id
+    rsa_file(key)
+    peer = load_identity(key).peer_id
     own = animal_name(peer)
     shown = shell.well("join", manifest, "--dir", shell.root / "b", "--identity", key)
     assert f"name: {own}; its name in RL Swarm is not known here, {own} by swarmd's own words" in shown

@@ -17,8 +17,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.settings import settings_of
 from swarmd.shell.loop import plan
-from swarmd.units import ServicePaths
-from swarmd.units.transfer import refuse_other_log
+from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell
 from tests.daemon.test_swarm_check import contents
 

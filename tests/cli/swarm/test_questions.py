@@ -11,7 +11,7 @@ from swarmd.cli.swarm.questions import find_questions, sealed
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.swarms.data import dataset
-from swarmd.swarms.data.hub_dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.registry import make_plan
 from tests.cli.owning import Shell

@@ -30,6 +30,7 @@ class Swarm:
         self.lasted_s: list[float] = []  # of each stage that is over
         self.credited: list[set[str]] = []  # who reported in it
         self.round = -1
+        self._opened_at = 0.0
         self._at_work: dict[str, tuple[float, int]] = {}  # until when, and at which round
         self._done: dict[str, int] = {}  # the last that each has trained
         self._take(self.node.join())

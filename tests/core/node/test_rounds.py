@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmd.core.commands import PublishOutputs, Train
+from swarmd.core.commands import Train
 from swarmd.core.events import (
     CommandFailed,
     Event,
@@ -12,7 +12,6 @@ from swarmd.core.events import (
     LinkUp,
     NodeStopped,
     NoRoundYet,
-    OutputsMade,
     Registered,
     ReportPublished,
     RoundsSkipped,
@@ -337,13 +336,3 @@ def test_a_swarm_of_one_stage_needs_no_context(node: Story) -> None:
         (train,) = node.tell(gathered(round))
         assert isinstance(train, Train) and train.context == ()
         node.tell(trained(round), ReportPublished(f"report/{round}/0", round, 0))
-
-
-def test_outputs_of_the_stage_in_training_go_to_the_network(node: Story) -> None:
-    node.join()
-    node.tell(announced(4), gathered(4))
-    (publish,) = node.tell(OutputsMade("train/4/0", 4, 0, mine(4, 0)))
-    assert isinstance(publish, PublishOutputs) and publish.rollouts == mine(4, 0)
-    assert node.tell(OutputsMade("train/3/0", 3, 0, mine(3, 0))) == ()
-    node.tell(LinkDown("p2pd died"))
-    assert node.tell(OutputsMade("train/4/0", 4, 0, mine(4, 0))) == ()

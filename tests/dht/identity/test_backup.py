@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from swarmd.core.state import Chain, State, Submission
 from swarmd.core.values import Prepared
 from swarmd.dht.identity.backup import (
-    COST_MIN,
     FILE_BYTES_MAX,
-    HEADER,
-    MAGIC,
     Backup,
     BackupMarks,
     marks_of,
@@ -28,6 +25,7 @@ from swarmd.dht.identity.identity import Identity
 from swarmd.errors import IdentityError, NotFoundError
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import DataPaths
+from swarmd.secret_files import COST_MIN, SEALED_HEADER, SEALED_MAGIC
 from tests.dht.making import ALICE, BOB, RSA
 from tests.eventlog.making import follower_story, write_story
 
@@ -54,14 +52,14 @@ def test_a_backup_holds_key_time_and_marks(identity: Identity, marks: BackupMark
 
 def test_the_cost_of_a_backup_is_that_of_a_strong_one(strong_passphrases: None) -> None:
     sealed = seal_backup(backup_of(ALICE), PASSPHRASE)
-    assert HEADER.unpack_from(sealed)[2] == 17
+    assert SEALED_HEADER.unpack_from(sealed)[2] == 17
     assert open_backup(sealed, PASSPHRASE, "file").peer == ALICE.peer_id
 
 
 def test_two_backups_have_nothing_in_common_but_the_header() -> None:
     again = seal_backup(backup_of(ALICE), PASSPHRASE, COST_MIN)
-    assert again[: len(MAGIC) + 2] == SEALED[: len(MAGIC) + 2]
-    assert again[len(MAGIC) + 2 : HEADER.size] != SEALED[len(MAGIC) + 2 : HEADER.size]
+    assert again[: len(SEALED_MAGIC) + 2] == SEALED[: len(SEALED_MAGIC) + 2]
+    assert again[len(SEALED_MAGIC) + 2 : SEALED_HEADER.size] != SEALED[len(SEALED_MAGIC) + 2 : SEALED_HEADER.size]
 
 
 def test_a_passphrase_is_the_same_however_it_was_typed() -> None:
@@ -85,7 +83,7 @@ def test_a_passphrase_of_no_length_is_refused(short: str) -> None:
 @given(st.data())
 def test_a_changed_bit_anywhere_is_found(data: st.DataObject) -> None:
     changed = bytearray(SEALED)
-    place = data.draw(st.integers(0, len(changed) - 1).filter(lambda place: place != len(MAGIC) + 1))
+    place = data.draw(st.integers(0, len(changed) - 1).filter(lambda place: place != len(SEALED_MAGIC) + 1))
     changed[place] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(IdentityError):
         open_backup(bytes(changed), PASSPHRASE, "file")
@@ -94,20 +92,20 @@ def test_a_changed_bit_anywhere_is_found(data: st.DataObject) -> None:
 @given(st.binary(max_size=300), st.booleans())
 def test_noise_is_no_backup(noise: bytes, dressed: bool) -> None:
     with pytest.raises(IdentityError):
-        open_backup(MAGIC + b"\x02" + noise if dressed else noise, PASSPHRASE, "file")
+        open_backup(SEALED_MAGIC + b"\x02" + noise if dressed else noise, PASSPHRASE, "file")
 
 
 @pytest.mark.parametrize("cost", [0, 9, 19, 30, 63, 255])
 def test_a_file_cannot_ask_for_much_memory(cost: int) -> None:
     raw = bytearray(SEALED)
-    raw[len(MAGIC) + 1] = cost
+    raw[len(SEALED_MAGIC) + 1] = cost
     with pytest.raises(IdentityError, match="cost"):
         open_backup(bytes(raw), PASSPHRASE, "file")
 
 
 def test_a_newer_backup_says_so() -> None:
     raw = bytearray(SEALED)
-    raw[len(MAGIC)] = 9
+    raw[len(SEALED_MAGIC)] = 9
     with pytest.raises(IdentityError, match="version 9"):
         open_backup(bytes(raw), PASSPHRASE, "file")
 
@@ -134,9 +132,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
         read_backup(tmp_path / "none")
     with pytest.raises(IdentityError, match="cannot be read"):
         read_backup(tmp_path)
-    for content in (b"", MAGIC, SEALED + bytes(FILE_BYTES_MAX), ALICE.encode()):
+    for content in (b"", SEALED_MAGIC, SEALED + bytes(FILE_BYTES_MAX), ALICE.encode()):
         (tmp_path / "file").write_bytes(content)
-        with pytest.raises(IdentityError, match="is no backup"):
+        with pytest.raises(IdentityError, match="is not a backup"):
             read_backup(tmp_path / "file")
 
 

@@ -14,9 +14,8 @@ from swarmd.dht.weights import fetching
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.dht.weights.giving import GivenWeights
 from swarmd.errors import WeightsUnavailable
-from swarmd.weights.fetched import FetchedWeights
-from swarmd.weights.manifest import CHUNK_BYTES
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.chunks import FetchedWeights
+from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import until
 from tests.dht.p2p.conftest import Single, Start, pair

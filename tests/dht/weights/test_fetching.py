@@ -12,12 +12,12 @@ import anyio
 import msgspec
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.dht.weights import fetching as subject
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, NoSpaceLeft, NotFoundError, RecordRejected, WeightsUnavailable
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
@@ -60,7 +60,7 @@ class Peers:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "AGAIN_S", 0.001)
+    monkeypatch.setattr(subject, "AGAIN", Backoff(0.001, 0.001))
     monkeypatch.setattr(subject, "PATIENCE_S", 0.0)
     monkeypatch.setattr(subject, "DOUBTED_S", 0.05)
 

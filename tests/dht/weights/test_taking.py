@@ -13,6 +13,7 @@ import anyio
 import msgspec
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
@@ -25,11 +26,9 @@ from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.weights.taking import HOLDERS_MAX, OFFERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
-from swarmd.weights.chunks import PARTIAL, cut
+from swarmd.weights.chunks import PARTIAL, FetchedWeights, cut
 from swarmd.weights.delta import write_delta
-from swarmd.weights.fetched import FetchedWeights
-from swarmd.weights.manifest import Delta
-from swarmd.weights.offer import WeightsOffer
+from swarmd.weights.manifest import Delta, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
@@ -45,7 +44,7 @@ COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+    monkeypatch.setattr(fetching, "AGAIN", Backoff(0.001, 0.001))
     monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
 
 

@@ -20,8 +20,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import NetworkDown
-from swarmd.weights.manifest import CHUNK_BYTES
-from swarmd.weights.offer import WeightsOffer, decode_offer
+from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer, decode_offer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import ALICE, signed_by

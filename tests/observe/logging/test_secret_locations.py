@@ -62,12 +62,12 @@ def with_value(key: str, value: str) -> Config:
     table = tables
     for name in path:
         table = table.setdefault(name, {})
-    table[last] = [value] if key == "chain.rpc" else value
+    table[last] = [value] if key in ("chain.rpc", "notify.urls") else value
     return msgspec.convert(tables, Config)
 
 
 def test_the_search_for_such_keys_finds_those_that_are_known() -> None:
-    known = {"results.hub.token", "web.token", "notify.webhook", "notify.telegram_token", "chain.rpc", "dht.identity"}
+    known = {"results.hub.token", "web.token", "notify.urls", "chain.rpc", "dht.identity"}
     assert known | {"chain.keystore", "chain.passphrase", "chain.proxy.token", "chain.proxy.url"} <= set(suspicious())
     assert {place.key for place in secret_locations(BARE)} <= set(suspicious())
 
@@ -78,7 +78,7 @@ def test_what_a_suspicious_key_names_or_holds_is_known(key: str, tmp_path: Path)
     file.write_text(f'{{"ciphertext":"{CANARY.encode().hex()}"}}' if key == "chain.keystore" else CANARY)
     wanted = {CANARY, CANARY.encode().hex()}
     ways = [f"https://me:{CANARY}@host/path", f"https://host/{CANARY}"] if suspicious()[key] else [str(file)]
-    if key in ("chain.rpc", "notify.webhook"):
+    if key in ("chain.rpc", "notify.urls"):
         ways.append(f"file:{file}")
     for way in ways:
         assert wanted & known_secrets(with_value(key, way), tmp_path, {}, signing=True), (

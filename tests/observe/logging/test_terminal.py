@@ -64,7 +64,10 @@ def test_a_round_is_two_lines(terminal: Terminal) -> None:
     assert terminal.lines == [
         line
         for round in range(4)
-        for line in (f"round {round} stage 0 is open", f"round {round} stage 0 trained in 0.0 s, reward 0.5000")
+        for line in (
+            f"round {round} stage 0 is open",
+            f"round {round} stage 0 trained in 0.0 s: 0 steps, 0 tokens, 0 groups of peers, reward 0.5000",
+        )
     ]
 
 
@@ -111,7 +114,7 @@ def test_all_fields_are_there_where_they_are_asked_for(level: str, format: str) 
     shown = Terminal()
     assert not configure(level, format, shown)
     tell_rounds(2)
-    assert "rollouts gathered" in shown.getvalue() and "deadline_at" in shown.getvalue()
+    assert "gathered for round 1" in shown.getvalue() and "deadline_at" in shown.getvalue()
 
 
 def test_progress_is_told_in_words() -> None:

@@ -10,9 +10,9 @@ from swarmd.core.events import Envelope
 from swarmd.core.node.results import count_aside
 from swarmd.core.state import State
 from swarmd.core.values import OffPolicy, SetAside
-from swarmd.observe.narrative.aside import REASONS, TOLD_MAX, aside_words
-from swarmd.observe.narrative.lines import line_of
-from swarmd.observe.narrative.phrases import sentences_of
+from swarmd.observe.narrative.describe import line_of
+from swarmd.observe.narrative.story import sentences_of
+from swarmd.observe.narrative.words import ASIDE_TOLD_MAX, REASONS, aside_words
 from swarmd.web.views.stages import StageFollower
 from tests.core import story as core
 from tests.observe.telemetry.test_metrics import JOINED, count
@@ -63,7 +63,7 @@ def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
 
 def test_of_many_peers_the_first_are_named() -> None:
     words = aside_words(replace(TRAINED, set_aside=(HONEST,) * 8))
-    assert words.count("of anna") == TOLD_MAX and words.endswith(f"and something of {8 - TOLD_MAX} more")
+    assert words.count("of anna") == ASIDE_TOLD_MAX and words.endswith(f"and something of {8 - ASIDE_TOLD_MAX} more")
 
 
 def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:

@@ -37,7 +37,7 @@ from swarmd.core.events import (
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import BlockRef, Prepared, Settings
 from swarmd.observe.logging.logs import EventLines, configure
-from swarmd.observe.narrative.lines import EventLine, line_of
+from swarmd.observe.narrative.describe import EventLine, line_of
 from tests.eventlog.making import structs_of
 
 HASH = "0x" + "ab" * 32

@@ -10,7 +10,7 @@ from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Equivocated
 from swarmd.core.peers.evidence import BARRED_ROUNDS
 from swarmd.observe.live import Live
-from swarmd.observe.narrative.lines import line_of
+from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.telemetry.outcomes import Outcomes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import typing
 
 import pytest
@@ -29,7 +30,7 @@ from swarmd.core.events import (
 from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import Clock, State
 from swarmd.core.values import CoordinatorSettings, Judgement, RolloutsRef, Settings
-from swarmd.observe.narrative.lines import _WORDS, line_of
+from swarmd.observe.narrative.describe import WORDS, line_of
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 REFERENCE = RolloutsRef("me", 1, 0, "d" * 64, 10, 1)
@@ -49,10 +50,11 @@ EXAMPLES: tuple[Event, ...] = (
 
 def test_every_event_has_words_that_fit_it() -> None:
     kinds = set(typing.get_args(Event))
-    assert set(_WORDS) == kinds
-    for kind, (_, words) in _WORDS.items():
-        names = {part.split(".")[0] for _, part, _, _ in __import__("string").Formatter().parse(words) if part}
-        assert all(hasattr(kind, name) for name in names), kind
+    assert set(WORDS) == kinds
+    for kind, (_, _, words, _) in WORDS.items():
+        if isinstance(words, str):
+            names = {part.split(".")[0] for _, part, _, _ in string.Formatter().parse(words) if part}
+            assert all(hasattr(kind, name) for name in names), kind
 
 
 @pytest.mark.parametrize("event", EXAMPLES, ids=tag_of)

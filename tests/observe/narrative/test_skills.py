@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmd.core.values import Skill
-from swarmd.observe.narrative.skills import fallen_words, skills_words
+from swarmd.observe.narrative.words import fallen_words, skills_words
 
 FALLEN = Skill("sort", 0.3, 64, 0.9, True, 2.5)
 STEADY = Skill("reverse", 0.8, 64, 0.8)

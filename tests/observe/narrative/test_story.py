@@ -77,7 +77,7 @@ def test_a_trained_round_names_its_reward_and_says_how_it_went(node: Told) -> No
     node.train(2)
     story = node.story(1)
     assert story.outcome == "trained" and "reward 0.500" in story.verdict
-    assert "round 1 stage 0 opened" in words(story) and "its report of stage 0 was published" in words(story)
+    assert "round 1 stage 0 opened" in words(story) and "report of round 1 stage 0 published" in words(story)
     assert "round 2" not in words(story).replace("round 2 stage 0 opened", "") and not story.advice
 
 
@@ -99,7 +99,7 @@ def test_a_slow_node_is_told_what_it_was_doing_and_how_long_a_stage_takes(node: 
     story = node.story(2)
     assert story.outcome == "skipped" and "cause slow" in story.verdict
     assert "training round 1 stage 0, for 50 s so far" in story.verdict
-    assert "it trained round 1 stage 0" in words(story)
+    assert "round 1 stage 0 trained in" in words(story)
     assert any("held up" in line for line in story.advice)  # 100 s for a stage that says it took none
 
 
@@ -149,7 +149,7 @@ def test_a_fault_is_named_even_when_it_came_before_the_round(node: Told) -> None
     node.tell(core.announced(4, deadline_at=node.at + 60))
     story = node.story(2)
     assert story.outcome == "skipped" and "cause fault" in story.verdict
-    assert "the trainer worker ended: killed by signal 9 (out of memory?)" in story.verdict
+    assert "trainer worker exited: killed by signal 9 (out of memory?)" in story.verdict
     assert "noise" not in words(story)
     assert any(sentence.trouble for sentence in story.sentences)
     assert any("swarmd doctor" in line for line in story.advice)
@@ -186,7 +186,7 @@ def test_lost_and_found_links_are_told(node: Told) -> None:
     node.tell(core.announced(0, deadline_at=node.at + 60))
     node.tell(LinkDown("p2pd died"), LinkUp(3), LinkUp(4))
     said = words(node.story(0))
-    assert "the DHT was lost: p2pd died" in said and said.count("the DHT answered, 3 peers") == 1
+    assert "the DHT node is down: p2pd died" in said and said.count("connected to the DHT, 3 peers") == 1
 
 
 def test_a_story_is_bounded(node: Told) -> None:

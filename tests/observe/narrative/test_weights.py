@@ -8,8 +8,8 @@ from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Event, NodeStarted, WeightsAdopted, WeightsFetched, WeightsRefused
 from swarmd.core.state import State
 from swarmd.core.values import PeerWeights, WeightsCause
-from swarmd.observe.narrative.lines import line_of
-from swarmd.observe.narrative.phrases import sentences_of
+from swarmd.observe.narrative.describe import line_of
+from swarmd.observe.narrative.story import sentences_of
 from tests.core.story import settings
 
 THEIRS = PeerWeights("them", 7, "c" * 64, 4096, 0.9)

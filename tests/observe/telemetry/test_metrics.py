@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.fees import quote
-from swarmd.chain.signer.budget import Budget
+from swarmd.chain.fees import Budget, quote
 from swarmd.chain.submitting.wallet import Wallet
 from swarmd.config import FeesConfig, parse_config
 from swarmd.core.events import (
@@ -378,10 +377,10 @@ def test_limits_are_those_of_the_configuration() -> None:
 
 def test_notifications_are_counted() -> None:
     metrics = Metrics()
-    metrics.count_notification("webhook", True)
+    metrics.count_notification("url", True)
     metrics.count_notification("command", False)
     found = read(metrics)
-    assert found["swarmd_notifications_total", "done", "webhook"] == 1
+    assert found["swarmd_notifications_total", "done", "url"] == 1
     assert found["swarmd_notifications_total", "failed", "command"] == 1
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -70,6 +72,6 @@ def test_a_healthy_member_that_is_not_waited_for_again_is_noticed(monkeypatch: p
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(2, 12))
 def test_all_are_back_after_a_storm(seed: int) -> None:
-    given = {"nodes": 4, "stages": 1, "stage_s": 25.0, "train_mean_s": 5.0, "train_max_s": 45.0, "quorum": 1.0}
-    storm = {"chain": False, "hostile": "none", "rounds_max": 0, "faults": 200.0, "jumps": 0.0, "restart_mean_s": 60.0}
-    assert run(seed, **given, **storm, hours=0.6, calm_s=900.0).crashes > 10
+    given: dict[str, Any] = {"nodes": 4, "stages": 1, "stage_s": 25.0, "train_mean_s": 5.0, "train_max_s": 45.0}
+    given |= {"quorum": 1.0, "chain": False, "hostile": "none", "rounds_max": 0, "jumps": 0.0}
+    assert run(seed, **given, faults=200.0, restart_mean_s=60.0, hours=0.6, calm_s=900.0).crashes > 10

@@ -14,7 +14,7 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
-from swarmd.swarms.code import execution, form, rewards
+from swarmd.swarms.code import programs, rewards
 from swarmd.swarms.code.plan import MIXTURE, CodePlan
 from swarmd.swarms.code.rewards import compat_parts
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
@@ -87,7 +87,7 @@ def test_a_model_that_knows_the_form_needs_no_system_prompt() -> None:
 def test_the_example_in_the_prompt_is_what_would_happen() -> None:
     text = next(plan_of(prompt="one-shot").draw(PLACE, NO_MATERIAL)).messages[0].content
     example = text[text.index("An example.") :]
-    found = form.find_executions(example)
+    found = programs.find_executions(example)
     assert len(found) == 1 and found[0].program is not None
     assert Sandbox().run(found[0].program).stdout.strip() == found[0].output == "167"
     assert example.endswith("<answer>167</answer>")
@@ -111,7 +111,7 @@ def test_output_cannot_forge_an_answer_or_another_turn(plan: CodePlan, question:
 def test_long_output_is_cut(question: Question) -> None:
     plan = plan_of(output_characters=100)
     block = ask(plan, question, "print('spam' * 1000)")
-    assert len(block) < 130 and block.endswith(f"{form.CUT}\n</output>\n")
+    assert len(block) < 130 and block.endswith(f"{programs.CUT}\n</output>\n")
 
 
 def test_six_programs_run_the_next_is_told_and_then_it_ends(plan: CodePlan, question: Question) -> None:
@@ -121,7 +121,9 @@ def test_six_programs_run_the_next_is_told_and_then_it_ends(plan: CodePlan, ques
         answer = plan.react(question, text)
         answers.append(answer)
         text += answer or ""
-    assert [form.find_executions(program_of("x") + each)[0].output for each in answers[:6] if each] == list("012345")
+    assert [programs.find_executions(program_of("x") + each)[0].output for each in answers[:6] if each] == list(
+        "012345"
+    )
     assert "Error: no more than 6 programs are run" in (answers[6] or "")
     assert answers[7] is None
 
@@ -237,7 +239,7 @@ def test_a_cancelled_stage_runs_no_program_and_remembers_none(question: Question
 
 def test_a_group_of_too_many_programs_is_not_run_again(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
-    monkeypatch.setattr(execution, "RERUNS_MAX", 3)
+    monkeypatch.setattr(programs, "RERUNS_MAX", 3)
     runs = count_runs(monkeypatch)
     texts = [program_of(f"print({n})") + f"\n<output>\n{n}\n</output>\n" for n in range(4)]
     assert [score.parts["programs"] for score in plan.score(question, texts)] == [0.0] * 4

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.sandbox import Verdict
-from swarmd.swarms.code.form import find_executions
+from swarmd.swarms.code.programs import find_executions
 from swarmd.swarms.code.rewards import compat_parts, count_programs
 
 TEXT = "<program>\n```python\nprint(1)\n```\n</program>\n<output>\n1\n</output>\n"

@@ -10,7 +10,7 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import DatasetRefused, SwarmError
 from swarmd.swarms import jsonl
-from swarmd.swarms.data import dataset, hub_dataset
+from swarmd.swarms.data import dataset
 from swarmd.swarms.data.dataset import Columns, DatasetSource, is_hub_id, keep_dataset
 from swarmd.swarms.data.file import FilePlan
 from swarmd.swarms.jsonl import load_rows
@@ -77,7 +77,7 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
 
 def test_what_this_node_does_not_download_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *_: Any) -> datasets.Dataset:
-        raise hub_dataset.refusal(name, "has 9 bytes")
+        raise dataset.refusal(name, "has 9 bytes")
 
     monkeypatch.setattr(dataset, "load_from_hub", refuse)
     with pytest.raises(DatasetRefused, match="the data set org/sums has 9 bytes"):

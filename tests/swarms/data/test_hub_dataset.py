@@ -13,8 +13,8 @@ import datasets
 import pytest
 
 from swarmd.errors import DatasetRefused
-from swarmd.swarms.data import hub_dataset
-from swarmd.swarms.data.hub_dataset import check_size, load_from_hub, split_addresses
+from swarmd.swarms.data import dataset
+from swarmd.swarms.data.dataset import check_size, load_from_hub, split_addresses
 from tests.hub_double import COMMIT, HubDouble
 
 HOME = f"hf://datasets/org/sums@{COMMIT}"
@@ -97,7 +97,7 @@ class Builder:
 
 def tell_sizes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have the Hub say that every file has so many bytes."""
-    monkeypatch.setattr(hub_dataset, "measure_files", lambda name, files: iter([size] * len(files)))
+    monkeypatch.setattr(dataset, "measure_files", lambda name, files: iter([size] * len(files)))
 
 
 def test_a_size_at_the_bound_is_taken_and_one_above_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +149,11 @@ def test_a_file_whose_size_the_hub_does_not_tell_is_refused(monkeypatch: pytest.
 
     monkeypatch.setattr(HfApi, "get_paths_info", tell)
     files = [f"{HOME}/data/{n}.parquet" for n in range(1600)]
-    assert sum(hub_dataset.measure_files("org/sums", files[:1200])) == 1200 * 7
+    assert sum(dataset.measure_files("org/sums", files[:1200])) == 1200 * 7
     assert [len(each[1]) for each in asked] == [500, 500, 200], "in parts that the Hub takes"
     assert asked[0][0] == "org/sums" and asked[0][2] == {"revision": COMMIT, "repo_type": "dataset"}
     with pytest.raises(DatasetRefused, match=r"does not say how large its file data/1501\.parquet is"):
-        list(hub_dataset.measure_files("org/sums", files))
+        list(dataset.measure_files("org/sums", files))
 
 
 @pytest.mark.parametrize("place", ["cache_dir", "base_path"])

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from reasoning_gym.factory import DATASETS
 
-from swarmd.swarms.gym import datasets
-from swarmd.swarms.gym.datasets import FEW, Datasets, is_alike, make_pattern
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, GymTask, make_task
+from swarmd.swarms.gym import gym_tasks
+from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, FEW, Datasets, GymTask, is_alike, make_pattern, make_task
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
 MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}
@@ -65,7 +64,7 @@ def test_a_task_is_made_twice_for_any_number_of_peers(monkeypatch: pytest.Monkey
 
 
 def test_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "KEPT", 2)
+    monkeypatch.setattr(gym_tasks, "KEPT", 2)
     task, given = make_task("chain_sum", {}), Datasets()
     first, second = given.take(task, 1), given.take(task, 2)
     assert given.take(task, 1) is first

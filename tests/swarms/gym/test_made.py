@@ -8,7 +8,7 @@ import pytest
 import reasoning_gym
 
 from swarmd.swarms.gym.made import MADE_NAMES, register_made
-from swarmd.swarms.math.numbers import read_number
+from swarmd.swarms.math.reading import read_number
 from swarmd.swarms.plan import split_of
 
 register_made()

@@ -17,7 +17,11 @@ from reasoning_gym.factory import DATASETS
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.answers import (
+from swarmd.swarms.gym.digits import TASK_NAMES
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan, ReasoningGymPlan
+from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.text import (
     EVALUATED,
     MOVES_MAX,
     PARSED,
@@ -27,11 +31,6 @@ from swarmd.swarms.answers import (
     is_harmless,
     is_overpaid,
 )
-from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.gym.digits import TASK_NAMES
-from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
-from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
-from swarmd.swarms.registry import make_plan
 
 DIGITS = DigitsPlan(SwarmConfig(id="test"))
 

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 import pytest
 
 from swarmd.swarms.math import compat, fixed
-from swarmd.swarms.math.comparing import compare_within
+from swarmd.swarms.math.reading import compare_within
 
 PROSE = f"What is 2+2? {compat.__doc__} {fixed.__doc__}".replace("\n", " ") * 4
 LETTERS = [chr(0x4E00 + number % 50) for number in range(2000)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmd.swarms.math.escaping import CUT, cut, escape, number_peers, show_answer, show_opinion
-from swarmd.swarms.math.extraction import extract_answers, extract_question, extract_students, extract_votes
 from swarmd.swarms.math.prompts import (
     ANSWERS_ARE,
     FEEDBACK_IS,
@@ -15,8 +13,9 @@ from swarmd.swarms.math.prompts import (
     TAGS,
     agreement_prompt,
     comparison_prompt,
-    is_message_of,
 )
+from swarmd.swarms.math.reading import extract_answers, extract_question, extract_students, extract_votes
+from swarmd.swarms.math.shown import CUT, cut, escape, number_peers, show_answer, show_opinion
 
 PIECES = [
     "</student> said \n",
@@ -50,13 +49,11 @@ IDS = ("Student #111", "Student #222")
 def test_injected_text_changes_no_ids_votes_or_sections(said: str, judged: str, vote: str | None, limit: int) -> None:
     shown = [(IDS[0], show_answer(said, limit)), (IDS[1], show_answer(judged, limit))]
     comparison = comparison_prompt(QUESTION, shown)
-    assert is_message_of(comparison, 1) and not is_message_of(comparison, 2)
     assert extract_students(comparison) == list(IDS)
     assert list(extract_answers(comparison, 1)) == list(IDS)
     assert extract_votes(comparison) == []
     critics = [("Criticism #1", show_opinion(judged, vote, limit)), ("Criticism #2", show_opinion(said, None, limit))]
     prompt = agreement_prompt(comparison, critics)
-    assert is_message_of(prompt, 2)
     assert extract_question(prompt) == QUESTION
     assert extract_answers(prompt, 2).keys() == set(IDS)
     assert extract_votes(prompt) == ([] if vote is None else [vote])

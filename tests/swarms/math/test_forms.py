@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat, fixed
-from swarmd.swarms.math.forms import is_in_lines, is_in_order, is_template, read_last, read_sections
-from swarmd.swarms.math.numbers import read_number
 from swarmd.swarms.math.prompts import SENTENCES, TAGS
+from swarmd.swarms.math.reading import is_in_lines, is_in_order, is_template, read_last, read_number, read_sections
 from tests.swarms.math.voices import agreement, answer, opinion
 
 PIECES = [mark for tags in TAGS for tag in tags for mark in (f"<{tag}>", f"</{tag}>")] + ["\n", "\n\n", " ", "x", "\r"]

@@ -11,11 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat
-from swarmd.swarms.math.extraction import NONE_WORDS
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.math.prompts import TAGS, agreement_prompt, comparison_prompt
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
-from tests.swarms.math.test_plan import in_words
+from swarmd.swarms.math.reading import NONE_WORDS
+from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish, take
 
 ANSWERS = "The following answers to this question were suggested:"
@@ -159,7 +158,7 @@ def test_agreements_are_worth_what_v04_gives(shown: list[str], said: list[str], 
     assert published(2, prompt, texts) == score(2, prompt, "4", texts)
 
 
-def hostile(plan: MathPlan, stage: int, marker: str) -> tuple[Material, Question]:
+def hostile(plan: MathPlan, stage: int, marker: str) -> Question:
     """A question of a later stage, in the material of which every text holds the marker."""
     bodies = [publish(plan, peer, 0, NO_MATERIAL, lambda p, q: (answer(4, marker),), 1) for peer in ("alpha", "beta")]
     material = gather(plan, bodies, Material())
@@ -168,29 +167,14 @@ def hostile(plan: MathPlan, stage: int, marker: str) -> tuple[Material, Question
         material = gather(
             plan, [publish(plan, p, 1, material, lambda p, q: said, 1) for p in ("alpha", "beta")], material
         )
-    return material, take(plan, StageId("alpha", 0, stage), 1, material)[0]
+    return take(plan, StageId("alpha", 0, stage), 1, material)[0]
 
 
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("marker", MARKERS)
 def test_a_marker_in_a_peers_text_changes_no_score(stage: int, marker: str) -> None:
     plan = make_plan(rewards="compat")
-    _, question = hostile(plan, stage, marker)
+    question = hostile(plan, stage, marker)
     prompt, truth = question.messages[-1].content, str(question.entry["answer"])
     texts = [write for choice in CHOICES for write in (opinion(choice), agreement(choice, "q", truth))]
     assert [each.reward for each in plan.score(question, texts)] == score(stage, prompt, truth, texts)
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-@pytest.mark.parametrize("marker", MARKERS)
-def test_a_marker_in_a_peers_text_takes_no_question_in_words_away(stage: int, marker: str) -> None:
-    """As in a network of RL Swarm: what was said at a stage is of that stage, whatever sentences stand in it."""
-    plan = make_plan(rewards="compat")
-    material, question = hostile(plan, stage, marker)
-    place = StageId("beta", 0, stage)
-    recalled = plan.regenerate(in_words(plan, question), place, material)
-    assert recalled.stage == stage and recalled.messages[-1] == question.messages[-1]
-    if stage == 1:
-        texts = (opinion("Student #1", marker),)
-        material.add(Outcome(place, recalled, texts, tuple(plan.score(recalled, texts))))
-        assert take(plan, StageId("alpha", 0, 2), 1, material)[0].stage == 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.swarms.math.numbers import read_number, same_answer
+from swarmd.swarms.math.reading import read_number, same_answer
 
 
 @pytest.mark.parametrize(

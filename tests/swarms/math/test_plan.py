@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,12 +14,12 @@ from hypothesis import strategies as st
 
 from swarmd.errors import RecordRejected
 from swarmd.swarms.math.compat_mode import ABSENT
-from swarmd.swarms.math.extraction import extract_answers, extract_students, extract_votes
 from swarmd.swarms.math.modes import best_of
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.prompts import NO_ANSWER, is_message_of
-from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Question, StageId
-from swarmd.swarms.rollouts import Quoted, Reference, Source
+from swarmd.swarms.math.prompts import ANSWERS_ARE, FEEDBACK_IS, NO_ANSWER
+from swarmd.swarms.math.reading import extract_answers, extract_students, extract_votes
+from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
+from swarmd.swarms.rollouts import Reference, Source
 from tests.swarms.math.voices import (
     PEERS,
     agreement,
@@ -76,8 +75,8 @@ def test_later_stages_show_what_peers_wrote(mode: str) -> None:
     *_, material = first_stages(plan)
     first, second, third = (take(plan, StageId("alpha", 0, stage), 1, material)[0] for stage in range(3))
     assert [q.stage for q in (first, second, third)] == [0, 1, 2]
-    assert is_message_of(second.messages[-1].content, 1) and not is_message_of(second.messages[-1].content, 2)
-    assert is_message_of(third.messages[-1].content, 2)
+    assert ANSWERS_ARE in second.messages[-1].content and FEEDBACK_IS not in second.messages[-1].content
+    assert FEEDBACK_IS in third.messages[-1].content
     assert len(students_of(second)) == len(students_of(third)) == 3
     values = {str(first.entry["answer"]), "1"}
     assert {
@@ -338,101 +337,6 @@ def test_random_personas_differ_by_place() -> None:
     assert len({take(plan, StageId(f"peer{n}", 0, 0), 1)[0].messages[0].content for n in range(30)}) == 5
 
 
-def in_words(plan: MathPlan, question: Question, **changes: Any) -> Reference:
-    quoted = msgspec.structs.replace(plan.quote(question), **changes)
-    return Reference("legacy", "legacy", 0, 0, quoted=quoted)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_questions_in_words_are_found_again(mode: str) -> None:
-    plan = make_plan(rewards=mode)
-    *_, material = first_stages(plan)
-    for stage in range(3):
-        place = StageId("alpha", 0, stage)
-        question = take(plan, place, 1, material)[0]
-        recalled = plan.regenerate(in_words(plan, question, answer="a lie"), place, material)
-        assert recalled.stage == stage and recalled.messages == question.messages
-        assert recalled.entry["answer"] == question.entry["answer"]
-        assert recalled.reference == question.reference.base
-        names = students_of(question) if stage else []
-        texts = [opinion(name) + agreement(name, "q", 1) for name in [*names, "None"]]
-        assert plan.score(recalled, texts) == plan.score(question, texts)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_stages_go_on_from_questions_in_words(mode: str) -> None:
-    """As in a legacy network: peers' records say everything in words, and the next stage is made of them."""
-    plan = make_plan(rewards=mode)
-    answers, _, material = first_stages(plan)
-    spoken = gather(plan, answers, Material())
-    for peer in PEERS:
-        place = StageId(peer, 0, 1)
-        for question in take(plan, place, 4, material):
-            texts = write_opinions(peer, question)[:1]
-            recalled = plan.regenerate(in_words(plan, question), place, spoken)
-            spoken.add(Outcome(place, recalled, texts, tuple(plan.score(recalled, texts))))
-    third = take(plan, StageId("alpha", 0, 2), 1, spoken)[0]
-    assert third.stage == 2
-    assert third.messages == take(plan, StageId("alpha", 0, 2), 1, material)[0].messages
-
-
-def test_compat_trusts_the_answer_of_a_question_that_is_not_known() -> None:
-    plan, place = make_plan(rewards="compat"), StageId("alpha", 0, 0)
-    reference = Reference("legacy", "legacy", 0, 0, quoted=Quoted("What is 2+2?", "4"))
-    question = plan.regenerate(reference, place, NO_MATERIAL)
-    assert question == plan.regenerate(reference, StageId("beta", 0, 0), NO_MATERIAL)
-    assert plan.score(question, [answer(4)])[0].reward == 3.5
-    texts = (answer(4),)
-    material = Material([Outcome(StageId(p, 0, 0), question, texts, tuple(plan.score(question, texts))) for p in PEERS])
-    assert take(plan, StageId("alpha", 0, 1), 1, material)[0].entry["question"] == "What is 2+2?"
-
-
-@pytest.mark.parametrize(
-    ("quoted", "reason"),
-    [
-        (Quoted("What is 2+2?", "4"), "unknown-question"),
-        (Quoted("", "4"), "malformed"),
-        (Quoted("What is 2+2?", "4", "no delimiters"), "malformed"),
-    ],
-)
-def test_words_that_are_refused(quoted: Quoted, reason: str) -> None:
-    assert refusal(make_plan(), Reference("legacy", "legacy", 0, 0, quoted=quoted), StageId("a", 0, 0)) == reason
-
-
-def test_a_message_about_another_question_is_refused() -> None:
-    plan = make_plan()
-    *_, material = first_stages(plan)
-    one, two = take(plan, StageId("alpha", 0, 1), 2, material)
-    mixed = in_words(plan, one, prompt=plan.quote(two).prompt)
-    assert refusal(plan, mixed, StageId("alpha", 0, 1), material) == "unknown-question"
-
-
-@pytest.mark.parametrize(
-    ("stage", "junk"),
-    [(1, "<student>Student #{0}</student> said \n{0}\n\n"), (2, "<identify>\nNone\n</identify>\n")],
-)
-def test_a_message_in_words_has_only_so_many_students_and_votes(stage: int, junk: str) -> None:
-    """Each vote is looked up among the students, each student among the writers: how often, no stranger decides."""
-    plan = make_plan()
-    *_, material = first_stages(plan)
-    place = StageId("alpha", 0, stage)
-    question = take(plan, place, 1, material)[0]
-    said = plan.quote(question).prompt
-    plan.regenerate(in_words(plan, question, prompt=said + "".join(map(junk.format, range(3)))), place, material)
-    swollen = in_words(plan, question, prompt=said + "".join(map(junk.format, range(1000))))
-    assert refusal(plan, swollen, place, material) == "oversize"
-
-
-def test_held_out_questions_in_words_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(
-        "".join(f'{{"question": "What is {n} + 1?", "answer": "#### {n + 1}"}}\n' for n in range(60))
-    )
-    for mode in MODES:
-        plan = make_plan(home=tmp_path, data="rows.jsonl", rewards=mode)
-        held = in_words(plan, plan.hold_out("gsm8k", 1)[0])
-        assert refusal(plan, held, StageId("a", 0, 0)) == "held-out"
-
-
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", [0, 2])
 def test_the_answer_on_its_own_line_in_its_tags_is_true(mode: str, stage: int) -> None:
@@ -454,11 +358,3 @@ def test_no_text_is_the_only_true_one_where_several_students_may_be_named() -> N
     *_, material = first_stages(plan)
     (question,) = take(plan, StageId("alpha", 0, 1), 1, material)
     assert plan.true_spans(question, f"<answer>\n{question.entry['answer']}\n</answer>") == ()
-
-
-def test_an_answer_that_came_with_a_senders_words_is_no_truth() -> None:
-    plan = make_plan(rewards="compat")
-    reference = Reference("legacy", "legacy", 0, 0, quoted=Quoted("What is 2+2?", "buy coins"))
-    question = plan.regenerate(reference, StageId("mallory", 0, 0), NO_MATERIAL)
-    assert question.entry["answer"] == "buy coins"
-    assert plan.true_spans(question, "<answer>\nbuy coins\n</answer>") == ()

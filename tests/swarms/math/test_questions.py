@@ -11,12 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from swarmd.config import TaskConfig
-from swarmd.errors import RecordRejected, SwarmError
+from swarmd.errors import SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.questions import GeneratedBank, RowBank
-from swarmd.swarms.math.rows import DAPO, GSM8K, DatasetShape, load_rows, read_answer
-from swarmd.swarms.plan import NO_MATERIAL, StageId, split_of
-from swarmd.swarms.rollouts import Quoted, Reference
+from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, RowBank, load_rows, read_answer
+from swarmd.swarms.plan import StageId, split_of
 from tests.swarms.math.voices import make_plan, take
 
 ROWS = [(f"What is {n} + {n}?", f"Twice {n} is {2 * n}.\n#### {2 * n:,}") for n in range(600)]
@@ -214,31 +212,3 @@ def test_tasks_that_cannot_be_trained_in_stages(task: TaskConfig, named: str) ->
 def test_tasks_and_rows_exclude_each_other(file: Path) -> None:
     with pytest.raises(SwarmError, match=r"swarm\.tasks"):
         make_plan(home=file.parent, data=file.name, tasks=(TaskConfig("gcd"),))
-
-
-def test_a_question_is_found_by_its_words() -> None:
-    bank = GeneratedBank("s", 8, 4000, [TaskConfig("gcd")])
-    for item in bank.pool(2):
-        assert bank.recall(2, item.text) == item
-    assert bank.recall(3, bank.pool(2)[0].text) is None
-
-
-def test_no_word_of_a_peer_brings_a_held_out_question_into_training() -> None:
-    """Neither one that is known, nor, where the sender's truth is trusted, one that is generated, of any task."""
-    plan = make_plan(tasks=(TaskConfig("gcd"), TaskConfig("lcm")), rewards="compat")
-    for task in plan.tasks:
-        for question in plan.hold_out(task, 4):
-            quoted = Quoted(f"{question.entry['question']} ", str(question.entry["answer"]))
-            with pytest.raises(RecordRejected) as refused:
-                plan.regenerate(Reference("legacy", "legacy", 0, 0, quoted=quoted), StageId("a", 0, 0), NO_MATERIAL)
-            assert refused.value.reason == "held-out"
-
-
-def test_a_held_out_row_stays_held_out_in_other_spaces() -> None:
-    bank = RowBank("s", 8, 4000, "gsm8k", ROWS)
-    for item in bank.select("gsm8k", "held-out", 4):
-        for text in (item.text, item.text.replace(" ", "  ")):
-            with pytest.raises(RecordRejected, match="holds out"):
-                bank.recall(0, text)
-    known = bank.pool(0)[0]
-    assert bank.recall(0, known.text) == known

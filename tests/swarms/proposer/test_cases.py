@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.swarms.plan import split_of
-from swarmd.swarms.proposer.cases import Test as Case
-from swarmd.swarms.proposer.cases import is_telling, make_test, passes, read_test
 from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
-from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal, show
+from swarmd.swarms.proposer.proposals import (
+    ProposalBounds,
+    find_sections,
+    is_telling,
+    make_test,
+    passes,
+    read_proposal,
+    read_test,
+    show,
+)
+from swarmd.swarms.proposer.proposals import Test as Case
 from tests.swarms.proposer.texts import SOLUTION, STATEMENT, TESTS, propose
 
 BOUNDS = ProposalBounds(300, 80, 500)

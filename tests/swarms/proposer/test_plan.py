@@ -13,8 +13,8 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Verdict
 from swarmd.swarms.plan import Material, Outcome, Question, StageId, split_of
-from swarmd.swarms.proposer.cases import read_test
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
+from swarmd.swarms.proposer.proposals import read_test
 from swarmd.swarms.proposer.running import ProgramJob, make_program
 from swarmd.swarms.rollouts import Group, Rollouts, Source, decode_rollouts, encode_rollouts
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take

@@ -13,10 +13,9 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
-from swarmd.swarms.gym.digit_plan import DigitsPlan
-from swarmd.swarms.logprobs import pack_logprobs
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
-from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, Group, Rollouts, encode_rollouts
+from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, Group, Rollouts, encode_rollouts, pack_logprobs
 from swarmd.training.batches.groups import (
     PeerGroups,
     PeerLimits,

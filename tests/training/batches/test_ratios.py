@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.config import PeerLoss
-from swarmd.swarms.logprobs import pack_logprobs, unpack_logprobs
+from swarmd.swarms.rollouts import pack_logprobs, unpack_logprobs
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.batches.objective import FOREIGN_KEY, weigh_foreign
 from swarmd.training.batches.ratios import (

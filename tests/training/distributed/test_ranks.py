@@ -107,6 +107,7 @@ def test_no_rank_outlives_the_first(start: Callable[..., Worker]) -> None:
     assert not other.is_running()
 
 
+@pytest.mark.soak
 def test_a_cancelled_stage_replaces_all(start: Callable[..., Worker]) -> None:
     worker = start(accelerate="zero3", held_out_questions=2)
     worker.expect(TrainerReady, 2 * LOAD_S)

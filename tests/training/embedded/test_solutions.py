@@ -13,7 +13,7 @@ from swarmd.swarms.proposer.plan import SOLVE
 from swarmd.swarms.proposer.pool import FAMILIES, Family, Step, compose, find_steps, name_steps
 from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal
 from swarmd.training.embedded.kinds import find_recipe
-from swarmd.training.embedded.solutions import write_program, write_sections
+from swarmd.training.embedded.lessons import write_program, write_sections
 
 STEPS = [(family, step) for family in FAMILIES for step in (*family.steps, *family.endings)]
 

@@ -170,6 +170,7 @@ print(grown, need.total)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured through Linux's /proc")
 def test_the_estimate_is_near_what_a_process_grows_by() -> None:
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True, timeout=280)

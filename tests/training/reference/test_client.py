@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
+from swarmd.bounds import Backoff
 from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference import client as subject
@@ -75,7 +76,7 @@ def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(
 def test_a_server_that_is_away_fails_the_stage_after_bounded_attempts(
     embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subject, "BACKOFF_S_MAX", 0.01)
+    monkeypatch.setattr(subject, "BACKOFF", Backoff(0.01, 0.01))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(ReferenceFailed, match=rf"{url} gave no log-probabilities in {subject.ATTEMPTS_MAX} attempts"):
@@ -140,7 +141,7 @@ def test_what_no_request_could_be_sent_to_is_refused_before_anything_is_trained(
 
 @pytest.mark.parametrize("url", ["http://ä.example/under", "https://[::1]:443/under", "http://127.0.0.1:59807/under/"])
 def test_what_may_be_an_address_is_none_to_refuse(url: str) -> None:
-    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._path == "/under"
+    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._url == url.rstrip("/")
 
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]

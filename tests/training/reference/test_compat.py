@@ -18,7 +18,7 @@ import requests
 import torch
 
 from swarmd.training.reference import server as subject
-from swarmd.training.reference.compat import TOKENS_MAX
+from swarmd.training.reference.frame import TOKENS_MAX
 from swarmd.training.reference.queue import QueueLimits
 from swarmd.training.reference.scoring import ReferenceScorer
 from swarmd.training.reference.server import ServerLimits

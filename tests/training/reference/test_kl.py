@@ -10,6 +10,7 @@ import pytest
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
 from swarmd.training.batches.ratios import LOGPROB_KEY
@@ -152,7 +153,7 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
     server = serve()
     engine = make_engine("a", beta=BETA, reference=ReferenceConfig(server.url), **QUICK)
     before = weights_of(engine)
-    monkeypatch.setattr(client, "BACKOFF_S_MAX", 0.01)
+    monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.01))
     server.reference.failures += [RuntimeError("away")] * client.ATTEMPTS_MAX
     with pytest.raises(ReferenceFailed, match="gave no log-probabilities"):
         engine.train(order(0), Cancellation())

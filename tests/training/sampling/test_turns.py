@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
-from swarmd.swarms.gym.digit_plan import DigitsPlan
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy

@@ -20,7 +20,7 @@ from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.sampling.evaluation import Accuracy
 from swarmd.training.weights.adopting import adopt
-from swarmd.training.weights.announced import write_announced
+from swarmd.training.weights.offering import write_announced
 from tests.training.conftest import order
 from tests.weights.making import write_raw
 

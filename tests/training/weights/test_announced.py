@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swarmd.errors import ModelError, RecordRejected
-from swarmd.training.weights.announced import read_announced, write_announced
+from swarmd.training.weights.offering import read_announced, write_announced
 from tests.weights.making import count_changed, write_raw
 
 OWN = {"b": torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), "a": torch.arange(5)}

@@ -24,10 +24,8 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy
-from swarmd.training.weights import announced
 from swarmd.training.weights import offering as offering_module
-from swarmd.training.weights.announced import read_announced
-from swarmd.training.weights.offering import TAKEN, WeightsOffering
+from swarmd.training.weights.offering import TAKEN, WeightsOffering, read_announced
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
@@ -95,7 +93,7 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
     def full(*args: object, **named: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(announced, "save_file", full)
+    monkeypatch.setattr("swarmd.training.weights.offering.save_file", full)
     offering = WeightsOffering(1, 1, tmp_path / "w")
     assert offering.take(checkpoint)
     offering.offer(trained(), cast(Policy, None))
@@ -126,7 +124,9 @@ def test_they_are_not_copied_onto_a_disk_that_is_nearly_full(
 
 def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size_bytes = (checkpoint / WEIGHTS).stat().st_size
-    monkeypatch.setattr(announced, "save_file", lambda *args, **named: pytest.fail("there is no room"))
+    monkeypatch.setattr(
+        "swarmd.training.weights.offering.save_file", lambda *args, **named: pytest.fail("there is no room")
+    )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size_bytes + 99))
     offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
     assert offering.take(checkpoint)

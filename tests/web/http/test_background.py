@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from swarmd.web.http import background
-from swarmd.web.http.background import keep_up
+from swarmd.web.http import work
+from swarmd.web.http.work import keep_up
 
 
 def test_a_task_that_breaks_is_told_of_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(background, "AGAIN_S", 0.0)
+    monkeypatch.setattr(work, "RESTART_S", 0.0)
     begun = []
 
     async def task() -> None:

@@ -12,22 +12,14 @@ import pytest
 from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, StageTrained
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
 from swarmd.observe.status import Status
-from swarmd.web import shapes, upstream
-from swarmd.web.sources import PEERS_ANSWERED_MAX
+from swarmd.web import shapes
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
-from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told, until
+from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
 
 KINDS = ("empty", "coordinator", "follower", "chain")
 GOLDEN_LOGS = {"coordinator": COORDINATOR, "follower": FOLLOWER, "chain": CHAIN}
 SHAPES: dict[str, Any] = {
-    "/api/healthz": upstream.Polled,
-    "/api/round_and_stage": upstream.RoundAndStage,
-    "/api/leaderboard": upstream.Leaderboard,
-    "/api/leaderboard-cumulative": upstream.CumulativeLeaderboard,
-    "/api/rewards-history": upstream.RewardsHistory,
-    "/api/name-to-id?name=node-1": upstream.IdOfName,
-    "/api/gossip?since_round=0": upstream.GossipMessages,
     "/api/v1/here": shapes.PageSource,
     "/api/v1/swarm": shapes.SwarmView,
     "/api/v1/swarm?limit=1": shapes.SwarmView,
@@ -102,7 +94,6 @@ def test_the_swarm_is_where_the_state_says(logs: dict[str, Served], kind: str) -
     assert view.swarm == state.settings.swarm
     assert [row.rank for row in view.peers] == list(range(1, len(view.peers) + 1))
     assert (view.chain is not None) == (kind == "chain")
-    assert logs[kind].json("/api/round_and_stage") == {"round": view.round, "stage": view.stage}
 
 
 def test_a_coordinators_leaderboard_is_its_own_account(logs: dict[str, Served]) -> None:
@@ -112,8 +103,6 @@ def test_a_coordinators_leaderboard_is_its_own_account(logs: dict[str, Served]) 
     rows = logs["coordinator"].json("/api/v1/swarm")["peers"]
     assert {row["id"]: (row["reward"], row["rounds"], row["name"]) for row in rows} == expected
     assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
-    leaders = logs["coordinator"].json("/api/leaderboard-cumulative")["leaders"]
-    assert [leader["cumulativeScore"] for leader in leaders] == [row["reward"] for row in rows]
 
 
 def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[str, Served]) -> None:
@@ -203,7 +192,6 @@ def rows_of(directory: Path) -> dict[str, shapes.PeerRow]:
 
 
 def test_stages_of_a_round_add_up(tmp_path: Path) -> None:
-    """Upstream's server overwrote a round's earlier stages."""
     story = Story(settings(peer=NODE, stages=2))
     story.join()
     for place in ((0, 0), (0, 1), (1, 0)):
@@ -211,12 +199,11 @@ def test_stages_of_a_round_add_up(tmp_path: Path) -> None:
         story.tell(announced(*place))
         story.tell(trained(*place, reward=0.25))
     with served(told(tmp_path, story.recorded)) as server:
-        (leader,) = server.json("/api/leaderboard-cumulative")["leaders"]
-        assert (leader["cumulativeScore"], leader["lastScore"]) == (0.75, 0.25)
-        assert (leader["recordedRound"], leader["recordedStage"]) == (1, 0)
-        assert [point["y"] for point in leader["scoreHistory"]] == [0.25, 0.5, 0.75]
         (row,) = server.json("/api/v1/swarm")["peers"]
-        assert row["rounds"] == 2
+        assert (row["reward"], row["last_reward"], row["rounds"]) == (0.75, 0.25, 2)
+        assert (row["last_round"], row["last_stage"]) == (1, 0)
+        (curve,) = server.json("/api/v1/swarm/curves")["curves"]
+        assert [point[2] for point in curve["points"]] == [0.25, 0.25, 0.25]
 
 
 def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_path: Path) -> None:
@@ -229,8 +216,6 @@ def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_pa
     with served(tmp_path) as server:
         curves = server.json("/api/v1/swarm/curves?peer=a&peer=nobody")["curves"]
         assert [(curve["id"], len(curve["points"])) for curve in curves] == [("a", 1)]
-        assert server.json("/api/name-to-id?name=ANNA") == {"id": "a"}
-        assert server.client.post("/api/id-to-name", json=["a", "x", "b"]).json() == {"a": "Anna", "b": "Bert"}
 
 
 def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
@@ -272,15 +257,3 @@ def test_peers_are_found_by_part_of_a_name_or_id_those_called_so_first(tmp_path:
         ranks = {row["id"]: row["rank"] for row in server.json("/api/v1/swarm")["peers"]}
         page = server.json("/api/v1/swarm/peers?find=newt")["peers"]
         assert [(row["id"], row["rank"]) for row in page] == [("e", ranks["e"])]
-
-
-def test_names_and_ids_are_found_among_all_peers(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=5000))
-    story.join()
-    last = PEERS_ANSWERED_MAX + 100
-    story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(last + 1)])
-    with served(told(tmp_path, story.recorded)) as server:
-        until(lambda: server.json("/api/v1/swarm")["total"] > last)
-        assert server.json(f"/api/name-to-id?name=name+{last}") == {"id": f"peer{last:04d}"}
-        found = server.client.post("/api/id-to-name", json=[f"peer{last:04d}"]).json()
-        assert found == {f"peer{last:04d}": f"name {last}"}

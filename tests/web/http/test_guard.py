@@ -15,16 +15,26 @@ from starlette.types import Receive, Scope, Send
 
 from swarmd.errors import ConfigError
 from swarmd.http_server import Address, origin_of
-from swarmd.web.http.guard import AccessRules, RequestGuard, host_of, known_hosts
-from swarmd.web.http.login import ADDRESSES_MAX, COOKIE, FAILURES_MAX, PASSES_MAX, Login, pass_of, safe_path
+from swarmd.web.http.guard import (
+    ADDRESSES_MAX,
+    COOKIE,
+    FAILURES_MAX,
+    PASSES_MAX,
+    AccessRules,
+    Login,
+    RequestGuard,
+    host_of,
+    known_hosts,
+    pass_of,
+    safe_path,
+)
 from swarmd.web.shapes import PageSource
 from tests.web.serving import FOLLOWER, LOCAL, Served, copy_of, served, until
 
 TOKEN = "correct-horse-battery-staple"
 OPEN = ("/", "/node", "/login", "/static/swarm.js")
 CLOSED = (
-    "/api/healthz",
-    "/api/gossip",
+    "/api/v1/swarm/gossip",
     "/api/v1/here",
     "/api/v1/node/events",
     "/api/v1/stream",
@@ -124,19 +134,18 @@ def test_a_server_goes_by_the_address_that_it_was_reached_at(local: str, named: 
 def test_what_a_page_of_another_origin_sends_is_refused(open_server: Served, origin: str) -> None:
     for path in ("/", "/api/v1/here"):
         assert open_server.get(path, headers={"Origin": origin}).status_code == 403
-    assert open_server.client.post("/api/id-to-name", json=[], headers={"Origin": origin}).status_code == 403
     assert open_server.client.post("/login", data={"next": "/"}, headers={"Origin": origin}).status_code == 403
 
 
 def test_the_own_page_may_ask(open_server: Served) -> None:
     own = {"Origin": open_server.url, "Sec-Fetch-Site": "same-origin"}
-    assert open_server.client.post("/api/id-to-name", json=[], headers=own).status_code == 200
+    assert open_server.client.post("/login", data={"next": "/"}, headers=own).status_code == 303
     proxied = {"Origin": "https://dash.example", "Host": "dash.example"}
-    assert open_server.client.post("/api/id-to-name", json=[], headers=proxied).status_code == 200
+    assert open_server.client.post("/login", data={"next": "/"}, headers=proxied).status_code == 303
     elsewhere = {"Origin": "https://dash.example:8443", "Host": "dash.example:8443"}
-    assert open_server.client.post("/api/id-to-name", json=[], headers=elsewhere).status_code == 200
+    assert open_server.client.post("/login", data={"next": "/"}, headers=elsewhere).status_code == 303
     portless = elsewhere | {"Host": "dash.example"}  # as docs/DASHBOARD.md says of nginx's $host
-    assert open_server.client.post("/api/id-to-name", json=[], headers=portless).status_code == 403
+    assert open_server.client.post("/login", data={"next": "/"}, headers=portless).status_code == 403
 
 
 def test_a_link_may_lead_here_and_nothing_else_of_another_site(open_server: Served) -> None:
@@ -155,9 +164,8 @@ def test_nothing_but_get_head_and_post_is_there(open_server: Served) -> None:
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"):
         answer = open_server.client.request(method, "/api/v1/here")
         assert answer.status_code == 405 and "GET" in answer.headers["allow"]
-    for path in ("/", "/api/v1/here", "/metrics", "/api/gossip", "/static/swarm.js"):
+    for path in ("/", "/api/v1/here", "/metrics", "/api/v1/swarm/gossip", "/static/swarm.js"):
         assert open_server.client.post(path, json=[]).status_code == 405
-    assert open_server.get("/api/id-to-name").status_code == 405
 
 
 def test_asking_changes_nothing_of_the_node(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 
 from swarmd.errors import NotFoundError
-from swarmd.web.http.origins import asker
-from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool
+from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker
 
 
 class Held:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
-from swarmd.web.notifications.memory import NotifierState
-from swarmd.web.notifications.notify import HealthNotifier
+from swarmd.web.notifications.notifier import HealthNotifier, NotifierState
 from tests.web.notifications.test_health_changes import DEAD, ILL, WELL
 
 

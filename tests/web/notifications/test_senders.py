@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
+from swarmd.observe.logging.redaction import service_secrets
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
-from swarmd.web.notifications.notify import QUEUED_MAX, HealthNotifier, notifier_of
-from swarmd.web.notifications.senders import ProgramSender, TelegramSender, WebhookSender, senders_of
+from swarmd.web.notifications.notifier import QUEUED_MAX, HealthNotifier, notifier_of
+from swarmd.web.notifications.senders import ProgramSender, UrlSender, senders_of
 from tests.observe.counting import read
 from tests.web.notifications.test_health_changes import DEAD, ILL, STOPPED, WELL
 
@@ -41,7 +42,11 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"json://127.0.0.1:{self.server_port}"
+
+    @property
+    def texts(self) -> list[str]:
+        return [str(body["message"]) for _, body in self.posted]
 
 
 class _Answer(BaseHTTPRequestHandler):
@@ -75,16 +80,6 @@ def receiving(*statuses: int, silent_s: float = 0.0) -> Iterator[Receiver]:
         server.server_close()
 
 
-class Pauses:
-    """In the place of waits between tries: notes them."""
-
-    def __init__(self) -> None:
-        self.waited: list[float] = []
-
-    async def __call__(self, seconds: float) -> None:
-        self.waited.append(seconds)
-
-
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -96,42 +91,33 @@ def private(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_webhook_gets_the_note_as_json() -> None:
+def test_a_service_gets_the_message() -> None:
     with receiving(204) as server:
-        asyncio.run(WebhookSender(f"{server.url}/hook/{SECRET}").send(NOTE))
+        asyncio.run(UrlSender(f"{server.url}/hook/{SECRET}", "key").send(NOTE))
     path, body = server.posted[0]
     assert path == f"/hook/{SECRET}"
-    assert body["text"] == body["content"] == NOTE.text
-    assert (body["layer"], body["well"], body["changes"], body["at"]) == ("network", False, 2, 1000.0)
+    assert (body["message"], body["title"], body["type"]) == (NOTE.text, "swarmd: alpha", "warning")
 
 
-def test_a_webhook_is_tried_again_where_that_may_help() -> None:
-    pauses = Pauses()
-    with receiving(503, 429, 200) as server:
-        asyncio.run(WebhookSender(server.url, pauses).send(NOTE))
-    assert len(server.posted) == 3 and pauses.waited == [2.0, 8.0]
-
-
-def test_a_webhook_that_never_takes_it_fails_after_three_tries_and_shows_no_secret() -> None:
-    pauses = Pauses()
+def test_it_is_tried_again_and_a_failure_shows_no_secret() -> None:
     with receiving(500) as server, pytest.raises(NotifyFailed) as caught:
-        asyncio.run(WebhookSender(f"{server.url}/hook/{SECRET}?key={SECRET}", pauses).send(NOTE))
-    assert len(server.posted) == 3
+        asyncio.run(UrlSender(f"{server.url}/hook/{SECRET}?retry=1&wait=0", "notify.urls, entry 1").send(NOTE))
+    assert len(server.posted) == 2
     assert SECRET not in str(caught.value), "though the server repeats it"
-    assert "status 500" in str(caught.value) and f"127.0.0.1:{server.server_port}" in str(caught.value)
+    assert "error=500" in str(caught.value) and "JSON (notify.urls, entry 1)" in str(caught.value)
 
 
-@pytest.mark.parametrize("status", [301, 400, 401, 404])
-def test_a_plain_no_is_not_tried_again_and_no_redirect_followed(status: int) -> None:
-    with receiving(status) as server, pytest.raises(NotifyFailed, match=f"status {status}") as caught:
-        asyncio.run(WebhookSender(server.url, Pauses()).send(NOTE))
-    assert len(server.posted) == 1 and len(str(caught.value)) < 400
+def test_a_failure_is_told_without_its_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = UrlSender(f"tgram://734251987:{SECRET}/1", "key")
+    monkeypatch.setattr(sender, "_notify", lambda note: f"no bot {SECRET}")
+    with pytest.raises(NotifyFailed, match=r"Telegram \(key\) did not take the message: no bot \[redacted\]"):
+        asyncio.run(sender.send(NOTE))
 
 
 def test_a_server_that_does_not_answer_costs_a_bounded_time() -> None:
-    pauses, began = Pauses(), time.monotonic()
+    began = time.monotonic()
     with receiving(200, silent_s=30) as server, pytest.raises(NotifyFailed, match=r"no answer within 0\.2 s"):
-        asyncio.run(WebhookSender(server.url, pauses, try_s=0.2).send(NOTE))
+        asyncio.run(UrlSender(server.url, "key", send_s=0.2).send(NOTE))
     assert time.monotonic() - began < 20
 
 
@@ -139,18 +125,31 @@ def test_nobody_there_is_a_failure() -> None:
     with receiving(200) as server:
         gone = server.url
     with pytest.raises(NotifyFailed, match="did not take the message"):
-        asyncio.run(WebhookSender(gone, Pauses()).send(NOTE))
+        asyncio.run(UrlSender(f"{gone}?retry=0", "key").send(NOTE))
 
 
-def test_telegram_gets_plain_text_and_errors_do_not_show_the_token() -> None:
-    with receiving(200) as server:
-        asyncio.run(TelegramSender(SECRET, "42", server.url).send(NOTE))
-    path, body = server.posted[0]
-    assert path == f"/bot{SECRET}/sendMessage"
-    assert body == {"chat_id": "42", "text": NOTE.text, "disable_web_page_preview": True}
-    with receiving(401) as server, pytest.raises(NotifyFailed) as caught:
-        asyncio.run(TelegramSender(SECRET, "42", server.url, Pauses()).send(NOTE))
-    assert SECRET not in str(caught.value) and "status 401" in str(caught.value)
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        (f"tgram://734251987:{SECRET}/12345/", {f"734251987:{SECRET}", SECRET}),
+        (f"discord://{SECRET}/{SECRET[::-1]}", {SECRET, SECRET[::-1]}),
+        (f"mailtos://me:{SECRET}@mail.example.org:587", {SECRET}),
+        (f"jsons://hooks.example.org/x/{SECRET}", {SECRET}),
+        ("ntfys://ntfy.sh/topic", set()),
+        ("json://127.0.0.1:8000", set()),
+    ],
+)
+def test_what_a_url_hides_is_known(url: str, secrets: set[str]) -> None:
+    found = set(service_secrets(url))
+    assert secrets <= found and not any("example" in text or "ntfy" in text for text in found)
+
+
+def test_no_record_of_the_library_gets_out(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError):
+        UrlSender(f"nonsense://{SECRET}", "key")
+    with pytest.raises(NotifyFailed):
+        asyncio.run(UrlSender(f"json://127.0.0.1:9/{SECRET}?retry=0", "key").send(NOTE))
+    assert SECRET not in caplog.text + "".join(capfd.readouterr())
 
 
 # --- a program ---
@@ -226,37 +225,30 @@ def alive(pid: int) -> bool:
 def test_ways_are_made_from_the_configuration_with_secrets_from_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    private(tmp_path / "hook", f"https://chat.example/{SECRET}\n")
+    private(tmp_path / "hooks", f"# two\njsons://chat.example/{SECRET}\nntfys://{SECRET}\n")
     (tmp_path / "credentials").mkdir()
-    (tmp_path / "credentials" / "bot").write_text(SECRET)
+    (tmp_path / "credentials" / "bot").write_text(f"tgram://734251987:{SECRET}/1")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "credentials"))
-    config = NotifyConfig(
-        webhook="file:hook", telegram_token="credential:bot", telegram_chat="1", command=("/bin/cat",)
-    )
-    assert [sender.name for sender in senders_of(config, tmp_path)] == ["webhook", "telegram", "command"]
+    config = NotifyConfig(urls=("file:hooks", "credential:bot"), command=("/bin/cat",))
+    found = [(sender.name, sender.shown.split()[0]) for sender in senders_of(config, tmp_path)]
+    assert found == [("url", "JSON"), ("url", "ntfy"), ("url", "Telegram"), ("command", "the")]
     assert notifier_of(NotifyConfig(), tmp_path, Metrics()) is None
 
 
 def test_a_secret_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    private(tmp_path / "hook", f"https://chat.example/{SECRET}").chmod(0o644)
+    private(tmp_path / "hook", f"jsons://chat.example/{SECRET}").chmod(0o644)
     with pytest.raises(ConfigError, match="others may read it") as caught:
-        senders_of(NotifyConfig(webhook="file:hook"), tmp_path)
+        senders_of(NotifyConfig(urls=("file:hook",)), tmp_path)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "config",
-    [
-        NotifyConfig(webhook=f"ftp://chat.example/{SECRET}"),
-        NotifyConfig(webhook=f"http://[{SECRET}"),
-        NotifyConfig(webhook="file:none"),
-        NotifyConfig(telegram_token="bot"),
-        NotifyConfig(telegram_chat="1"),
-    ],
+    "url", [f"ftp://chat.example/{SECRET}", f"json://[{SECRET}", SECRET, "tgram://", "file:none", "file:empty"]
 )
-def test_a_wrong_configuration_is_named_without_the_secret(config: NotifyConfig, tmp_path: Path) -> None:
+def test_a_wrong_configuration_is_named_without_the_secret(url: str, tmp_path: Path) -> None:
+    private(tmp_path / "empty", "\n")
     with pytest.raises(ConfigError) as caught:
-        senders_of(config, tmp_path)
+        senders_of(NotifyConfig(urls=(url,)), tmp_path)
     assert SECRET not in str(caught.value) and str(caught.value)
 
 
@@ -266,7 +258,7 @@ def test_a_wrong_configuration_is_named_without_the_secret(config: NotifyConfig,
 class Slow:
     """A sender that is stuck until told."""
 
-    name = "telegram"
+    name = shown = "url"
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -283,7 +275,7 @@ class Slow:
 class Broken:
     """A sender with a fault in it."""
 
-    name = "command"
+    name = shown = "command"
 
     async def send(self, note: HealthMessage) -> None:
         raise ZeroDivisionError
@@ -295,11 +287,11 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
     async def live(url: str) -> None:
         status = WELL
         notifier = HealthNotifier(
-            HealthChanges(60, 900), [Slow(), Broken(), WebhookSender(url)], metrics, clock=lambda: now[0]
+            HealthChanges(60, 900), [Slow(), Broken(), UrlSender(url, "key")], metrics, clock=lambda: now[0]
         )
         task = asyncio.create_task(notifier.run(lambda: status, 0.01))
         async with asyncio.timeout(60):
-            while not count("webhook", "done"):
+            while not count("url", "done"):
                 status = DEAD
                 now[0] += 10
                 await asyncio.sleep(0.01)
@@ -310,14 +302,14 @@ def test_the_task_tells_of_a_dead_daemon_by_every_way_whatever_the_others_do(tmp
 
     with receiving(200) as server:
         asyncio.run(live(server.url))
-    assert len(server.posted) == 1 and "killed or crashed" in str(server.posted[0][1]["text"])
+    assert len(server.posted) == 1 and "killed or crashed" in server.texts[0]
     assert count("command", "failed") == 1, "a fault of ours is counted, too"
-    assert count("telegram", "done") == 0
+    assert count("url", "done") == 1
 
 
 def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> None:
     async def live(url: str, last: Status) -> None:
-        notifier = HealthNotifier(HealthChanges(60, 900), [WebhookSender(url)], Metrics())
+        notifier = HealthNotifier(HealthChanges(60, 900), [UrlSender(url, "key")], Metrics())
 
         async def end() -> Status:
             return last
@@ -332,8 +324,7 @@ def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> Non
         asyncio.run(live(server.url, WELL))
         assert server.posted == [], "its own end is no news while the daemon runs"
         asyncio.run(live(server.url, STOPPED))
-    texts = [str(body["text"]) for _, body in server.posted]
-    assert texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
+    assert server.texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
 
 
 def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCaptureFixture) -> None:
@@ -342,7 +333,7 @@ def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCapt
             return STOPPED
 
         task = asyncio.create_task(
-            HealthNotifier(HealthChanges(60, 900), [WebhookSender(url)], Metrics()).run(lambda: WELL, 0.01, end)
+            HealthNotifier(HealthChanges(60, 900), [UrlSender(url, "key")], Metrics()).run(lambda: WELL, 0.01, end)
         )
         await asyncio.sleep(0.05)
         task.cancel()
@@ -357,7 +348,7 @@ def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCapt
 class Hanging:
     """Takes nothing the first time, then everything."""
 
-    name = "telegram"
+    name = shown = "url"
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -407,7 +398,7 @@ def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
         return slow
 
     slow = asyncio.run(live())
-    failed = read(metrics)["swarmd_notifications_total", "failed", "telegram"]
+    failed = read(metrics)["swarmd_notifications_total", "failed", "url"]
     assert failed > QUEUED_MAX
     assert [note.at for note in slow.sent] == sorted(note.at for note in slow.sent)
     assert slow.sent[-1].at > 6 * QUEUED_MAX, "the oldest were let go"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.programs import path_of
 from tests.web.page import crowd
@@ -35,11 +35,10 @@ def chromium() -> Iterator[Browser]:
 class Watched:
     """A tab, and what it complained of: console errors, violations of the policy, requests that left the server."""
 
-    def __init__(self, browser: Browser, url: str) -> None:
+    def __init__(self, context: BrowserContext, url: str) -> None:
         self.url = url
         self.complaints: list[str] = []
-        self.context = browser.new_context(base_url=url, viewport=SIZE, color_scheme="light", reduced_motion="reduce")
-        self.page: Page = self.context.new_page()
+        self.page: Page = context.new_page()
         self.page.set_default_timeout(PATIENCE_S * 1000)
         self.page.on("console", lambda told: self._complain(told.text) if told.type in ("error", "warning") else None)
         self.page.on("pageerror", lambda error: self._complain(str(error)))
@@ -59,18 +58,30 @@ class Watched:
         return self.page
 
 
+@pytest.fixture(scope="module")
+def contexts(chromium: Browser) -> dict[str, BrowserContext]:
+    """One for each server, so that only the first tab has to load the page's modules."""
+    return {}
+
+
 @pytest.fixture
-def tab(chromium: Browser) -> Iterator[Callable[[str], Watched]]:
-    """Opens tabs; all are closed at the test's end."""
+def tab(chromium: Browser, contexts: dict[str, BrowserContext]) -> Iterator[Callable[[str], Watched]]:
+    """Opens tabs; all are closed at the test's end, with what they stored."""
     opened: list[Watched] = []
 
     def make(url: str) -> Watched:
-        opened.append(Watched(chromium, url))
+        if url not in contexts:
+            contexts[url] = chromium.new_context(
+                base_url=url, viewport=SIZE, color_scheme="light", reduced_motion="reduce"
+            )
+        opened.append(Watched(contexts[url], url))
         return opened[-1]
 
     yield make
     for each in opened:
-        each.context.close()
+        if each.page.url.startswith(each.url):
+            each.page.evaluate("localStorage.clear()")
+        each.page.close()
 
 
 class Served:
@@ -117,9 +128,27 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlayedNode]:
         yield made
 
 
+CONFIG = """
+name = "a"
+role = "coordinator"
+[swarm]
+id = "played"
+kind = "reasoning-gym"
+[[swarm.tasks]]
+name = "chain_sum"
+weight = 2.0
+config = { max_terms = 3 }
+[training]
+learning_rate = 5e-5
+generations = 4
+"""
+
+
 @pytest.fixture(scope="session")
-def server(node: PlayedNode) -> Iterator[Served]:
-    served = Served(node.paths.root)
+def server(node: PlayedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    config = tmp_path_factory.mktemp("config") / "node.toml"
+    config.write_text(CONFIG)
+    served = Served(node.paths.root, "--config", str(config))
     yield served
     served.end()
 

@@ -21,14 +21,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from swarmd.core.chart import load_charts
-from swarmd.eventlog.fold import load
-from swarmd.observe.narrative.story import Story
+from swarmd.observe.narrative.story import Story as RoundStory
 from swarmd.observe.status import LogStatus, status_of
 from swarmd.web import shapes
 from swarmd.web.sources import PEERS_ANSWERED_MAX
+from tests.core.story import Story, settings
 
 STATIC = Path(shapes.__file__).parent / "static"
-GOLDEN = Path(__file__).parents[2] / "golden"
 BARRED = 3  # the peer with two reports of one stage
 PEERS = 1000
 EVENTS = 100_000
@@ -184,9 +183,9 @@ def charts() -> shapes.ChartsView:
 
 
 def status() -> Any:
-    log = sorted(GOLDEN.glob("rules-*/*/node-*"))[-1]
-    state, end = load(log / "events")
-    return status_of(state, state.since + 5, LogStatus("events", end, 1))
+    node = Story(settings())
+    node.join()
+    return status_of(node.state, node.at + 5, LogStatus("events", EVENTS, 1))
 
 
 def stages() -> shapes.StagesView:
@@ -214,8 +213,8 @@ def recipe() -> shapes.RecipeView:
     return shapes.RecipeView("crowd", "digits", "follower", 1, "embedded", "", "cpu", 500_000, "float32", False)
 
 
-def story(round_: int) -> Story:
-    return Story(round_, "trained", f"Round {round_} was trained by this node: reward 0.700.")
+def story(round_: int) -> RoundStory:
+    return RoundStory(round_, "trained", f"Round {round_} was trained by this node: reward 0.700.")
 
 
 def answer(value: object) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.page.conftest import Watched
@@ -50,7 +51,7 @@ def test_a_thousand_peers_scroll_sort_and_are_found(crowded: str, tab: Tab) -> N
     liar = page.locator("#board-body tr", has_text=f"heron {BARRED}").first
     expect(liar.locator(".seen")).to_have_text("barred")
     expect(liar).to_have_attribute("title", re.compile("nothing of it counts before round"))
-    page.evaluate(SCROLL, ["#board-scroller", 40])
+    page.evaluate(SCROLL, ["#board-scroller", 10])
     expect(page.locator("#board .name", has_text=f"heron {PEERS - 1}")).to_be_visible()
     page.locator("#board th.last button").click()
     page.locator("#search").fill(peer_id(777))
@@ -64,12 +65,13 @@ def test_a_thousand_peers_scroll_sort_and_are_found(crowded: str, tab: Tab) -> N
     assert opened.complaints == []
 
 
+@pytest.mark.soak
 def test_all_of_ten_thousand_peers_scroll_sort_and_are_found(tab: Tab) -> None:
     with serving(peers=MANY) as url:
         opened = tab(url)
         page = opened.open("/")
         expect(page.locator("#board-count")).to_have_text("10,000 peers")
-        page.evaluate(SCROLL, ["#board-scroller", 40])
+        page.evaluate(SCROLL, ["#board-scroller", 10])
         expect(page.locator("#board .name", has_text=f"heron {MANY - 1}")).to_be_visible()
         page.locator("#board th.peer button").click()
         expect(page.locator("#board .name").first).to_have_text("quiet lively heron 0")
@@ -89,20 +91,20 @@ def test_a_hundred_thousand_events_scroll_scrub_and_are_filtered(crowded: str, t
     page = opened.open("/node")
     strip = page.locator("#strip")
     expect(strip).to_have_attribute("aria-valuenow", str(EVENTS - 1))
-    page.evaluate(SCROLL, ["#events-scroller", 40])
+    page.evaluate(SCROLL, ["#events-scroller", 10])
     assert page.locator("#events-scroller .event").count() < ROWS_MAX
     box = strip.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + 100, box["y"] + 60)
     page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 200, box["y"] + 60, steps=40)
+    page.mouse.move(box["x"] + box["width"] - 200, box["y"] + 60, steps=10)
     page.mouse.up()
-    for _ in range(8):
+    for _ in range(3):
         page.mouse.wheel(0, -500)
     strip.press("Home")
-    for _ in range(20):
+    for _ in range(5):
         strip.press("ArrowRight")
-    expect(page.locator("#moment-seq")).to_have_text("#20")
+    expect(page.locator("#moment-seq")).to_have_text("#5")
     page.locator("#by-round").fill("4321")
     expect(page.locator("#events-count")).to_have_text("20 found")
     page.locator("#events-scroller .event").nth(3).click()

@@ -85,7 +85,6 @@ def test_ends_that_others_caused_are_told_apart_from_restarts(crowded: str, tab:
             "0.041 of 0.05 coins of the day's budget are signed for: what it has no room",
         ),
         (0.0000021, {"lag_s": 2.0}, "signed for 0.0000021 coins today (UTC)", ""),
-        (0.0, {"day_coins_max": 0.05}, "signed for 0 of 0.05 coins today (UTC)", ""),
         (0.0, {"lag_s": 2.0}, "", ""),
     ],
 )
@@ -145,7 +144,7 @@ def all_at_once() -> Status:
     return shown(replace(node.state, chain=chain), 90.0, day_coins_max=0.05, balance_coins=1.2, rounds_paid=800)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_long_words_of_health_fit(crowded: str, tab: Tab, width: int, scheme: str) -> None:
     watched = tab(crowded)
     watched.page.set_viewport_size({"width": width, "height": 844})

@@ -50,7 +50,6 @@ def test_a_page_is_quiet_accessible_and_fits(server: Served, tab: Tab, path: str
     assert violations(page, runOnly=["color-contrast"]) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate(f"{SETTLED}.then(() => document.documentElement.scrollWidth)") <= 360
-    assert violations(page, rules={"color-contrast": {"enabled": False}}) == []
     assert watched.complaints == []
 
 
@@ -156,27 +155,6 @@ def expect_moment(page: Page, server: Served, seq: int) -> None:
     expect(page.locator(f"#event-{seq}")).to_have_attribute("aria-selected", "true")
 
 
-def test_keys_scrub_through_the_log(server: Served, tab: Tab) -> None:
-    page = tab(server.url).open("/node")
-    strip = page.locator("#strip")
-    strip.focus()
-    strip.press("Home")
-    expect_moment(page, server, 0)
-    for _ in range(4):
-        strip.press("ArrowRight")
-    strip.press("ArrowLeft")
-    expect_moment(page, server, 3)
-    rounds = ask(server, "node/overview")["rounds"]
-    for round_, seq, _ in rounds[:2]:
-        strip.press("PageDown")
-        expect(page.locator("#moment-seq")).to_have_text(f"#{seq:,}")
-        assert f"round {round_} " in (strip.get_attribute("aria-valuetext") or "")
-    strip.press("PageUp")
-    expect_moment(page, server, rounds[0][1])
-    strip.press("End")
-    expect_moment(page, server, ask(server, "node/events?first=-1&count=1")["end"] - 1)
-
-
 def test_keys_work_wherever_the_focus_is_but_in_fields_and_what_scrolls(server: Served, tab: Tab) -> None:
     page = tab(server.url).open("/node")
     end = chosen(page)
@@ -184,11 +162,14 @@ def test_keys_work_wherever_the_focus_is_but_in_fields_and_what_scrolls(server: 
     assert page.evaluate("document.activeElement === document.body")
     page.keyboard.press("ArrowLeft")
     expect_moment(page, server, end - 1)
+    page.keyboard.press("End")
+    expect_moment(page, server, end)
     page.keyboard.press("Home")
     expect_moment(page, server, 0)
     for round_ in (0, 1):
         page.keyboard.press("PageDown")
         expect_moment(page, server, rounds[round_][1])
+        assert f"round {round_} " in (page.locator("#strip").get_attribute("aria-valuetext") or "")
     page.keyboard.press("PageUp")
     expect_moment(page, server, rounds[0][1])
     span = page.locator("#time-span").text_content() or ""
@@ -227,7 +208,7 @@ def test_the_lit_states_stay_in_sight_beside_the_time_line(server: Served, tab: 
     watched.page.set_viewport_size({"width": size[0], "height": size[1]})
     page = watched.open("/node")
     page.keyboard.press("Home")
-    for seq in range(30):
+    for seq in range(12):
         expect(page.locator("#moment-seq")).to_have_text(f"#{seq}")
         moment = ask(server, f"node/moments/{seq}")
         charts, before = moment["charts"], moment["before"]
@@ -340,24 +321,14 @@ def pairs(texts: list[str]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def test_recipe_and_model_are_those_of_log_and_configuration(node: PlayedNode, tmp_path: Path, tab: Tab) -> None:
-    config = tmp_path / "node.toml"
-    config.write_text(
-        'name = "a"\nrole = "coordinator"\n[swarm]\nid = "played"\nkind = "reasoning-gym"\n'
-        '[[swarm.tasks]]\nname = "chain_sum"\nweight = 2.0\nconfig = { max_terms = 3 }\n'
-        "[training]\nlearning_rate = 5e-5\ngenerations = 4\n"
-    )
-    served = Served(node.paths.root, "--config", str(config))
-    try:
-        page = tab(served.url).open("/node")
-        expect(page.locator("#recipe-from")).to_have_text("from the node’s log and configuration")
-        facts = pairs(page.locator("#recipe-facts > *").all_text_contents())
-        assert (facts["kind of swarm"], facts["model"], facts["device"]) == ("reasoning-gym", "tiny", "cpu")
-        assert page.locator("#recipe-tasks tbody tr").all_text_contents() == ["chain_sum2max_terms = 3"]
-        settings = pairs(page.locator("#recipe-settings dl > *").all_text_contents())
-        assert (settings["learning_rate"], settings["generations"]) == ("0.00005", "4")
-    finally:
-        served.end()
+def test_recipe_and_model_are_those_of_log_and_configuration(server: Served, tab: Tab) -> None:
+    page = tab(server.url).open("/node")
+    expect(page.locator("#recipe-from")).to_have_text("from the node’s log and configuration")
+    facts = pairs(page.locator("#recipe-facts > *").all_text_contents())
+    assert (facts["kind of swarm"], facts["model"], facts["device"]) == ("reasoning-gym", "tiny", "cpu")
+    assert page.locator("#recipe-tasks tbody tr").all_text_contents() == ["chain_sum2max_terms = 3"]
+    settings = pairs(page.locator("#recipe-settings dl > *").all_text_contents())
+    assert (settings["learning_rate"], settings["generations"]) == ("0.00005", "4")
 
 
 def test_what_was_written_stands_beside_question_truth_and_reward(server: Served, tab: Tab) -> None:
@@ -568,6 +539,7 @@ def test_a_lost_stream_comes_back_and_catches_up(tmp_path: Path, tab: Tab) -> No
         served.end()
 
 
+@pytest.mark.soak
 def test_damage_that_is_found_later_is_told_and_is_again_when_the_stream_comes_back(tmp_path: Path, tab: Tab) -> None:
     served = Served(damaged(tmp_path))
     page = tab(served.url).open("/node")

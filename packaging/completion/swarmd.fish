@@ -1,1 +1,0 @@
-complete --command swarmd --no-files --arguments "(env _SWARMD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) swarmd)" --condition "env _SWARMD_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) swarmd"

@@ -1,0 +1,325 @@
+"""What the doctor asks in processes of their own: torch, and peers as a passing one.
+
+`python -m swarmd.doctor.children torch|dial` reads a question on standard input and answers on standard output.
+
+- torch takes seconds and hundreds of megabytes to load, and a broken driver may end the process that loads it.
+- The dialler is a p2pd with a throw-away identity that listens nowhere: nothing is registered, no record is written,
+  and the node's own identity is not touched. What it asks is hivemind's ping, whose answer tells the peer's clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.config import TrainingConfig
+from swarmd.dht.addresses import split_address
+from swarmd.dht.p2p.multiaddrs import tcp_place
+from swarmd.errors import SwarmdError
+
+MODULE = "swarmd.doctor.children"
+ANSWER_BYTES_MAX = 4 * 1024 * 1024  # of a child process
+LAST_WORDS_BYTES = 2000  # kept of what it says on stderr
+CONNECT_S = 4.0  # TCP
+DIAL_S = 8.0  # libp2p's handshake and the ping, together
+PINGS = 3  # the quickest is the most exact
+ADDRESSES_MAX = 16
+REASON_LENGTH_MAX = 300
+
+
+class ChildFailed(SwarmdError):
+    """A child process of the doctor ended without an answer; the message has its last words."""
+
+
+class ProbeQuestion(msgspec.Struct, frozen=True):
+    """What is asked."""
+
+    training: TrainingConfig
+    kept: str = ""  # the model that `auto` settled on earlier
+
+
+class ModelFit(msgspec.Struct, frozen=True):
+    """A model, what it takes, and whether it fits. Sizes in bytes."""
+
+    model: str
+    need: int
+    checkpoint: int  # weights and optimiser, as they are written
+    fits: bool
+    why: str = ""
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True):
+    """What torch says."""
+
+    torch: str
+    cuda: str  # that torch was built for, empty without
+    device: str = ""  # chosen; empty where the wanted one is not there
+    fault: str = ""  # why it is not
+    fix: str = ""
+    names: tuple[str, ...] = ()  # of the accelerators
+    bfloat16: bool = False
+    numbers: str = ""
+    weights: str = ""  # torch's name of the numbers that weights are held in
+    free: int = 0
+    total: int = 0
+    limit: str = ""
+    absent: str = ""  # a model on the Hub that is not in the cache
+    weighed: tuple[ModelFit, ...] = ()  # the configured model, or the pool of `auto`
+    unknown: str = ""  # why the model cannot be weighed
+
+
+class DialResult(msgspec.Struct, frozen=True):
+    """What came of dialling one address. Seconds.
+
+    Attributes:
+        tcp: somebody accepts connections there; None where it is not plain TCP.
+        peer: the peer with that id answered.
+        skew_s: its clock minus ours, None where it did not say; known to within half the round trip.
+    """
+
+    address: str
+    tcp: bool | None = None
+    peer: bool = False
+    rtt_s: float = 0.0
+    skew_s: float | None = None
+    reason: str = ""
+
+
+async def ask_child(what: str, request: bytes) -> bytes:
+    """The answer of this module as a process of its own. It is killed when the wait is cancelled.
+
+    Raises:
+        ChildFailed: it ended with an error, or said too much.
+    """
+    process = await anyio.open_process([sys.executable, "-m", MODULE, what], start_new_session=True)
+    assert process.stdin and process.stdout and process.stderr
+    answer, words = bytearray(), bytearray()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_drain, process.stderr, words)
+            with contextlib.suppress(anyio.BrokenResourceError):
+                await process.stdin.send(request)
+                await process.stdin.aclose()
+            with contextlib.suppress(anyio.EndOfStream):
+                while len(answer) <= ANSWER_BYTES_MAX:
+                    answer += await process.stdout.receive()
+            tasks.start_soon(process.wait)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with anyio.CancelScope(shield=True):
+            await process.aclose()
+    if process.returncode != 0 or len(answer) > ANSWER_BYTES_MAX:
+        said = words.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
+        raise ChildFailed(f"the process that asks {what} ended with {process.returncode}: {said[-1]}")
+    return bytes(answer)
+
+
+async def _drain(stream: Any, words: bytearray) -> None:
+    with contextlib.suppress(anyio.EndOfStream):
+        while True:
+            words += await stream.receive()
+            del words[:-LAST_WORDS_BYTES]
+
+
+async def ask_torch(questions: Sequence[ProbeQuestion]) -> list[ProbeAnswer]:
+    """What torch says of this machine and of models, in order. Raises ChildFailed."""
+    answers: list[ProbeAnswer] = await _ask("torch", list(questions), list[ProbeAnswer])
+    return answers
+
+
+async def ask_dialler(addresses: list[str]) -> list[DialResult]:
+    """What came of dialling each address. Raises ChildFailed."""
+    answers: list[DialResult] = await _ask("dial", addresses, list[DialResult])
+    return answers
+
+
+async def _ask(what: str, question: object, kind: Any) -> Any:
+    said = await ask_child(what, msgspec.json.encode(question))
+    try:
+        return msgspec.json.decode(said, type=kind)
+    except DECODE_ERRORS as error:
+        raise ChildFailed(f"the process that asks {what} answered with something else: {error}") from error
+
+
+# --- inside the child ---
+
+
+def main(what: str) -> None:
+    """Answer on standard output, whatever the libraries print there."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    question = sys.stdin.buffer.read()
+    answers: Sequence[msgspec.Struct]
+    if what == "torch":
+        answers = [look_at_model(each) for each in msgspec.json.decode(question, type=list[ProbeQuestion])]
+    else:
+        answers = asyncio.run(dial_all(msgspec.json.decode(question, type=list[str])[:ADDRESSES_MAX]))
+    with out:
+        out.write(msgspec.json.encode(answers))
+
+
+def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
+    """Look at the devices, then weigh the model."""
+    import torch
+
+    from swarmd.training.library_logging import quieten
+    from swarmd.training.models.device import choose_device, choose_precision, computes_bfloat16
+    from swarmd.training.models.memory import measure_room
+
+    quieten()
+    training = question.training
+    cuda = str(getattr(torch.version, "cuda", None) or "")
+    names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    try:
+        device = choose_device(training.device)
+        numbers, room = choose_precision(training, device), measure_room(device)
+    except (SwarmdError, RuntimeError) as error:
+        fix = error.fix if isinstance(error, SwarmdError) else ""
+        return ProbeAnswer(
+            str(torch.__version__), cuda, fault=str(getattr(error, "message", error)), fix=fix, names=names
+        )
+    found = ProbeAnswer(
+        torch=str(torch.__version__),
+        cuda=cuda,
+        device=device,
+        names=names,
+        bfloat16=computes_bfloat16(device),
+        numbers=numbers.text,
+        weights=numbers.weights,
+        free=room.free,
+        total=room.total,
+        limit=room.limit,
+    )
+    try:
+        weighed, absent = _weigh(question, numbers, room)
+    except SwarmdError as error:
+        return msgspec.structs.replace(found, unknown=error.message, fix=error.fix)
+    return msgspec.structs.replace(found, weighed=weighed, absent=absent)
+
+
+def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[tuple[ModelFit, ...], str]:
+    from swarmd.training.models.model import inspect_model
+    from swarmd.training.models.pool import list_pool, weigh
+    from swarmd.training.models.source import AUTO
+
+    training = question.training
+    if training.model != AUTO or question.kept:
+        training = msgspec.structs.replace(training, pool=(question.kept or training.model,))
+    rows = list_pool(training, lambda source: inspect_model(source, source))
+    fits = [weigh(row, training, numbers, room) for row in rows]
+    weighed = tuple(
+        ModelFit(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
+        for fit in fits
+    )
+    absent = [row.name for row in rows if not _is_here(row.name, training.revision)] if len(rows) == 1 else []
+    return weighed, "".join(absent)
+
+
+def _is_here(name: str, revision: str) -> bool:
+    """A directory, or in the Hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    from swarmd.training.models.source import locate_model
+
+    located = locate_model(name)
+    if Path(located).is_dir():
+        return True  # a path is no id, which the cache would refuse
+    return isinstance(try_to_load_from_cache(located, "config.json", revision=revision or None), str)
+
+
+async def dial_all(addresses: list[str]) -> list[DialResult]:
+    """Dial each: TCP first, which tells more when it fails, then as a peer."""
+    reached = await asyncio.gather(*(_try_tcp(address) for address in addresses))
+    if all(each.reason for each in reached):
+        return list(reached)
+    with tempfile.TemporaryDirectory(prefix="swarmd-doctor-") as place:
+        return await _dial_peers(list(reached), Path(place))
+
+
+async def _try_tcp(address: str) -> DialResult:
+    place = tcp_place(split_address(address)[0])
+    if place is None:
+        return DialResult(address)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(*place)
+    except TimeoutError:
+        return DialResult(
+            address, tcp=False, reason=f"no answer from {place[0]} port {place[1]} within {CONNECT_S:g} s"
+        )
+    except OSError as error:
+        return DialResult(address, tcp=False, reason=error.strerror or str(error)[:REASON_LENGTH_MAX])
+    except UnicodeError:
+        return DialResult(address, tcp=False, reason="no host can have such a name")
+    writer.close()
+    return DialResult(address, tcp=True)
+
+
+async def _dial_peers(reached: list[DialResult], place: Path) -> list[DialResult]:
+    from swarmd.dht.p2p.p2pd import START_S, SocketDirectory
+
+    sockets = SocketDirectory(place)
+    sockets.open()
+    kind = sockets.daemon_class()
+    p2p = await kind.create(
+        host_maddrs=[], dht_mode="client", no_listen=True, check_if_identity_free=False, startup_timeout=START_S
+    )
+    try:
+        return list(await asyncio.gather(*(_meet(p2p, each) for each in reached)))
+    finally:
+        await p2p.shutdown()
+        sockets.close()
+
+
+async def _meet(p2p: Any, reached: DialResult) -> DialResult:
+    """Connect as a peer and ask for its time."""
+    from swarmd.dht.p2p.hivemind_api import Multiaddr, P2PDaemonError, PeerID
+
+    if reached.reason:
+        return reached
+    place, peer = split_address(reached.address)
+    try:
+        async with asyncio.timeout(DIAL_S):
+            await p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(place)])
+            rtt_s, skew_s = await _ask_time(p2p, PeerID.from_base58(peer))
+    except TimeoutError:
+        return msgspec.structs.replace(reached, reason=f"it does not answer as a peer within {DIAL_S:g} s")
+    except (P2PDaemonError, OSError, EOFError, ValueError) as error:
+        return msgspec.structs.replace(reached, reason=str(error)[:REASON_LENGTH_MAX] or type(error).__name__)
+    return msgspec.structs.replace(reached, peer=True, rtt_s=rtt_s, skew_s=skew_s)
+
+
+async def _ask_time(p2p: Any, peer: Any) -> tuple[float, float | None]:
+    """(round trip, peer's clock minus ours) of the quickest of some pings; no clock where it does not ping back."""
+    from swarmd.dht.p2p.hivemind_api import P2PDaemonError, P2PHandlerError, dht_pb2, protocol_module
+
+    best: tuple[float, float | None] = (float("inf"), None)
+    kind = protocol_module.DHTProtocol
+    for _ in range(PINGS):
+        asked_at = time.time()
+        try:
+            stub = super(kind, kind).get_stub(p2p, peer)  # its own needs a whole node
+            answer = await stub.rpc_ping(dht_pb2.PingRequest(peer=dht_pb2.NodeInfo()), timeout=DIAL_S)
+        except (P2PDaemonError, P2PHandlerError):
+            return (0.0, None) if best[1] is None else best
+        rtt_s = time.time() - asked_at
+        if rtt_s < best[0]:
+            best = (rtt_s, answer.dht_time - (asked_at + rtt_s / 2) if answer.dht_time else None)
+    return best
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,493 @@
+"""The machine: Python, accelerator and memory, the model, the sandbox, disk and clock."""
+
+from __future__ import annotations
+
+import ctypes
+import difflib
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from itertools import islice
+from pathlib import Path
+
+import anyio
+import msgspec
+import psutil
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from swarmd import __version__
+from swarmd.config import Config, StorageConfig, TrainingConfig
+from swarmd.core.events import RoundAnnounced
+from swarmd.daemon.space import free_bytes
+from swarmd.doctor.children import ModelFit, ProbeAnswer
+from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
+from swarmd.errors import ConfigError, LogDamaged, SandboxUnavailable, SwarmdError
+from swarmd.eventlog.reader import end_of, read_commits
+from swarmd.eventlog.retention import log_bytes
+from swarmd.installed import extra_command, install_command
+from swarmd.paths import DataPaths
+from swarmd.sandbox import Sandbox
+from swarmd.sandbox.sandbox import RISKY
+from swarmd.swarms.options import decode_options
+from swarmd.training.distributed.parallelism import find_spread
+from swarmd.training.models.known import KINDS, known_models
+from swarmd.training.models.source import AUTO, locate_model
+
+DISTRIBUTION = "swarmd"
+GIB, MIB = 2**30, 2**20
+
+# --- Python ---
+
+
+def _uses_deepspeed(training: TrainingConfig) -> bool:
+    try:
+        return find_spread(training).kind == "zero"
+    except ConfigError:  # the check of the device says so
+        return False
+
+
+# (package, extra that brings it, whether a configuration needs it)
+EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
+    ("peft", "lora", lambda config: config.training.lora.rank > 0),
+    (
+        "bitsandbytes",
+        "gpu",
+        lambda config: config.training.quantization != "none" or config.training.optimizer == "adamw_8bit",
+    ),
+    ("deepspeed", "deepspeed", lambda config: _uses_deepspeed(config.training)),
+    ("vllm", "vllm", lambda config: config.training.vllm.mode != "off"),
+    ("unsloth", "unsloth", lambda config: config.training.unsloth),
+    ("wandb", "wandb", lambda config: config.results.wandb),
+    ("trackio", "trackio", lambda config: config.results.trackio),
+    ("flash-attn", "", lambda config: config.training.attention == "flash_attention_2"),
+)
+
+
+def check_python(subject: Subject) -> Iterator[Finding]:
+    """The interpreter, every package that swarmd needs, and those that only this configuration needs."""
+    here = platform.python_version()
+    try:
+        wanted = metadata(DISTRIBUTION)["Requires-Python"] or ""
+        listed = [Requirement(line) for line in requires(DISTRIBUTION) or []]
+    except PackageNotFoundError:  # it runs from its sources
+        wanted, listed = "", []
+    if wanted and not SpecifierSet(wanted).contains(here):
+        yield error(
+            "python.version",
+            "Python is too old or too new",
+            f"this is Python {here} ({sys.executable}), swarmd asks for {wanted}",
+            "Make a virtual environment of a Python that fits, and install swarmd there",
+        )
+    for each in listed:
+        if each.marker is None or each.marker.evaluate({"extra": ""}):
+            yield from _compare(each, install_command(str(each)))
+    for package, extra, needed in EXTRAS:
+        if subject.config is not None and needed(subject.config):
+            requirement = next((each for each in listed if each.name == package), Requirement(package))
+            yield from _compare(requirement, extra_command(extra) if extra else install_command(package))
+    yield well(f"Python {here} at {sys.executable}, swarmd {__version__}, {len(listed)} packages asked for")
+
+
+def _compare(requirement: Requirement, install: str) -> Iterator[Finding]:
+    try:
+        here = version(requirement.name)
+    except PackageNotFoundError:
+        evidence = f"{requirement.name} is not installed, swarmd asks for {requirement.specifier or 'any version'}"
+        yield error("python.missing", "A package is missing", evidence, f"Run `{install}`")
+        return
+    if not requirement.specifier.contains(here, prereleases=True):
+        yield warning(
+            "python.package",
+            "A package has another version than swarmd asks for",
+            f"{requirement.name} {here} is installed, swarmd asks for {requirement.specifier}",
+            f"Run `{install_command(f'{requirement.name}{requirement.specifier}')}`",
+        )
+
+
+# --- accelerator and memory ---
+
+TIGHT_SHARE = 0.9  # of the free memory; above it a second program on the machine is one too many
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")
+TORCH_FIX = "Install torch again for this machine (pytorch.org says how), then `swarmd doctor --only device`"
+
+
+async def check_device(subject: Subject) -> list[Finding]:
+    """Device, driver and numbers, and the model against the free memory, by a torch in a process of its own."""
+    training = subject.config.training if subject.config else TrainingConfig()
+    try:
+        seen = await subject.probe()
+    except SwarmdError as failure:
+        return [error("device.torch", "torch cannot be used", failure.message, TORCH_FIX)]
+    found = list(_examine_device(seen, training))
+    # While the node runs, what it holds is not free, and nothing can be said.
+    if subject.config is not None and not seen.fault and not (await in_thread(lambda: subject.daemon)).runs:
+        found += _examine_memory(seen, training)
+    return found
+
+
+def _examine_device(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
+    if not seen.names and NVIDIA_DRIVER.exists():
+        driver = NVIDIA_DRIVER.read_text(encoding="ascii", errors="replace").partition("\n")[0]
+        built = f"built for CUDA {seen.cuda}" if seen.cuda else "built without CUDA"
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        shown = f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""
+        yield warning(
+            "device.driver",
+            "There is an NVIDIA driver, but torch finds no GPU",
+            f"{driver}; torch {seen.torch} is {built}{shown}",
+            "Install the torch that fits the driver (pytorch.org says which), and look at CUDA_VISIBLE_DEVICES",
+        )
+    if seen.fault:
+        fix = seen.fix or 'Set training.device = "auto", or make the device visible to torch'
+        yield error("device.missing", "The configured device is not there", seen.fault, fix)
+        return
+    if seen.device == "cpu" and training.dtype in ("float16", "bfloat16"):
+        yield warning(
+            "device.half",
+            "16-bit numbers on a CPU: some operations fail, others are slow",
+            f'training.dtype is "{training.dtype}", and the device is a CPU',
+            'Set training.dtype = "auto" or "float32"',
+        )
+    count, asked = len(seen.names), training.processes
+    if seen.device == "cuda" and asked != count:
+        evidence = f"training.processes is {asked}, torch sees {count}: {', '.join(seen.names)}"
+        if asked > count:
+            fix = "Lower training.processes to the number of accelerators"
+            yield error("device.few", "More trainer processes than accelerators", evidence, fix)
+        else:
+            fix = "Set training.processes to their number, or run a node for each with its own CUDA_VISIBLE_DEVICES"
+            yield note("device.idle", "Not all accelerators are used", evidence, fix)
+    try:
+        find_spread(training)
+    except ConfigError as failure:
+        yield error("device.accelerate", "training.accelerate cannot be used", failure.message, failure.fix)
+    names = f" ({', '.join(seen.names)})" if seen.names else ""
+    yield well(f"{seen.device}{names}, {seen.numbers}, torch {seen.torch}, {_gib(seen.total)} of memory")
+
+
+def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Finding]:
+    if seen.unknown:
+        # A wrong directory is an error; a Hub id without a size in its name is none.
+        if "neither in swarmd's table" in seen.unknown and training.model != AUTO:
+            yield note("memory.unknown", "The model's size is not known", seen.unknown, "Download it first")
+        else:
+            fix = seen.fix or "Correct training.model or training.pool"
+            yield error("memory.model", "The model cannot be used", seen.unknown, fix)
+        return
+    chosen = chosen_of(seen)
+    if chosen is None:
+        least = min(seen.weighed, key=lambda each: each.need)
+        free = f"{_gib(seen.free)} are free" + (f", bounded by {seen.limit}" if seen.limit else "")
+        yield error(
+            "memory.short",
+            "The model does not fit",
+            f"{least.model} takes about {_gib(least.need)} on {seen.device}, {free} ({least.why or 'too large'})",
+            "Free memory, choose a smaller model, or adapters with quantisation: `swarmd model fit --config FILE` "
+            "weighs them",
+        )
+        return
+    evidence = f"{chosen.model} takes about {_gib(chosen.need)} of {_gib(seen.free)} free on {seen.device}"
+    if chosen.need > TIGHT_SHARE * seen.free:
+        fix = "Lower training.micro_questions or the token counts, set training.gradient_checkpointing, or stop other "
+        yield warning("memory.tight", "The model only just fits", evidence, f"{fix}programs")
+    yield well(evidence)
+
+
+def chosen_of(seen: ProbeAnswer) -> ModelFit | None:
+    """The configured model, or the largest of the pool that fits; None if none does."""
+    return max((each for each in seen.weighed if each.fits), key=lambda each: each.need, default=None)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+# --- the model ---
+
+HUB_S = 5.0  # longest wait for all answers of the Hub
+ENDPOINT = "HF_ENDPOINT"
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+SIMILAR = 0.85  # of two ids, by difflib
+NONE, NO_REVISION, GATED = "none", "no revision", "gated"  # what the Hub has of a model
+
+
+async def check_model(subject: Subject) -> list[Finding]:
+    """Ask the Hub for each model of the configuration that this machine does not have."""
+    training = subject.whole[0].training
+    absent = await in_thread(absent_models, training)
+    if not absent:
+        return [well("on this machine, or a directory")]
+    forbidden = [each for each in OFFLINE_VARIABLES if os.environ.get(each, "").lower() in ("1", "true", "yes", "on")]
+    if forbidden:
+        title = "The model is not on this machine, and downloads are forbidden"
+        fix = f"Unset {forbidden[0]} for the first start, or name a model directory in training.model"
+        return [error("model.offline", title, f"{', '.join(absent)}, and {forbidden[0]} is set", fix)]
+    outcomes: dict[str, str] = {}
+
+    async def ask(name: str) -> None:
+        outcomes[name] = await in_thread(ask_hub, name, training.revision)
+
+    if not subject.offline:
+        with anyio.move_on_after(HUB_S):
+            async with anyio.create_task_group() as tasks:
+                for name in absent:
+                    tasks.start_soon(ask, name)
+    unasked = "--offline was given" if subject.offline else f"no answer within {HUB_S:g} s"
+    return [_judge_model(name, training.revision, outcomes.get(name, unasked)) for name in absent]
+
+
+def absent_models(training: TrainingConfig) -> list[str]:
+    """Ids on the Hub that the configuration names and that are in no cache of this machine."""
+    from huggingface_hub import try_to_load_from_cache
+
+    def is_id(name: str) -> bool:
+        try:
+            return name not in KINDS and not Path(locate_model(name)).is_dir()
+        except SwarmdError:
+            return False  # the check of the configuration says so
+
+    revision = training.revision or None
+    ids = filter(is_id, training.pool if training.model == AUTO else (training.model,))
+    return [name for name in ids if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)]
+
+
+def ask_hub(name: str, revision: str) -> str:
+    """What the Hub says of a model: empty if it gives it, one of the three words, else why that cannot be told."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        HfApi(endpoint=os.environ.get(ENDPOINT) or None).model_info(name, revision=revision or None, timeout=HUB_S)
+    except GatedRepoError:
+        return GATED
+    except RepositoryNotFoundError:
+        return NONE
+    except RevisionNotFoundError:
+        return NO_REVISION
+    except Exception as failure:  # the client's own, its HTTP library's, the system's: the Hub gave no answer
+        return (str(failure) or type(failure).__name__).splitlines()[0]
+    return ""
+
+
+def _judge_model(name: str, revision: str, outcome: str) -> Finding:
+    known = known_models()
+    near = () if name in known else difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)
+    advice = f"Did you mean {near[0]}? Correct training.model or training.pool" if near else ""
+    token = "log in with `hf auth login`, or set HF_TOKEN where the node runs"
+    if not outcome:
+        return well(f"the Hub has {name}{revision and f', revision {revision}'}")
+    if outcome == GATED:
+        title = "The Hub gives the model only to those to whom it was granted"
+        fix = f"Ask for it on the model's page, then {token}"
+        return warning("model.gated", title, f"the Hub has {name}, and does not give it to whoever asks here", fix)
+    if outcome == NO_REVISION:
+        fix = "Correct training.revision: a branch, a tag or a commit of that model"
+        evidence = f"the Hub has {name}, and no revision {revision} of it"
+        return error("model.nowhere", "The Hub has no such model", evidence, fix)
+    if outcome == NONE:
+        evidence = f"the Hub has no model {name}, or shows it to nobody without a token"
+        fix = advice or f"Correct training.model or training.pool; for a private model {token}"
+        return error("model.nowhere", "The Hub has no such model", evidence, fix)
+    evidence = f"{name} is not on this machine, and the Hub was not asked or did not answer: {outcome}"
+    fix = advice or "Examine it again when the Hub can be reached, or download it: `hf download` and its name"
+    return note("model.unasked", "The model has to be downloaded, and the Hub could not be asked for it", evidence, fix)
+
+
+# --- the sandbox ---
+
+RUNS_PROGRAMS = {  # kind: (module, options)
+    "code": ("swarmd.swarms.code.settings", "CodeOptions"),
+    "proposer-solver": ("swarmd.swarms.proposer.settings", "ProposerOptions"),
+}
+
+
+def check_sandbox(subject: Subject) -> Iterator[Finding]:
+    """Set one up, as the node does at its start, for the kinds of swarm that run programs."""
+    swarm = subject.whole[0].swarm
+    if swarm.kind not in RUNS_PROGRAMS:
+        yield well(f"the kind {swarm.kind} runs no programs")
+        return
+    module, name = RUNS_PROGRAMS[swarm.kind]
+    try:
+        options = decode_options(swarm.options, getattr(import_module(module), name))
+        sandbox = Sandbox(options.limits, options.sandbox)
+    except SandboxUnavailable as failure:
+        fix = "Install bubblewrap (package `bubblewrap`) or allow unprivileged user namespaces; docs/OPERATING.md, "
+        fix += "section Sandbox, has the drop-in for systemd"
+        yield error("sandbox.unavailable", "Programs cannot be kept in on this machine", failure.message, fix)
+        return
+    except (SwarmdError, msgspec.ValidationError):
+        return  # the check of the configuration says so
+    if sandbox.isolation == RISKY:
+        yield warning(
+            "sandbox.off",
+            "Untrusted programs run without a sandbox",
+            f"[swarm.options] of {subject.path} has {RISKY}: they can read whatever the node can, keys included",
+            f'Take `sandbox = "{RISKY}"` out of [swarm.options], or give the node a machine of its own',
+        )
+    yield well(f"{sandbox.isolation} works here")
+
+
+# --- the disk ---
+
+INODES_MIN = 2048  # a node makes some thousands of files: segments, blobs, checkpoints
+FILES_COUNTED_MAX = 100_000  # of the blob store and the checkpoints
+REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glusterfs", "ceph", "afs")
+
+
+async def check_disk(subject: Subject) -> list[Finding]:
+    """Where the data directory is, or will be: rights, room, i-nodes, network file systems."""
+    config, data = subject.whole
+    try:
+        chosen = chosen_of(await subject.probe())
+    except SwarmdError:
+        chosen = None  # the check of the device says why
+    # Those that are kept, and the one being written.
+    checkpoints = chosen.checkpoint * (config.training.checkpoints_kept + 1) if chosen else 0
+    return await in_thread(lambda: list(examine_disk(data, config.storage, checkpoints)))
+
+
+def examine_disk(data: DataPaths, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
+    """What is free against what the node may come to use; `checkpoints` in bytes."""
+    whole = data.root.absolute()
+    place = next(each for each in (whole, *whole.parents) if each.exists())
+    status, free = os.statvfs(place), free_bytes(place)
+    if status.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK | os.X_OK):
+        evidence = f"user {os.geteuid()} cannot write to {place}, or its file system is mounted read-only"
+        fix = "Mount it writable, give the directory to the node's user, or name another one with --data"
+        yield error("disk.read-only", "The data directory cannot be written to", evidence, fix)
+    real = place.resolve()
+    mounts = [part for part in psutil.disk_partitions(all=True) if real.is_relative_to(part.mountpoint)]
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    if mount is not None and mount.fstype in REMOTE:
+        yield warning(
+            "disk.remote",
+            "The data directory is on a network file system, where locks and syncs do not always hold",
+            f"{place} is on {mount.mountpoint}, a file system of the kind {mount.fstype}",
+            "Put it on a disk of this machine",
+        )
+    if free < storage.free_bytes_min:
+        yield error(
+            "disk.full",
+            "The disk is full",
+            f"{free / MIB:.1f} MiB are free for {place}, storage.free_bytes_min is "
+            f"{storage.free_bytes_min / MIB:.1f} MiB",
+            "Free some space, or lower storage.free_bytes_min",
+        )
+    elif free < storage.free_bytes_min + max(
+        0, storage.log_bytes_max + storage.blob_bytes_max + checkpoints - _used(data)
+    ):
+        log, blobs, kept = (size / GIB for size in (storage.log_bytes_max, storage.blob_bytes_max, checkpoints))
+        yield warning(
+            "disk.budget",
+            "The node may use more than is free",
+            f"{free / GIB:.2f} GiB are free for {place}; the bounds allow {log:.2f} GiB of log, {blobs:.2f} GiB of "
+            f"rollouts and {kept:.2f} GiB of checkpoints",
+            "Free some space, or lower storage.log_bytes_max, storage.blob_bytes_max or training.checkpoints_kept",
+        )
+    if status.f_files and status.f_favail < INODES_MIN:
+        evidence = f"{status.f_favail} of {status.f_files} i-nodes are left for {place}"
+        fix = "Remove small files that nobody needs (`df -i` shows where they are), or use another file system"
+        yield warning("disk.inodes", "Few i-nodes are left", evidence, fix)
+    yield well(f"{free / GIB:.1f} GiB are free for {data.root}" + (f" ({mount.fstype})" if mount else ""))
+
+
+def _used(data: DataPaths) -> int:
+    """Bytes that the node has on disk already, of what its bounds count."""
+    try:
+        size = log_bytes(data.events)
+    except SwarmdError:
+        size = 0
+    for place in (data.blobs, data.checkpoints):
+        found = (Path(directory, name) for directory, inner, names in os.walk(place) for name in (*inner, *names))
+        for path in islice(found, FILES_COUNTED_MAX):
+            try:
+                size += path.lstat().st_size
+            except OSError:  # a running node has removed it meanwhile
+                continue
+    return size
+
+
+# --- the clock ---
+
+SKEW_MAX_S = 3.0  # hivemind turns away a node that differs by more, and drops its records
+SKEW_NOTED_S = 1.0
+EVENTS_READ = 5000  # of the log's end
+ANNOUNCEMENTS_MAX = 16  # latest ones that count
+UNSYNCHRONISED = 5  # adjtimex(2): TIME_ERROR
+CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine or container look at the host's clock"
+
+
+async def check_clock(subject: Subject) -> list[Finding]:
+    """Against peers if they can be asked, against the log, and what the kernel says."""
+    dialled = [] if subject.offline or subject.config is None else await subject.dialled()
+    skews = {each.address: each.skew_s for each in dialled if each.skew_s is not None}
+    found = [*judge_peers(skews), *await in_thread(lambda: list(_examine_announcements(subject)))]
+    if not is_kept():
+        evidence = "adjtimex(2) says that the clock is unsynchronised"
+        found.append(note("clock.free", "Nothing keeps the clock right", evidence, CLOCK_FIX))
+    measured = f"{len(skews)} peers differ by {max(map(abs, skews.values())):.2f} s at most" if skews else ""
+    return [*found, *([well(measured or "a time service keeps it")] if measured or not found else [])]
+
+
+def judge_peers(skews: dict[str, float]) -> list[Finding]:
+    """Findings from peers' clocks minus ours, in seconds, by address: the median says whose fault it is.
+
+    If their number is even ours is one among them, so that a clock is in the middle, and no mean of two that differ.
+    """
+    if not skews:
+        return []
+    middle = statistics.median([*skews.values(), *[0.0] * (len(skews) % 2 == 0)])
+    shown = ", ".join(f"{address}: {skew_s:+.2f} s" for address, skew_s in list(skews.items())[:4])
+    alone = " (only one peer could be asked, so it may be that one's)" if len(skews) == 1 else ""
+    way = f"{abs(middle):.2f} s {'behind' if middle > 0 else 'ahead of'}"
+    found = [
+        note(
+            "clock.peer",
+            "A peer's clock is wrong",
+            f"{address} differs by {skew_s:+.2f} s, the median is {middle:+.2f} s",
+            "Tell whoever runs that node",
+        )
+        for address, skew_s in skews.items()
+        if abs(skew_s - middle) > SKEW_MAX_S
+    ]
+    return found + list(_judge_skew(abs(middle), f"this clock is {way} the peers'{alone}: {shown}"))
+
+
+def _judge_skew(skew_s: float, evidence: str) -> Iterator[Finding]:
+    if skew_s > SKEW_MAX_S:
+        title = "The clock is wrong: peers turn away a node whose clock differs by more than 3 s"
+        yield error("clock.skew", title, evidence, CLOCK_FIX)
+    elif skew_s > SKEW_NOTED_S:
+        yield warning("clock.drift", "The clock is drifting away; at 3 s peers turn the node away", evidence, CLOCK_FIX)
+
+
+def _examine_announcements(subject: Subject) -> Iterator[Finding]:
+    """A stage that was announced before it began, by our clock, shows how far ours is behind the coordinator's."""
+    if not subject.begun:
+        return
+    log = subject.whole[1].events if subject.config else subject.data.events  # type: ignore[union-attr]
+    try:
+        leads = [
+            event.opened_at - commit.at
+            for commit in read_commits(log, max(0, end_of(log) - EVENTS_READ))
+            for event in commit.events
+            if isinstance(event, RoundAnnounced)
+        ][-ANNOUNCEMENTS_MAX:]
+    except LogDamaged:
+        return  # the check of the log says so
+    if leads:
+        evidence = f"the last {len(leads)} stages were announced up to {max(leads):.2f} s before they began by this "
+        yield from _judge_skew(statistics.median(leads), f"{evidence}clock: it is behind the coordinator's")
+
+
+def is_kept() -> bool:
+    """Whether a time service keeps the clock; true if the kernel does not say."""
+    buffer = ctypes.create_string_buffer(256)  # struct timex has 208 bytes; modes = 0 only reads
+    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)
+    return adjtimex is None or int(adjtimex(buffer)) != UNSYNCHRONISED

@@ -1,1 +1,0 @@
-"""Checks of the way to others: what is announced, bootstrap nodes, ports."""

@@ -1,1 +1,0 @@
-"""Checks of the node itself: configuration, identity, event log, unit, and the daemon that runs."""

@@ -1,1 +1,0 @@
-"""Checks of the chain: endpoints, the contract, and the account that pays."""

@@ -1,0 +1,205 @@
+"""What is said of a text in general: numbers and answers read out of it, forms, and how alike two texts are."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+from difflib import Match, SequenceMatcher
+from fractions import Fraction
+from itertools import accumulate
+
+from swarmd.swarms.math.prompts import ANSWERS_ARE, FEEDBACK_IS, QUESTION_IS
+
+NONE_WORDS = (
+    "None",
+    "No one",
+    "All answers are wrong",
+    "All answers were wrong",
+    "All are wrong",
+    "All were wrong",
+    "None are correct",
+    "None were correct",
+    "No one is correct",
+)
+
+
+def extract_tag(text: str, tag: str) -> str:
+    """What follows the last opening tag, up to the closing one, stripped; all of the text where there is no tag."""
+    return text.split(f"<{tag}>")[-1].split(f"</{tag}>")[0].strip()
+
+
+def extract_students(prompt: str) -> list[str]:
+    """Ids of the students whose answers a prompt shows."""
+    return [part.split("</student>")[0].strip() for part in prompt.split("<student>")[1:]]
+
+
+def extract_answers(prompt: str, stage: int) -> dict[str, str]:
+    """Answers by student's id, stripped; the last of an id. At stage 2 from the part before the feedback.
+
+    At stage 1 there is no feedback: who writes the sentence that leads to it into an answer cuts nothing off.
+    """
+    answers = {}
+    shown = prompt.split(f"  \n{FEEDBACK_IS} \n")[0] if stage == 2 else prompt
+    for part in shown.split("<student>")[1:]:
+        answers[part.split("</student>")[0].strip()] = part.split("</student> said \n")[-1].strip()
+    return answers
+
+
+def extract_votes(prompt: str) -> list[str]:
+    """What the feedback in a prompt identifies, one entry for each opening tag."""
+    return [part.split("</identify>")[0].strip() for part in prompt.split("<identify>")[1:]]
+
+
+def extract_question(prompt: str) -> str:
+    """The question that a prompt of a later stage is about, not stripped."""
+    return prompt.split(f"  \n\n{ANSWERS_ARE}")[0].split(QUESTION_IS)[-1]
+
+
+def most_voted(votes: list[str]) -> list[str]:
+    """Those with the most votes, all of them where several have as many; none where there are no votes."""
+    counts: dict[str, int] = {}
+    for vote in votes:
+        counts[vote] = counts.get(vote, 0) + 1
+    most = max(counts.values(), default=0)
+    return [vote for vote, count in counts.items() if count == most]
+
+
+def is_in_lines(text: str, tags: Sequence[str]) -> bool:
+    """v0.4's strict pattern: each tag, one line of text and the closing tag on lines of their own, and a newline."""
+    *lines, last = text.split("\n")
+    if lines and not lines[-1] and len(lines) == 3 * len(tags) + 1:  # its `$` also matches before a final newline
+        lines.pop()
+    shape = [line for tag in tags for line in (f"<{tag}>", "", f"</{tag}>")]
+    return (
+        not last
+        and len(lines) == len(shape)
+        and all(not want or want == line for want, line in zip(shape, lines, strict=True))
+    )
+
+
+def is_in_order(text: str, tags: Sequence[str]) -> bool:
+    """v0.4's soft pattern: the tags in order from the first character, each closed in its line; the rest is ignored."""
+    if not text.startswith(f"<{tags[0]}>"):
+        return False
+    breaks = [match.start() for match in re.finditer("\n", text)]
+    begins = {0: len(tags[0]) + 2}  # earliest place where the inside of the tag may begin, by line
+    for tag, following in zip(tags, (*tags[1:], ""), strict=True):
+        seam = re.compile(rf"</{tag}>" + (rf"\s*<{following}>" if following else ""))
+        reached: dict[int, int] = {}
+        for match in seam.finditer(text):
+            line = bisect_left(breaks, match.start())
+            if begins.get(line, len(text) + 1) <= match.start():
+                reached.setdefault(bisect_left(breaks, match.end()), match.end())
+        begins = reached
+    return bool(begins)
+
+
+def read_sections(text: str, tags: Sequence[str]) -> dict[str, str] | None:
+    """What the tags hold where each is opened and closed exactly once and they follow each other with nothing but
+    white space before, between and behind; None for any other text. Lines may break anywhere."""
+    if any(text.count(f"<{tag}>") != 1 or text.count(f"</{tag}>") != 1 for tag in tags):
+        return None
+    sections, at = {}, 0
+    for tag in tags:
+        opened, closed = text.index(f"<{tag}>"), text.index(f"</{tag}>")
+        if closed < opened or text[at:opened].strip():
+            return None
+        sections[tag] = text[opened + len(tag) + 2 : closed]
+        at = closed + len(tag) + 3
+    return sections if not text[at:].strip() else None
+
+
+def is_template(text: str, sections: dict[str, str]) -> bool:
+    """Whether sections that were read from the text stand on lines of their own, as the template shows."""
+    return text.strip() == "\n".join(f"<{tag}>\n{held.strip()}\n</{tag}>" for tag, held in sections.items())
+
+
+def read_last(text: str, tag: str) -> str | None:
+    """What the last pair of a tag holds, stripped; None where there is no whole pair."""
+    closed = text.rfind(f"</{tag}>")
+    opened = text.rfind(f"<{tag}>", 0, max(closed, 0))
+    return None if closed < 0 or opened < 0 else text[opened + len(tag) + 2 : closed].strip()
+
+
+ANSWER_CHARACTERS_MAX = 256  # a longer answer is no number
+EXPONENT_MAX = 400  # 10 to a higher power is no number
+
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
+_NUMBER = re.compile(
+    rf"([-+]?)\s?({_PLAIN})(?:[eE]([-+]?\d{{1,4}})(?![\d.]))?(?:\s?/\s?({_PLAIN})(?![\d.]))?", re.ASCII
+)
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\s?\{([^{}]*)\}\s?\{([^{}]*)\}")
+_LATEX_NAME = re.compile(r"\\(?:boxed|text|mathrm|left|right|,|!|;|\(|\)|\[|\])")
+_MARKS = str.maketrans({"\u2212": "-", "\u2013": "-", **dict.fromkeys("$€£¥{}*\\", " ")})
+
+
+def read_number(answer: str) -> Fraction | None:
+    """The one number in an answer; None where there is none, or more than one."""
+    if len(answer) > ANSWER_CHARACTERS_MAX:
+        return None
+    text = _LATEX_FRACTION.sub(r"\1/\2", answer)
+    text = _LATEX_NAME.sub(" ", text).translate(_MARKS)
+    text = re.sub(r"-\s+(?=[\d.])", "-", text)  # a sign before a currency: -$4
+    found = list(_NUMBER.finditer(text))
+    if len(found) != 1 or _is_part_of_word(text, found[0].start()):
+        return None
+    return _value(*found[0].groups())
+
+
+def same_answer(answer: str, truth: str) -> bool:
+    """Whether an answer is the true one: the same number, or the same words where the truth is no number."""
+    expected = read_number(truth)
+    if expected is not None:
+        return read_number(answer) == expected
+    return len(answer) <= len(truth) + ANSWER_CHARACTERS_MAX and _words(answer) == _words(truth)
+
+
+def _value(sign: str, number: str, exponent: str | None, divisor: str | None) -> Fraction | None:
+    power, below = int(exponent or 0), Fraction((divisor or "1").replace(",", ""))
+    if abs(power) > EXPONENT_MAX or below == 0:
+        return None
+    value = Fraction(number.replace(",", "")) * Fraction(10) ** power / below
+    return -value if sign == "-" else value
+
+
+def _is_part_of_word(text: str, start: int) -> bool:
+    """x2, 2.3.4: a letter, digit or point right before it."""
+    return start > 0 and (text[start - 1].isalnum() or text[start - 1] in "._")
+
+
+def _words(text: str) -> str:
+    return " ".join(text.casefold().split()).rstrip(".")
+
+
+def compare_within(steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool = True) -> float:
+    """SequenceMatcher's ratio of two texts, as characters or words; 0 where it would take more steps.
+
+    Args:
+        steps_max: a million take some 0.1 s.
+        text: what is compared.
+        model: with what.
+        autojunk: leaves out what is frequent in a model of 200 and more.
+    """
+    matcher = _BoundedMatcher(steps_max, text, model, autojunk)
+    ratio = matcher.ratio()
+    return ratio if matcher.steps <= steps_max else 0.0
+
+
+class _BoundedMatcher(SequenceMatcher[str]):
+    """Finds nothing more once it has taken too many steps.
+
+    For each part that both share it looks through all that is left of them. That is their product a few times where
+    they share much, and once for each letter in texts that are made to share single ones.
+    """
+
+    def __init__(self, steps_max: int, text: Sequence[str], model: Sequence[str], autojunk: bool) -> None:
+        super().__init__(None, text, model, autojunk)
+        self.steps = 0
+        self._steps_max = steps_max
+        places: dict[str, list[int]] = self.b2j  # type: ignore[attr-defined]  # in the model, of what is not frequent
+        self._until = list(accumulate((1 + len(places.get(each, ())) for each in text), initial=0))
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        self.steps += self._until[len(self._until) - 1 if ahi is None else ahi] - self._until[alo]
+        return Match(alo, blo, 0) if self.steps > self._steps_max else super().find_longest_match(alo, ahi, blo, bhi)

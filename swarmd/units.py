@@ -1,0 +1,414 @@
+"""A node as a service of systemd: the shipped units, copied to where systemd reads them, and the node's data with them.
+
+- The units are files of this repository: `swarmd.service`, `swarmd@.service`, and those in `configs/systemd`. A copy
+  differs in the path of swarmd only; for the service manager of a user it lacks what only root's can do.
+- What differs from node to node is in one drop-in, `10-swarmd.conf`, made from the configuration.
+- A file that is replaced stays beside the new one as `NAME.DATE.kept`.
+- Data are copied completely or not at all, and the old directory is closed: a node cannot be started in two places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import swarmd
+from swarmd.config import Config
+from swarmd.daemon.notes import Moved, refuse_moved, write_note
+from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+from swarmd.errors import OtherSwarm, SwarmdError, UnitError
+from swarmd.eventlog.files import copy_reason, write_durably
+from swarmd.eventlog.lock import take_lock
+from swarmd.installed import tool_of
+from swarmd.observe.logging.secret_locations import secret_values
+from swarmd.paths import DataPaths, configs_directory
+from swarmd.secret_files import CREDENTIAL
+
+INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
+SHIPPED_COMMAND = "/opt/swarmd/bin/swarmd"
+DROP_IN = "10-swarmd.conf"
+HEAD = "# Written by `swarmd service install`; put changes of your own into another drop-in (`systemctl edit`).\n"
+DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-uvm", "kfd", "dri/renderD*")  # accelerators, below /dev
+PROGRAM_KINDS = ("code", "proposer-solver")  # kinds of swarm that run programs that models wrote
+HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # ProtectHome=yes and PrivateTmp=yes show them empty
+PLAIN_PATH = re.compile(r"[A-Za-z0-9._/@+-]+")  # anything else would mean something in a unit
+INSTALL_FIX = (
+    "Install swarmd outside home directories, with the system's Python: `sudo sh install.sh --wheel swarmd-*.whl` "
+    "(docs/OPERATING.md, Install), then `sudo /opt/swarmd/bin/swarmd service install`; or have a service of your own: "
+    "`swarmd service install --user`"
+)
+# Comments, and settings that the service manager of a user cannot carry out.
+ROOT_ONLY = re.compile(
+    r"^(#|Environment=HOME|(Wants|After|DynamicUser|User|\w+Directory|\w+DirectoryMode|OOMScoreAdjust|LogRateLimit\w+|"
+    r"CapabilityBoundingSet|AmbientCapabilities|ProtectSystem|ProtectHome|ProtectControlGroups|ProtectHostname|"
+    r"ProtectKernel\w+|ProtectProc|PrivateTmp|PrivateIPC|RemoveIPC)=).*\n",
+    re.M,
+)
+USER_PATHS = {
+    "/etc/": "%E/",
+    "/var/lib/": "%h/.local/share/",
+    "/var/cache/": "%C/",
+    "multi-user.target": "default.target",
+}
+
+
+class ServicePaths(msgspec.Struct, frozen=True):
+    """Where a service's files lie. `instance` is empty for the one node of `swarmd.service`."""
+
+    instance: str = ""
+    user: bool = False
+    units: Path = Path("/etc/systemd/system")
+    etc: Path = Path("/etc/swarmd")
+    dev: Path = Path("/dev")
+    state: Path = Path("/var/lib")
+
+    @property
+    def unit(self) -> str:
+        return f"swarmd@{self.instance}.service" if self.instance else "swarmd.service"
+
+    @property
+    def templates(self) -> tuple[str, str]:
+        """The files of the node's unit and of the one that reports its failure."""
+        at = "@" if self.instance else ""
+        return f"swarmd{at}.service", f"swarmd-failure{at}.service"
+
+    @property
+    def drop_ins(self) -> tuple[Path, Path]:
+        """Likewise, what this node adds to each."""
+        names = (name.replace("@", f"@{self.instance}") for name in self.templates)
+        node, failure = (self.units / f"{name}.d" / DROP_IN for name in names)
+        return node, failure
+
+    @property
+    def config(self) -> Path:
+        return self.etc / f"{self.instance or 'node'}.toml"
+
+    @property
+    def data(self) -> Path:
+        """The node's data. systemd keeps that of a user who exists only while the unit runs below `private`."""
+        named = self.state / f"swarmd{'-' * bool(self.instance)}{self.instance}"
+        return named.resolve() if self.user or named.exists() else self.state / "private" / named.name
+
+    @property
+    def credentials(self) -> Path:
+        """Secrets, one file each, for root alone."""
+        return self.etc / "credentials"
+
+
+def find_place(instance: str = "", user: bool = False, home: Path | None = None) -> ServicePaths:
+    """The usual place. Raises UnitError for a name that no instance can have, or a user without a home."""
+    if instance and not INSTANCE.fullmatch(instance):
+        raise UnitError(
+            f"{instance!r} cannot name an instance", "Use 1 to 24 small letters, digits and hyphens between them"
+        )
+    if not user:
+        return ServicePaths(instance)
+    try:
+        own = home or Path.home()
+    except RuntimeError as error:
+        raise UnitError("a user's service lies in the home directory, and this user has none", "Set HOME") from error
+    return ServicePaths(
+        instance, True, own / ".config/systemd/user", own / ".config/swarmd", state=own / ".local/share"
+    )
+
+
+def place_with(data: Path) -> ServicePaths | None:
+    """The service that has its data there, if it is configured."""
+    named = re.fullmatch(rf"swarmd(?:-({INSTANCE.pattern}))?", data.resolve().name)
+    for user in (False, True) if named else ():
+        with contextlib.suppress(OSError, UnitError):  # root's, and this is another user; or a user without a home
+            place = find_place((named and named[1]) or "", user)
+            if place.data.resolve() == data.resolve() and place.config.is_file():
+                return place
+    return None
+
+
+def places_of(config: Path) -> Iterator[ServicePaths]:
+    """Services that are installed and run this configuration."""
+    for user in (False, True):
+        for name in ("", config.stem) if INSTANCE.fullmatch(config.stem) else ("",):
+            with contextlib.suppress(UnitError):  # this user has no home
+                place = find_place(name, user)
+                if place.config.absolute() == config.absolute() and (place.units / place.templates[0]).exists():
+                    yield place
+
+
+# --- the files of a service ---
+
+
+def plan(
+    place: ServicePaths, command: str, config: Config | None, gpu: bool | None = None, programs: bool | None = None
+) -> dict[Path, str]:
+    """The text of each file of a node's service.
+
+    Args:
+        place: where they lie.
+        command: how swarmd is called.
+        config: the node's, if there is one already.
+        gpu: whether it needs an accelerator's devices; None: as configuration and machine say.
+        programs: whether it runs programs that models wrote; None: as the kind of swarm says.
+
+    Raises:
+        UnitError: the configuration asks for credentials, which a user's service is not passed.
+    """
+    names = credential_names(config) if config else ()
+    if names and place.user:
+        raise UnitError(
+            f"a user's service is passed no credentials, and the configuration asks for {', '.join(names)}",
+            "Name files of mode 0600 in the data directory instead",
+        )
+    if gpu is None:
+        gpu = needs_devices(config, place.dev)
+    if programs is None:
+        programs = config is not None and config.swarm.kind in PROGRAM_KINDS
+    files = {place.units / name: _for_manager(place, _shipped(name)) for name in (*place.templates, "swarmd.target")}
+    files = {path: text.replace(SHIPPED_COMMAND, command) for path, text in files.items()}
+    secrets = "".join(f"LoadCredential={name}:{place.credentials}/{name}\n" for name in names)
+    secrets = f"{HEAD}[Service]\n{secrets}"
+    groups = () if place.user or not gpu else device_groups(place.dev)
+    parts = [secrets, f"SupplementaryGroups={' '.join(groups)}\n" if groups else ""]
+    parts += [_shipped("cpu.conf")] if not gpu and not place.user else []
+    parts += [_for_manager(place, _shipped("programs.conf"))] if programs else []
+    return files | dict(zip(place.drop_ins, ("".join(parts), secrets), strict=True))
+
+
+def outdated_files(place: ServicePaths, config: Config | None, command: str = "") -> list[Path]:
+    """Files of an installed service that are missing, or not as `install` would write them now."""
+    text = _read(place.drop_ins[0])
+    gpu, programs = "PrivateDevices=yes" not in text, "RestrictNamespaces=no" in text
+    files = plan(place, command or find_command(user=True), config, gpu, programs)
+    return [path for path, wanted in files.items() if _read(path) != wanted]
+
+
+def write_file(path: Path, text: str, mode: int = 0o644) -> str:
+    """Write a file of mode 0644 or 0600, and keep the one that it replaces. Returns what was done. Raises UnitError."""
+    there = _read(path)
+    done = "written"
+    umask = os.umask(0o022 if mode == 0o644 else 0o077)
+    try:
+        if there == text:
+            path.chmod(mode)
+            return "as it should be"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        if there:
+            kept = path.with_name(f"{path.name}.{time.strftime('%Y%m%d-%H%M%S')}.kept")
+            os.link(path, kept)
+            done = f"replaced; the former one is kept as {kept.name}"
+        write_durably(path, text.encode())
+    except OSError as error:
+        raise UnitError(f"{path}: {error.strerror}", "Run as root, or install for yourself with --user") from error
+    finally:
+        os.umask(umask)
+    return done
+
+
+def config_text(place: ServicePaths, source: Path, config: Config) -> str:
+    """The configuration to copy.
+
+    Raises:
+        UnitError: it holds a secret, and anybody can read the copy: the unit's user, who has to, exists only while
+            the unit runs.
+    """
+    held = secret_values(config)
+    if held and not place.user:
+        keys = ", ".join(f"{key} has more than {shown}" for key, shown in held)
+        raise UnitError(
+            f"{source} holds a secret, and {place.config} can be read by all: {keys}",
+            f"chain.rpc and notify.urls take file:NAME, a file of mode 0600 in {source.parent / config.data}, or "
+            "credential:NAME; another address has a token of its own beside it. See docs/SYSTEMD.md, Secrets",
+        )
+    return source.read_text(encoding="utf-8")
+
+
+def _shipped(name: str) -> str:
+    """A unit or drop-in of this repository; two of them are at its top, and in a wheel with the others."""
+    configs = configs_directory()
+    inside = configs / "systemd" / name
+    return (inside if inside.is_file() else configs.parent / name).read_text(encoding="utf-8")
+
+
+def _for_manager(place: ServicePaths, text: str) -> str:
+    if not place.user:
+        return text
+    text = ROOT_ONLY.sub("", text)
+    for system, own in USER_PATHS.items():
+        text = text.replace(system, own)
+    return text
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnitError(f"{path} cannot be read: {error}") from error
+
+
+def credential_names(config: Config) -> tuple[str, ...]:
+    """Names of the credentials that a configuration asks for."""
+    found = [text for text in _texts(msgspec.to_builtins(config)) if text.startswith(CREDENTIAL)]
+    return tuple(dict.fromkeys(text.removeprefix(CREDENTIAL) for text in found))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _texts(part)
+
+
+def needs_devices(config: Config | None, dev: Path = Path("/dev")) -> bool:
+    """Whether the node is to use an accelerator: as the configuration says, else whether the machine has one."""
+    device = config.training.device if config else "auto"
+    return device != "cpu" and (device != "auto" or bool(_accelerators(dev)))
+
+
+def device_groups(dev: Path = Path("/dev")) -> tuple[str, ...]:
+    """Groups that a service must be in to open the accelerator's devices; by number if they have no name here."""
+    closed = [path.stat() for path in _accelerators(dev)]
+    numbers = {status.st_gid for status in closed if not status.st_mode & stat.S_IWOTH and status.st_gid}
+    names = {group.gr_gid: group.gr_name for group in grp.getgrall()}  # a container may lack the host's groups
+    return tuple(sorted(names.get(number, str(number)) for number in numbers))
+
+
+def _accelerators(dev: Path) -> list[Path]:
+    return [path for pattern in DEVICES for path in sorted(dev.glob(pattern))]
+
+
+def find_command(executable: str = sys.executable, user: bool = False) -> str:
+    """How a unit calls this swarmd. Raises UnitError if a service could not start it."""
+    interpreter = Path(executable)
+    script = interpreter.with_name("swarmd")
+    if not PLAIN_PATH.fullmatch(str(script)):
+        raise UnitError(f"the path {script} has characters that mean something in a unit", INSTALL_FIX)
+    # What a start reads: the interpreter, what its links lead to, its library, swarmd itself.
+    library = Path(sys.base_prefix if executable == sys.executable else interpreter.resolve())
+    for path in () if user else (interpreter, interpreter.resolve(), library, Path(swarmd.__file__).resolve()):
+        if hidden := why_hidden(path):
+            tool = tool_of(interpreter.parent.parent)
+            fix = f"{tool} installs for you alone. {INSTALL_FIX}" if tool else INSTALL_FIX
+            raise UnitError(f"a service cannot run {interpreter}: {hidden}", fix)
+    return str(script) if script.is_file() else f"{interpreter} -m swarmd"
+
+
+def why_hidden(path: Path) -> str:
+    """Why the unit's user cannot see a file; empty if it can."""
+    for hidden in HIDDEN:
+        if path.is_relative_to(hidden):
+            return f"{path} lies below {hidden}, which is empty for the service"
+    for place in (path, *path.parents):
+        try:
+            mode = os.stat(place).st_mode  # noqa: PTH116
+        except OSError as error:
+            return f"{place}: {error.strerror}"
+        if stat.S_ISDIR(mode) and not mode & stat.S_IXOTH:
+            return f"{place} is closed to other users"
+    return ""
+
+
+# --- the node's data ---
+
+
+class Transfer(msgspec.Struct, frozen=True):
+    """What is to be copied where."""
+
+    config: Path
+    source: DataPaths
+    target: DataPaths
+    there: bool  # the service has this node's data already
+
+
+def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
+    """Raise OtherSwarm if the service's data, or the node's own, are of another swarm than the configuration."""
+    for root in (place.data, config.parent / loaded.data):
+        try:
+            refuse_other_swarm(DataPaths(root), swarm_of_config(loaded))
+        except OtherSwarm:
+            raise
+        except (SwarmdError, OSError):
+            continue  # a log that this user cannot read, or nobody can: the start says so
+
+
+def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer | None:
+    """The node's data, if they are not where its service has them; None without any.
+
+    Raises:
+        UnitError: the service has data that are not this node's.
+        IdentityInUse: the node was moved from there, and is not where its service would have it.
+    """
+    source, target = DataPaths((config.parent / loaded.data).resolve()), DataPaths(place.data)
+    key = Path(loaded.dht.identity)
+    try:
+        if source.root == target.root or not ((source.root / key).exists() or source.events.is_dir()):
+            return None
+        filled = target.root.exists() and any(target.root.iterdir())
+        there = filled and _read_key(source.root / key) == _read_key(target.root / key) != b""
+    except OSError as error:
+        raise UnitError(f"{error.filename}: {error.strerror}", "Run as root, or with --user") from error
+    if filled and not there:
+        raise UnitError(
+            f"{target.root} is not empty, and does not have the identity of {source.root}",
+            "See what lies there; another node needs another place: --instance NAME",
+        )
+    if not there:
+        refuse_moved(source)
+    return Transfer(config.resolve(), source, target, there)
+
+
+def _read_key(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def copy_data(transfer: Transfer) -> None:
+    """Copy the data and close the old directory. The copy is root's until systemd gives it to the unit's user.
+
+    Raises:
+        UnitError: it cannot be copied; nothing has changed then.
+        LogInUse: the node is running.
+    """
+    source, target = transfer.source, transfer.target.root
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+    stays = {transfer.config, source.sockets, source.moved}
+
+    def left_out(directory: str, names: list[str]) -> set[str]:
+        """The configuration, which is copied elsewhere, and sockets."""
+        paths = [Path(directory, name) for name in names]
+        return {
+            path.name for path in paths if path in stays or not (path.is_file() or path.is_dir() or path.is_symlink())
+        }
+
+    with contextlib.ExitStack() as stack:
+        if source.events.is_dir():  # no daemon writes the log meanwhile
+            stack.callback(os.close, take_lock(source.events))
+        try:
+            target.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            target.parent.mkdir(mode=0o700, exist_ok=True)  # systemd wants /var/lib/private closed
+            shutil.copytree(source.root, unfinished, symlinks=True, ignore=left_out)
+            unfinished.chmod(0o700)
+            os.sync()
+            # First the note, then the copy: at no instant can the node be started in both places.
+            write_note(source.moved, Moved(time.time(), to=str(target)))
+            try:
+                unfinished.rename(target)
+            except OSError:
+                source.moved.unlink()
+                raise
+        except OSError as error:
+            raise UnitError(
+                f"{source.root} cannot be copied to {target}: {copy_reason(error)}",
+                "See that there is room, and that all files there are this user's; or run as root",
+            ) from error
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)

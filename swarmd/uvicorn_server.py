@@ -1,0 +1,401 @@
+"""The one way to serve HTTP: a Starlette application under uvicorn, bounded in connections, sizes and time.
+
+The page, the signer and the reference server all run on it.
+
+- A connection on which nothing comes shuts nobody out. At the bound, a connection that waits for its client makes room
+  for a new one: of the address that has most of them, the one that has waited longest. If all are busy, a few more are
+  let in for health probes alone.
+- A request has to arrive whole within `SILENT_S`, and a client has to go on reading its answer.
+- A server ends in order: it stops listening, finishes the requests under way within a bound, and returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any
+
+import h11
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from swarmd.errors import AddressInUse, SwarmdError
+from swarmd.http_server import Address, origin_of
+
+SILENT_S = 10.0  # a connection without a whole request after this is closed
+CONNECTIONS_MAX = 256
+RESERVED_MAX = 16  # connections beyond `CONNECTIONS_MAX`, which answer health probes only
+HEAD_BYTES_MAX = 16 * 1024  # request line and headers together; more is answered with 400
+UNSENT_BYTES_MAX = 64 * 1024  # of a stream: in this process, and as much again in the kernel
+UNREAD_S = 60.0  # a connection whose client takes nothing of a whole answer for so long is given up
+IDLE_S = 10.0  # a connection on which nothing is asked any more
+STOP_S = 2.0  # requests under way may take so long when the server ends
+BACKLOG = 128
+ABORT = "swarmd.abort"  # key in a request's state: closes its connection at once
+NARROW = "swarmd.narrow"  # likewise: lets little wait to be sent, so that a client which does not read is noticed
+RESERVED = "swarmd.reserved"  # likewise: whether the connection is one for health probes only
+HEALTH = "/healthz"
+
+log = logging.getLogger(__name__)
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection.
+
+    From its start, and from each answer's end on, a whole request must have come within `SILENT_S`, head and body,
+    counted from its first byte; else the connection is closed. What an answer waits for is the application's to bound.
+    Of an answer that is whole the client must take something within `UNREAD_S`, again and again until it has it all.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._patience: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self.app_state = {**self.app_state, ABORT: self.abort, NARROW: self.narrow, RESERVED: False}
+        self.origin = ""
+        self.quiet_since = 0.0  # by the loop's clock: when the last answer ended, or the connection began
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self.origin, self.quiet_since = origin_of((self.client or ("",))[0]), self.loop.time()
+        if self._find_place():
+            self._watch(True)
+        else:
+            self.abort()
+
+    def _find_place(self) -> bool:
+        """Whether the connection is let in; another one may have to go."""
+        all_of_them = [each for each in self.connections if isinstance(each, BoundedProtocol)]
+        others = [each for each in all_of_them if each is not self and each.takes_room]
+        if len(others) < CONNECTIONS_MAX:
+            return True
+        waiting = [each for each in others if each.waits_for_client]
+        if waiting:
+            counts = Counter(each.origin for each in others)
+            max(waiting, key=lambda each: (counts[each.origin], -each.quiet_since)).abort()
+            return True
+        self.app_state[RESERVED] = True
+        return len(others) < CONNECTIONS_MAX + RESERVED_MAX
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing goes on here but for what the client does: it is to send, or to read."""
+        idle = not self._is_answering() and self.conn.their_state is h11.IDLE
+        sends = self.conn.their_state is h11.SEND_BODY or idle
+        return sends or self.transport.get_write_buffer_size() > 0
+
+    @property
+    def takes_room(self) -> bool:
+        """Whether it is open, or closed with something still to be written."""
+        return not self.transport.is_closing() or self.transport.get_write_buffer_size() > 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._watch(False)
+        if self._reading is not None:
+            self._reading.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch(self._is_owed())
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.quiet_since = self.loop.time()
+        self._watch(self._is_owed() and self.conn.their_state is h11.SEND_BODY)
+        self._look_after_reading()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that it is no request; where the answer has begun, or is through, nothing more can be said."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection without waiting for what is still to be written, be it closing already."""
+        self.transport.abort()
+
+    def narrow(self) -> None:
+        """Let little wait to be sent from now on."""
+        self.transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        endpoint = self.transport.get_extra_info("socket")
+        if endpoint is not None:
+            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNSENT_BYTES_MAX)
+
+    def _look_after_reading(self, unread_bytes: int | None = None) -> None:
+        """Look again and again whether less is left of an answer; closing alone would wait for its client for ever."""
+        if self._reading is not None:
+            self._reading.cancel()
+        left_bytes = self.transport.get_write_buffer_size()
+        if self._is_answering():
+            return  # the next answer is on its way, and looks again at its end
+        if unread_bytes is not None and left_bytes >= unread_bytes:
+            self.abort()
+        elif left_bytes:
+            self._reading = self.loop.call_later(UNREAD_S, self._look_after_reading, left_bytes)
+
+    def _is_owed(self) -> bool:
+        """Whether the client is in the middle of a request that nobody answers yet, or answers no more."""
+        return not self._is_answering() and self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _watch(self, owed: bool) -> None:
+        if not owed and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        elif owed and self._patience is None:
+            self._patience = self.loop.call_later(SILENT_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        if self._is_owed():
+            self.abort()
+
+
+def narrow(scope: Mapping[str, Any]) -> None:
+    """Notice early that a client does not read; nothing where another server runs the request."""
+    call = scope.get("state", {}).get(NARROW)
+    if call is not None:
+        call()
+
+
+async def cut(scope: Mapping[str, Any]) -> None:
+    """Close a request's connection at once, and let its end be noticed; nothing where another server runs it."""
+    abort = scope.get("state", {}).get(ABORT)
+    if abort is not None:
+        abort()
+        await asyncio.sleep(0)
+
+
+def bind(address: Address, else_any: bool = False) -> socket.socket:
+    """A listening socket.
+
+    Args:
+        address: where.
+        else_any: take any free port if this one is taken.
+
+    Raises:
+        AddressInUse: it cannot be listened on.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    endpoint = socket.socket(family, socket.SOCK_STREAM)
+    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        endpoint.bind(address)
+        endpoint.listen(BACKLOG)
+    except OSError as error:
+        endpoint.close()
+        if else_any and address.port:
+            return bind(Address(address.host, 0))
+        raise AddressInUse(
+            f"{address.host}:{address.port} cannot be listened on: {error.strerror or error}", "Choose another --listen"
+        ) from None
+    return endpoint
+
+
+def url_of(endpoint: socket.socket) -> str:
+    """Where the server is reached from this machine."""
+    host, port = endpoint.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn with the bounds above.
+
+    Args:
+        app: the application; it must know ASGI's lifespan.
+        ready: called once requests are answered.
+        let_go: called when the server begins to stop, to end what would keep it waiting.
+        stop_s: requests under way may take so long then.
+        on_signals: end at SIGTERM and SIGINT.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        ready: Callable[[], None] = lambda: None,
+        let_go: Callable[[], None] = lambda: None,
+        stop_s: float = STOP_S,
+        on_signals: bool = True,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="asyncio",
+                http=BoundedProtocol,
+                ws="none",
+                lifespan="on",
+                interface="asgi3",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=int(IDLE_S),
+                timeout_graceful_shutdown=max(1, round(stop_s)),
+                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            )
+        )
+        # Below, uvicorn tells of each malformed request: anyone could fill the log with them.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._ready = ready
+        self._let_go = let_go
+        self._on_signals = on_signals
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals() if self._on_signals else nullcontext():
+            yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._let_go()
+        await super().shutdown(sockets)
+        self._captured_signals.clear()  # it ended in order, as asked: uvicorn would die of the signal after it
+
+
+def configure_logging() -> None:
+    """Warnings of this process on stderr, one a line, with their level in front."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+
+
+def serve(
+    app: ASGIApp,
+    endpoint: socket.socket,
+    ready: Callable[[], None] = lambda: None,
+    let_go: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Blocks; the socket is closed at the end. For the arguments see `HttpServer`."""
+    configure_logging()
+    HttpServer(app, ready, let_go).run([endpoint])
+
+
+@asynccontextmanager
+async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncIterator[str]:
+    """Serve until the block ends; gives the URL, with the port that was chosen.
+
+    Args:
+        stop_s: requests under way may take so long when the block ends.
+
+    Raises:
+        AddressInUse: the address cannot be listened on.
+    """
+    endpoint = bind(address)
+    url = url_of(endpoint)
+    ready = asyncio.Event()
+    server = HttpServer(app, ready.set, stop_s=stop_s, on_signals=False)
+    serving = asyncio.create_task(server.serve([endpoint]))
+    try:
+        await ready.wait()
+        yield url
+    finally:
+        server.should_exit = True
+        await serving
+
+
+# --- applications whose answers are JSON, for programs ---
+
+
+class HttpRefusal(Exception):
+    """An answer other than 2xx: a status, and what its JSON says beside `error`."""
+
+    def __init__(self, status: int, error: str, **more: Any) -> None:
+        super().__init__(error)
+        self.status = status
+        self.content = {"error": error} | more
+
+
+def answer(status: int, content: Any, headers: Mapping[str, str] | None = None) -> Response:
+    """`content` as JSON."""
+    return Response(msgspec.json.encode(content), status, headers, media_type="application/json")
+
+
+def make_json_app(
+    routes: Sequence[Route], check: Callable[[Request], None], retry_s: int, *malformed: type[SwarmdError]
+) -> ASGIApp:
+    """An application of which every answer, a refusal too, is JSON.
+
+    Args:
+        routes: what it answers.
+        check: raises HttpRefusal for a request that may not be made; all but GET /healthz are checked.
+        retry_s: after how long a client that is told 429 or 503 may ask again.
+        malformed: errors that mean that a request's body makes no sense: 400.
+    """
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HttpRefusal)
+        log.info("%s from %s: %d %s", request.url.path[:150], remote_of(request), error.status, error)
+        headers = {"Retry-After": str(retry_s)} if error.status in (429, 503) else {}
+        if error.status == 401:
+            headers = {"WWW-Authenticate": "Bearer"}
+        return answer(error.status, error.content, headers)
+
+    async def refuse_plainly(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return answer(error.status_code, {"error": error.detail.lower()}, error.headers)
+
+    async def refuse_body(request: Request, error: Exception) -> Response:
+        assert isinstance(error, SwarmdError)
+        return await refuse(request, HttpRefusal(400, error.message))
+
+    async def own_up(request: Request, error: Exception) -> Response:
+        return answer(500, {"error": "unexpected", "original": type(error).__name__})
+
+    handlers = {HttpRefusal: refuse, HTTPException: refuse_plainly, Exception: own_up}
+    handlers |= dict.fromkeys(malformed, refuse_body)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != HEALTH:
+            request = Request(scope)
+            try:
+                check(request)
+            except HttpRefusal as refusal:
+                await (await refuse(request, refusal))(scope, receive, send)
+                return
+        await app(scope, receive, send)
+
+    return checked
+
+
+def remote_of(request: Request) -> str:
+    """The address that a request comes from."""
+    return request.client.host if request.client is not None else ""
+
+
+async def read_body(request: Request, bytes_max: int, longest_s: float) -> bytes:
+    """The whole body. Raises HttpRefusal: it is longer, does not arrive in time, or breaks off."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isascii() and declared.isdigit() and int(declared[:18]) > bytes_max:
+        raise HttpRefusal(413, f"a body may have {bytes_max} bytes")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(longest_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > bytes_max:
+                    raise HttpRefusal(413, f"a body may have {bytes_max} bytes")
+    except TimeoutError:
+        raise HttpRefusal(408, "the body did not arrive in time") from None
+    except ClientDisconnect:
+        raise HttpRefusal(400, "the body broke off") from None
+    return bytes(body)

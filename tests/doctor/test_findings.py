@@ -1,0 +1,607 @@
+"""Faults that are planted in a node or its machine, and what the doctor finds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from swarmd.config import StorageConfig, TrainingConfig
+from swarmd.core.events import LinkUp, RoundAnnounced
+from swarmd.core.step import RULES
+from swarmd.daemon.notes import Moved, write_note
+from swarmd.daemon.process import TAG_VARIABLE
+from swarmd.dht.identity.backup import note_backup
+from swarmd.dht.identity.identity import create_identity, generate_identity
+from swarmd.doctor import machine, network, node
+from swarmd.doctor.checks import choose_checks
+from swarmd.doctor.children import ChildFailed, ModelFit, ProbeAnswer, ProbeQuestion, ask_child, ask_torch
+from swarmd.doctor.examination import Once, examine
+from swarmd.paths import DataPaths
+from swarmd.units import ServicePaths, find_command, plan, write_file
+from tests.daemon.node import FakeNode
+from tests.doctor.making import CPU, GIB, Made
+
+OTHER = generate_identity().peer_id
+PUBLIC = f"/ip4/8.8.4.4/tcp/38331/p2p/{OTHER}"
+HOOK = '[notify]\nwebhook = "https://hooks.example.org/services/T0SECRETSECRET"'
+TOKEN = '[results.hub]\nrepo = "u/n"\ntoken = "hub.token"'
+CHAIN = f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'
+Patch = pytest.MonkeyPatch
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+class Fault(NamedTuple):
+    """What is planted, which check looks, what it objects to, and words of its evidence or fix."""
+
+    name: str
+    check: str
+    plant: Callable[[Made, Patch], object]
+    found: dict[str, str]
+    words: tuple[str, ...] = ()
+
+
+def text(lines: str) -> Callable[[Made, Patch], object]:
+    return lambda made, patch: made.write(lines)
+
+
+def follower(lines: str, *own: str) -> Callable[[Made, Patch], object]:
+    """A follower's configuration, on a machine with these addresses."""
+
+    def plant(made: Made, patch: Patch) -> None:
+        made.write(f'coordinator = "{OTHER}"\n[dht]\n{lines}', 'role = "follower"\nname = "f"')
+        patch.setattr(network, "own_addresses", lambda: [f"/ip4/{each}" for each in own or ("8.8.8.8",)])
+
+    return plant
+
+
+def wrong(lines: str, *words: str) -> Fault:
+    return Fault(f"config {words[0]}", "config", text(lines), {"config.wrong": "error"}, words)
+
+
+def put(path: Path, content: str = "", mode: int = 0o600) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    path.chmod(mode)
+    return path
+
+
+def all_of(*plants: Callable[[Made, Patch], object]) -> Callable[[Made, Patch], object]:
+    return lambda made, patch: [plant(made, patch) for plant in plants]
+
+
+def log(made: Made, patch: Patch) -> None:
+    made.log(*(LinkUp(number, ()) for number in range(1, 9)))
+
+
+def other_swarm(made: Made, patch: Patch) -> None:
+    made.config.write_text(made.config.read_text().replace('id = "test"', 'id = "other"'))
+
+
+def lose_key(made: Made, patch: Patch) -> None:
+    made.key.unlink()
+    put(made.data / "checkpoints/0")
+    note_backup(made.key, OTHER, 1.0, Path("/kept"))
+
+
+def damage_log(made: Made, patch: Patch) -> None:
+    log(made, patch)
+    path = next((made.data / "events").glob("*.seg"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def tear_log(made: Made, patch: Patch) -> None:
+    log(made, patch)
+    last = sorted((made.data / "events").glob("*.seg"))[-1]
+    last.write_bytes(last.read_bytes()[:-3])
+
+
+def copy_key(made: Made, patch: Patch) -> None:
+    put(made.root / "second/swarm.pem").write_bytes(made.key.read_bytes())
+
+
+def own_user(*names: str) -> Callable[[Made, Patch], object]:
+    return lambda made, patch: [os.chown(made.data / name, 65534, 65534) for name in names]
+
+
+def with_driver(made: Made, patch: Patch) -> None:
+    driver = put(made.root / "version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54\nGCC\n")
+    patch.setattr(machine, "NVIDIA_DRIVER", driver)
+    patch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def without_package(made: Made, patch: Patch) -> None:
+    patch.setattr(machine, "requires", lambda name: ["msgspec<0.1", "no-such-package>=2", "x; sys_platform == 'plan9'"])
+    patch.setattr(machine, "metadata", lambda name: {"Requires-Python": ">=3.99"})
+
+
+FAULTS = [
+    Fault(
+        "packages",
+        "python",
+        without_package,
+        {"python.version": "error", "python.missing": "error", "python.package": "warning"},
+        ("asks for >=3.99", f"msgspec {metadata.version('msgspec')} is installed", "pip install 'no-such-package>=2'"),
+    ),
+    Fault("extra", "python", text("[training]\nunsloth = true"), {"python.missing": "error"}, ("unsloth",)),
+    Fault("driver", "device", with_driver, {"device.driver": "warning"}, ("550.54; torch 2 is built without CUDA",)),
+    Fault("16 bit", "device", text("[training]\ndtype = 'float16'"), {"device.half": "warning"}, ('"float32"',)),
+    Fault(
+        "accelerate",
+        "device",
+        text("[training]\nprocesses = 2\naccelerate = 'none.yaml'"),
+        {"device.accelerate": "error"},
+        ("none.yaml", "fsdp"),
+    ),
+    Fault(
+        "sandbox off",
+        "sandbox",
+        text('kind = "code"\n[swarm.options]\nsandbox = "none-i-accept-the-risk"'),
+        {"sandbox.off": "warning"},
+    ),
+    Fault(
+        "no bubblewrap",
+        "sandbox",
+        all_of(
+            text('kind = "code"\n[swarm.options]\nsandbox = "bubblewrap"'),
+            lambda made, patch: patch.setenv("PATH", ""),
+        ),
+        {"sandbox.unavailable": "error"},
+        ("not installed", "Install bubblewrap"),
+    ),
+    Fault(
+        "clock behind the coordinator's",
+        "clock",
+        lambda made, patch: made.log(*(RoundAnnounced(round, 0, 1008.0, 1100.0) for round in range(3)), at=1000.0),
+        {"clock.skew": "error"},
+        ("8.00 s before they began", "timedatectl"),
+    ),
+    Fault(
+        "clock that nothing keeps",
+        "clock",
+        lambda made, patch: patch.setattr(machine, "is_kept", lambda: False),
+        {"clock.free": "note"},
+    ),
+    # The configuration.
+    Fault("nonsense", "config", lambda made, patch: made.config.write_text("nonsense"), {"config.wrong": "error"}),
+    wrong("[training]\nstepz = 1", "training.stepz", "training.steps"),
+    wrong("[training]\nsteps = 'many'", "training.steps"),
+    wrong('kind = "digit"', "digit", "digits"),
+    wrong('[dht]\nlisten = ["here"]', "dht.listen", "/ip4/"),
+    wrong('[training]\nmodel = "./nowhere"', "nowhere", "training.model"),
+    wrong('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
+    wrong("stages = 3", "swarm.stages is 3", "stages = 1"),
+    wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
+    wrong('[web]\nlisten = "0.0.0.0:8800"', "the page of [web]", "token"),
+    wrong('[notify]\nwebhook = "hooks.example.org/canary"', "notify.webhook"),
+    Fault(
+        "written by all",
+        "config",
+        lambda made, patch: made.config.chmod(0o666),
+        {"config.writable": "warning"},
+        ("chmod go-w",),
+    ),
+    Fault(
+        "a secret in it",
+        "config",
+        all_of(text(HOOK), lambda made, patch: made.config.chmod(0o644)),
+        {"config.secret": "warning"},
+        ("https://hooks.example.org", "chmod 600"),
+    ),
+    Fault("no secret", "config", text(TOKEN), {"secrets.missing": "error"}, ("results.hub.token",)),
+    Fault("no account", "config", text(CHAIN), {"secrets.missing": "error"}, ("chain.",)),
+    Fault(
+        "open secret",
+        "config",
+        all_of(text(TOKEN), lambda made, patch: put(made.data / "hub.token", "hf_canarycanarycanary", 0o644)),
+        {"secrets.mode": "error"},
+        ("chmod 600",),
+    ),
+    # The data directory.
+    Fault(
+        "open", "directory", lambda made, patch: made.data.chmod(0o755), {"directory.mode": "warning"}, ("chmod 700",)
+    ),
+    Fault("not there", "directory", lambda made, patch: shutil.rmtree(made.data), {"directory.new": "note"}),
+    Fault(
+        "closed",
+        "directory",
+        lambda made, patch: write_note(made.data / "moved.json", Moved(1.0, to="/srv/there")),
+        {"directory.closed": "error"},
+        ("to /srv/there", "Run it there"),
+    ),
+    Fault(
+        "newer",
+        "directory",
+        all_of(log, lambda made, patch: put(made.data / "layout.json", '{"layout": 99}')),
+        {"directory.unfit": "error"},
+        ("has layout 99",),
+    ),
+    Fault(
+        "cut off restore",
+        "directory",
+        lambda made, patch: put(made.data / ".restoring/part"),
+        {"directory.unfit": "error"},
+        ("was cut off",),
+    ),
+    Fault("another swarm's", "directory", all_of(log, other_swarm), {"directory.swarm": "error"}),
+    # The identity.
+    Fault(
+        "open key",
+        "identity",
+        lambda made, patch: made.key.chmod(0o644),
+        {"identity.mode": "error", "identity.unpinned": "note", "identity.backup": "note"},
+        ("0644", "chmod 600"),
+    ),
+    Fault(
+        "damaged key",
+        "identity",
+        lambda made, patch: made.key.write_bytes(made.key.read_bytes()[:-1] + b"\x00"),
+        {"identity.damaged": "error"},
+    ),
+    Fault(
+        "short key",
+        "identity",
+        lambda made, patch: made.key.write_bytes(b"\x08\x01\x12\x40short"),
+        {"identity.damaged": "error"},
+        ("is no identity",),
+    ),
+    Fault("new", "identity", lambda made, patch: made.key.unlink(), {"identity.new": "note"}, ("identity backup",)),
+    Fault(
+        "missing",
+        "identity",
+        all_of(log, lambda made, patch: made.key.unlink()),
+        {"identity.missing": "error"},
+        ("swarmd identity restore BACKUP",),
+    ),
+    Fault(
+        "pinned and missing",
+        "identity",
+        all_of(text(f'[dht]\npeer = "{OTHER}"'), lambda made, patch: made.key.unlink()),
+        {"identity.missing": "error"},
+        ("dht.peer pins",),
+    ),
+    Fault(
+        "elsewhere",
+        "identity",
+        text('[dht]\nidentity = "/nowhere/elsewhere.key"'),
+        {"identity.missing": "error"},
+        ("swarmd identity new /nowhere/elsewhere.key",),
+    ),
+    Fault(
+        "lost",
+        "identity",
+        lose_key,
+        {"identity.lost": "warning"},
+        ("checkpoints", "swarmd identity restore /kept"),
+    ),
+    Fault("another's", "identity", text(f'[dht]\npeer = "{OTHER}"'), {"identity.other": "error"}, (OTHER,)),
+    Fault(
+        "another's log",
+        "identity",
+        lambda made, patch: made.log(peer=OTHER),
+        {"identity.other": "error"},
+        ("is the log of",),
+    ),
+    Fault(
+        "used twice",
+        "identity",
+        copy_key,
+        {"identity.reused": "error", "identity.unpinned": "note", "identity.backup": "note"},
+        ("second/swarm.pem is the same key",),
+    ),
+    # The event log.
+    Fault("torn", "log", tear_log, {"log.torn": "note"}),
+    Fault("damaged", "log", damage_log, {"log.damaged": "error"}, (".seg", "from a copy")),
+    Fault("newer log", "log", lambda made, patch: made.log(rules=RULES + 1), {"log.newer": "error"}),
+    Fault("large", "log", all_of(log, text("[storage]\nlog_bytes_max = 100")), {"log.large": "warning"}),
+    Fault("down", "daemon", lambda made, patch: None, {"daemon.down": "note"}, ("swarmd run",)),
+    # The way to others.
+    Fault("no port", "ports", text(""), {"ports.changing": "warning", "announce.inside": "note"}),
+    Fault(
+        "another machine's address",
+        "ports",
+        text('[dht]\nlisten = ["/ip4/198.51.100.9/tcp/38331"]\nannounce = ["/ip4/8.8.8.8/tcp/1"]'),
+        {"ports.address": "error"},
+        ("dht.announce",),
+    ),
+    Fault(
+        "behind a NAT",
+        "ports",
+        follower(f'bootstrap = ["{PUBLIC}"]\nlisten = ["/ip4/0.0.0.0/tcp/40001"]', "192.168.1.7"),
+        {"announce.nat": "warning"},
+        (
+            "forward TCP port 40001 to 192.168.1.7",
+            'dht.announce = ["/ip4/PUBLIC-ADDRESS/tcp/40001"]',
+            "dht.client_mode",
+        ),
+    ),
+    Fault("dials only", "ports", text("[dht]\nclient_mode = true"), {"announce.client": "warning"}),
+    *(
+        Fault(
+            f"announces {address}",
+            "ports",
+            follower(f'bootstrap = ["{PUBLIC}"]\nannounce = ["{address}"]'),
+            {found: severity} if found else {},
+        )
+        for address, found, severity in (
+            ("/ip4/0.0.0.0/tcp/1", "announce.any", "error"),
+            ("/ip6/::/tcp/1", "announce.any", "error"),
+            ("/ip4/127.0.0.1/tcp/1", "announce.loopback", "warning"),
+            ("/ip4/100.64.1.7/tcp/1", "announce.private", "note"),
+            ("/ip4/8.8.8.8/tcp/1", "", ""),
+        )
+    ),
+    *(
+        Fault(f"no NAT matters: {name}", "ports", follower(f'bootstrap = ["{bootstrap}"]\n{more}', own), {})
+        for name, own, bootstrap, more in (
+            ("public", "8.8.8.8", PUBLIC, ""),
+            ("client", "192.168.1.7", PUBLIC, "client_mode = true"),
+            ("same network", "192.168.1.7", PUBLIC.replace("8.8.4.4", "192.168.1.8"), ""),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_found(fault: Fault, tmp_path: Path, monkeypatch: Patch) -> None:
+    made = Made(tmp_path / "node")
+    monkeypatch.setattr(machine, "is_kept", lambda: True)
+    monkeypatch.setattr(network, "own_addresses", lambda: ["/ip4/192.168.1.7"])
+    fault.plant(made, monkeypatch)
+    report = made.report(fault.check)
+    assert {each.id: each.severity for each in report.findings if each.severity != "ok"} == fault.found
+    shown = "\n".join(f"{each.evidence}\n{each.fix}" for each in report.findings)
+    assert [word for word in fault.words if word not in shown] == []
+    assert "canary" not in shown and "SECRETSECRET" not in shown
+    assert all(each.fix for each in report.findings if each.severity in ("warning", "error"))
+
+
+@as_root
+def test_files_of_another_user(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    os.chown(made.key, 65534, 65534)
+    assert "identity.owner" in made.severities("identity")
+    os.chown(made.data, 65534, 65534)
+    assert "identity.owner" not in made.severities("identity"), "root examines another user's node"
+    made.write(HOOK)
+    made.config.chmod(0o644)
+    assert "chmod" not in made.find("config")["config.secret"].fix, "a service's configuration is root's"
+
+
+def test_a_wrong_file_leaves_the_machine_to_be_examined(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    made.config.write_text("nonsense")
+    report = made.report("config", "identity", "python")
+    assert {finding.id for finding in report.findings} == {"config.wrong", "python"}
+    assert [(each.check, each.reason) for each in report.skipped] == [("identity", "the configuration cannot be used")]
+
+
+def test_a_closed_copy_is_no_second_node(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    left = put(made.root / "left/identity.key")
+    left.write_bytes(made.key.read_bytes())
+    assert "identity.reused" in made.find("identity")
+    write_note(left.parent / "moved.json", Moved(1.0, to=str(made.data)))
+    assert "identity.reused" not in made.find("identity")
+
+
+def test_processes_that_carry_the_nodes_mark(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    elsewhere = os.environ | {TAG_VARIABLE: f"{made.peer}@/elsewhere"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=elsewhere) as other:
+        assert "runs with it in /elsewhere" in made.find("identity")["identity.reused"].evidence
+        other.communicate()
+    here = os.environ | {TAG_VARIABLE: f"{made.peer}@{made.data.resolve()}"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=here) as left:
+        found = made.find("daemon")["leftovers.alive"]
+        assert found.evidence == f"processes {left.pid}" and f"kill -9 {left.pid}" in found.fix
+        left.communicate()
+
+
+def test_a_running_node(tmp_path: Path) -> None:
+    """Scripted workers; its layers become well, and one is broken."""
+    (tmp_path / "node").mkdir()
+    fake = FakeNode(tmp_path / "node")
+    made = Made.of(fake.config, fake.paths.root)
+    fake.start()
+    try:
+        fake.until(lambda: fake.status().get("network", {}).get("healthy"))
+        fake.until(lambda: set(made.find("daemon")) == {"daemon"})
+        fake.stop()
+        fake.start(network="deaf")
+        fake.until(lambda: "daemon.unwell" in made.find("daemon"))
+        assert any(each.evidence.startswith("network: ") for each in made.report("daemon").findings)
+    finally:
+        fake.signal(9)
+        fake.wait()
+
+
+def test_a_daemon_that_does_not_answer(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    (made.data / "run").mkdir()
+    program = (
+        "import socket, sys\n"
+        "s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print('up', flush=True)\n"
+        "c, _ = s.accept(); c.recv(99); c.sendall(b'[]\\n'); c.close()"
+    )
+    argv = [sys.executable, "-c", program, str(made.data / "run/control.sock")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as mute:
+        assert mute.stdout is not None and mute.stdout.readline() == "up\n"
+        found = made.find("daemon")["daemon.mute"]
+    assert found.severity == "error" and "not understood" in found.evidence
+
+
+def test_a_unit_that_was_changed(tmp_path: Path, monkeypatch: Patch) -> None:
+    made, place = Made(tmp_path / "node"), ServicePaths(units=tmp_path / "units", dev=tmp_path)
+    assert made.severities("unit") == {}
+    monkeypatch.setattr(node, "places_of", lambda config: [place])
+    for path, content in plan(place, find_command(user=True), made.subject().config).items():
+        write_file(path, content)
+    assert made.severities("unit") == {}
+    unit = place.units / "swarmd.service"
+    unit.write_text(unit.read_text().replace("Restart=on-failure", "Restart=always"))
+    found = made.find("unit")["unit.drift"]
+    assert found.severity == "warning" and str(unit) in found.evidence and "swarmd service install" in found.fix
+
+
+def test_a_taken_port(tmp_path: Path) -> None:
+    made = Made(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for table, key in (
+            (f'[dht]\nlisten = ["/ip4/127.0.0.1/tcp/{port}"]', "dht"),
+            (f'[web]\nlisten = "127.0.0.1:{port}"', "web"),
+        ):
+            made.write(table)
+            found = made.find("ports")["ports.taken"]
+            assert f"{key}.listen: port {port} is taken by process" in found.evidence
+            assert f"ss -ltnp sport = :{port}" in found.fix
+    assert "ports.taken" not in made.find("ports")
+
+
+# --- device and memory ---
+
+
+def test_torch_is_asked_in_a_process_of_its_own() -> None:
+    questions = [
+        TrainingConfig(device="xpu"),
+        TrainingConfig(device="cpu", dtype="float16"),
+        TrainingConfig(device="cpu", model="Qwen/Qwen2.5-72B-Instruct"),
+    ]
+    missing, half, large = asyncio.run(ask_torch([ProbeQuestion(each) for each in questions]))
+    assert "xpu" in missing.fault and missing.torch
+    assert (half.device, half.weights, len(half.weighed)) == ("cpu", "float16", 1)
+    assert 0 < half.weighed[0].need < half.free
+    assert large.weighed[0].need > 100 * GIB and not large.weighed[0].fits
+    with pytest.raises(ChildFailed, match=r"the process that asks torch ended with 1: .*Decode"):
+        asyncio.run(ask_child("torch", b""))
+
+
+def gpus(count: int) -> ProbeAnswer:
+    return msgspec.structs.replace(CPU, device="cuda", names=tuple(f"GPU {index}" for index in range(count)))
+
+
+def weighing(need: int, fits: bool = True, **rest: Any) -> ProbeAnswer:
+    return msgspec.structs.replace(CPU, weighed=(ModelFit("user/large", need, need, fits, "too large"),), **rest)
+
+
+@pytest.mark.parametrize(
+    ("probe", "processes", "found"),
+    [
+        (CPU, 1, {}),
+        (msgspec.structs.replace(CPU, device="", fault="there is no xpu"), 1, {"device.missing": "error"}),
+        (gpus(4), 1, {"device.idle": "note"}),
+        (gpus(1), 2, {"device.few": "error"}),
+        (gpus(2), 2, {}),
+        (weighing(9 * GIB, False), 1, {"memory.short": "error"}),
+        (weighing(int(7.9 * GIB)), 1, {"memory.tight": "warning"}),
+        (msgspec.structs.replace(CPU, unknown="it is nothing that torch can load"), 1, {"memory.model": "error"}),
+    ],
+)
+def test_devices_and_memory(probe: ProbeAnswer, processes: int, found: dict[str, str], tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    made.write(f"[training]\nprocesses = {processes}")
+    assert made.severities("device", probe=probe) == found
+
+
+def test_a_torch_that_crashes(tmp_path: Path) -> None:
+    subject = Made(tmp_path / "node").subject()
+
+    async def crash() -> ProbeAnswer:
+        raise ChildFailed("it ended with -11")
+
+    subject.probe = Once(crash)
+    report = asyncio.run(examine(subject, choose_checks(["device"])))
+    assert [(each.id, each.evidence) for each in report.findings] == [("device.torch", "it ended with -11")]
+
+
+# --- the disk ---
+
+STORAGE = StorageConfig()
+BOUNDS = STORAGE.log_bytes_max + STORAGE.blob_bytes_max
+THERE = 3 * machine.MIB
+
+
+@pytest.mark.parametrize(
+    ("free", "found"),
+    [
+        (BOUNDS + STORAGE.free_bytes_min - THERE, []),
+        (BOUNDS + STORAGE.free_bytes_min - THERE - 2**20, ["disk.budget"]),
+        (STORAGE.free_bytes_min, ["disk.budget"]),
+        (STORAGE.free_bytes_min - 1, ["disk.full"]),
+    ],
+)
+def test_what_the_node_has_already_is_not_asked_for_again(
+    free: int, found: list[str], tmp_path: Path, monkeypatch: Patch
+) -> None:
+    data = DataPaths(tmp_path)
+    data.events.mkdir(parents=True)
+    put(data.blobs / "there").write_bytes(bytes(THERE))
+    monkeypatch.setattr(machine, "free_bytes", lambda place: free)
+    monkeypatch.setattr(machine, "INODES_MIN", 0)
+    assert [each.id for each in machine.examine_disk(data, STORAGE, 0) if each.severity != "ok"] == found
+
+
+def test_a_disk_that_cannot_be_written_to(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(machine, "INODES_MIN", 2**63)
+    found = {each.id for each in machine.examine_disk(DataPaths(tmp_path / "new"), STORAGE, 0)}
+    assert {"disk.read-only", "disk.inodes"} <= found
+
+
+# --- the model ---
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found", "words"),
+    [
+        ("", {}, ""),
+        (machine.GATED, {"model.gated": "warning"}, "HF_TOKEN"),
+        (machine.NO_REVISION, {"model.nowhere": "error"}, "training.revision"),
+        (machine.NONE, {"model.nowhere": "error"}, "Did you mean Qwen/Qwen3-0.6B?"),
+        ("connection refused", {"model.unasked": "note"}, "connection refused"),
+    ],
+)
+def test_what_the_hub_says_of_a_model(
+    outcome: str, found: dict[str, str], words: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    made = Made(tmp_path / "node")
+    made.write('[training]\nmodel = "Qwen/Qwen3-0.6"\nrevision = "v2"')
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert made.severities("model") == {"model.offline": "error"}
+    monkeypatch.setattr(machine, "OFFLINE_VARIABLES", ())
+    monkeypatch.setattr(machine, "ask_hub", lambda *_: outcome)
+    assert made.severities("model", offline=False) == found
+    assert words in repr(made.find("model", offline=False))
+    assert made.severities("model") == {"model.unasked": "note"}, "offline nobody is asked"
+
+
+def test_a_hub_that_does_not_answer_is_waited_for_so_long(tmp_path: Path, monkeypatch: Patch) -> None:
+    made = Made(tmp_path / "node")
+    made.write('[training]\nmodel = "someone/model-1B"')
+    monkeypatch.setattr(machine, "OFFLINE_VARIABLES", ())
+    monkeypatch.setattr(machine, "HUB_S", 0.01)
+    monkeypatch.setenv(machine.ENDPOINT, "http://192.0.2.1")
+    assert "no answer within" in made.find("model", offline=False)["model.unasked"].evidence
+    assert machine.absent_models(TrainingConfig()) == machine.absent_models(TrainingConfig(model=str(tmp_path))) == []
+
+
+def test_one_key_beside_another_is_no_copy(tmp_path: Path) -> None:
+    made = Made(tmp_path / "node")
+    (made.root / "second").mkdir()
+    create_identity(made.root / "second/identity.key")
+    assert "identity.reused" not in made.find("identity")
