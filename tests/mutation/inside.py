@@ -16,7 +16,7 @@ CORE = (
     Mutant(
         "free identities may have all places of members",
         "swarmd/core/coordinator/members.py",
-        "if rules >= IDLE_BOUNDED_SINCE and not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
+        "if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
         "if False:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
@@ -121,22 +121,22 @@ CORE = (
     Mutant(
         "each stage of a round counts as a round of the member",
         "swarmd/core/coordinator/standings.py",
-        "rounds=member.rounds + (member.last_round != round),",
+        "rounds=member.rounds + (member.last_round != coordination.round),",
         "rounds=member.rounds + 1,",
         ("tests/core/coordinator/test_coordination.py",),
     ),
     Mutant(
         "who has left is waited for",
-        "swarmd/core/coordinator/coordination.py",
-        "if member is None or member.left or not member.worked:",
-        "if member is None or not member.worked:",
+        "swarmd/core/coordinator/waiting.py",
+        "if member is None or member.left or",
+        "if member is None or",
         ("tests/core/coordinator/test_coordination.py",),
     ),
     Mutant(
         "an identity that has cost nothing is waited for",
-        "swarmd/core/coordinator/coordination.py",
-        "if member is None or member.left or not member.worked:",
-        "if member is None or member.left:",
+        "swarmd/core/coordinator/waiting.py",
+        "if member is None or member.left or not member.worked or",
+        "if member is None or member.left or",
         ("tests/core/coordinator/test_coordination.py",),
     ),
 )

@@ -35,7 +35,6 @@ stage's timer: each time O(members), and at most once in `LOOK_SHARE` of a stage
 from __future__ import annotations
 
 import math
-from statistics import median
 
 from msgspec.structs import replace
 
@@ -237,4 +236,5 @@ def _pace_s(turn: Turn) -> float:
         if member.rounds and member.worked and not member.left and now - member.heard <= SILENT_STAGES
     ]
     own = coordination.members.get(turn.settings.peer)
-    return max(median(times) if times else 0.0, own.took_s if own is not None else 0.0)
+    middle_s = sorted(times)[len(times) // 2] if times else 0.0
+    return max(middle_s, own.took_s if own is not None else 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -173,7 +172,7 @@ class Model:
     def open(self, at: float) -> None:
         self.number, self.at, self.reports = self.number + 1, at, {}
         now = [took for peer, took in self.took.items() if peer not in self.gone and self.silent(peer) <= 48]
-        self.pace = max(median(now) if now else 0.0, self.took.get("me", 0.0))
+        self.pace = max(sorted(now)[len(now) // 2] if now else 0.0, self.took.get("me", 0.0))
         self.newcomers = self.vain <= 3
 
     def silent(self, peer: str) -> int:
