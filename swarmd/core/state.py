@@ -90,6 +90,7 @@ class Trainer(Value, frozen=True):
     train: str = ""  # id of the `Train` it was given last; it is at that one while busy
     architecture: str = ""  # see `TrainerReady`
     tokenizer: str = ""
+    reward_max: float | None = None  # the most that anybody's stage can be worth; kept through restarts
 
 
 class Clock(Value, frozen=True):

@@ -124,6 +124,7 @@ class StandingStatus(msgspec.Struct, frozen=True):
     reward: float
     rounds: int
     last_round: int
+    admitted: bool = True  # by proof of work or an invitation; those that are not come last
 
 
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
@@ -361,7 +362,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(state: State, coordination: Coordination, now: float) -> CoordinatorStatus:
     held = holding(state)
-    standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
+    standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
         healthy=held is None,
@@ -374,7 +375,8 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         expected=coordination.waiting.expected,
         not_waited_for=not_waited_for(coordination),
         standings=tuple(
-            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round) for r in standings
+            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round, r.admitted)
+            for r in standings
         ),
     )
 

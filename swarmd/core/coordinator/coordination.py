@@ -25,6 +25,8 @@ from swarmd.core.turn import Turn
 from swarmd.core.values import CoordinatorSettings
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
+TOO_HIGH = "reward-too-high"
+ROUNDING = 1e-6  # share of the largest reward that a mean of rewards may be above it
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
 
 
@@ -315,6 +317,9 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
+    if is_too_high(turn.state, event.reward):
+        turn.count_rejections(TOO_HIGH, 1)
+        return
     if coordination.members.get(event.peer) is None:
         _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
         if coordination.members.get(event.peer) is None:
@@ -323,6 +328,12 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     coordination.reports = coordination.reports.grow(report)
     waiting.on_report(turn, coordination.members.get(event.peer))
     _close_if_complete(turn)
+
+
+def is_too_high(state: AnyState, reward: float) -> bool:
+    """Whether a stage's reward is more than this swarm's recipe can give, as far as this node's trainer has said."""
+    most = state.trainer.reward_max
+    return most is not None and reward > most + ROUNDING * abs(most)
 
 
 def on_equivocated(turn: Turn) -> None:

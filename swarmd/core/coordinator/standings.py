@@ -44,11 +44,11 @@ def _credited(coordination: AnyCoordination, member: Member, report: Report) -> 
 
 
 def publish(turn: Turn) -> None:
-    """Publish where everybody stands after a round."""
+    """Publish where everybody stands after a round: members with an admission, then those without."""
     coordination = turn.coordination
     rows = [
-        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
-        for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
+        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round, member.worked)
+        for member in sorted(coordination.members, key=lambda member: (not member.worked, -member.reward, member.peer))
         if member.rounds
     ]
     standings = tuple(_with_names_that_fit(rows))

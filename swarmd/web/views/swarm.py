@@ -82,7 +82,7 @@ class _Ranked(NamedTuple):
 
 
 def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | None = None) -> tuple[PeerRow, ...]:
-    """By rank: highest reward first, ties by peer id; those of whom no reward is known come last.
+    """By rank: highest reward first, ties by peer id; then those without an admission; no known reward comes last.
 
     Args:
         first: how many of the highest are left out.
@@ -105,7 +105,7 @@ def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
     sums = _sums(state.coordination) if state.coordination else {}
     ranked = sorted(
         ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
-        key=lambda row: (not row[1].known, -row[2], row[0]),
+        key=lambda row: (not row[1].known, not row[1].admitted, -row[2], row[0]),
     )
     return [_Ranked(rank, *entry) for rank, entry in enumerate(ranked, 1)]
 
@@ -127,6 +127,7 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
             present=not account.left,
             votes=account.votes if chained else None,
             known=account.known,
+            admitted=account.admitted,
             barred_until=barred.get(peer),
         )
         for rank, peer, account, reward, rounds in ranked
