@@ -6,7 +6,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from swarmd.bounds import WORD_MAX, WORD_MIN
-from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def check_together(config: Config, origin: str) -> None:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
     if config.chain is not None:
         _check_chain(config.chain, origin)
-        _check_chain_shards(config.chain, config.dht.protocol, origin)
+        _check_chain_shards(config.chain, origin)
     check_name(config.name, f"{origin}: name")
     _check_lives(config.dht.record_s, origin)
     _check_training(config.training, origin)
@@ -172,12 +171,7 @@ def _check_chain(chain: ChainConfig, origin: str) -> None:
         raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
 
 
-def _check_chain_shards(chain: ChainConfig, protocol: int, origin: str) -> None:
-    if chain.shards and protocol < MEMBERS_SHARDED_SINCE:
-        raise ConfigError(
-            f"{origin}: chain.shards is {chain.shards}, and dht.protocol {protocol}: older nodes know no shards",
-            f"Set dht.protocol to {MEMBERS_SHARDED_SINCE}, as the manifest of a large swarm does",
-        )
+def _check_chain_shards(chain: ChainConfig, origin: str) -> None:
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
             f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',

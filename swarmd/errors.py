@@ -78,7 +78,7 @@ class NeverStarted(SwarmdError):
 
 
 class LogDamaged(SwarmdError):
-    """The event log cannot be trusted: a bad frame before good ones, a broken chain, a foreign or newer file."""
+    """The event log cannot be trusted: a bad frame before good ones, a broken chain, a foreign file."""
 
     exit_code = ExitCode.BAD_DATA
 
@@ -87,8 +87,16 @@ class LogForeign(LogDamaged):
     """The log, or one of its segments, belongs to another node."""
 
 
-class LogNewer(LogDamaged):
-    """The log was written by a newer swarmd: a newer format, newer rules, or events this one does not know."""
+class OtherVersion(LogDamaged):
+    """What was read has another version than this swarmd has: of rules, layout, protocol or a format."""
+
+    @classmethod
+    def of(cls, what: str, number: str, found: int, known: int) -> OtherVersion:
+        """The error for `what`, whose version of `number` ("rules", "layout") is `found` and not `known`."""
+        newer = "Use the newer swarmd that wrote it"
+        older = "An unreleased swarmd wrote it, and no other reads it: begin a new one"
+        message = f"{what} has {number} {found}, this swarmd has {number} {known}"
+        return cls(message, newer if found > known else older)
 
 
 class CommitTooLarge(SwarmdError):

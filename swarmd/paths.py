@@ -50,9 +50,7 @@ class NodeDirectory:
         self.peer_weights = self.network / "weights"  # fetched from peers, read by the trainer
 
         # notes about the directory itself
-        self.layout = root / "layout.json"  # see `swarmd.daemon.upgrade`
-        self.before_upgrade = root / "before-upgrade"
-        self.after_upgrade = root / "after-upgrade"
+        self.layout = root / "layout.json"  # see `swarmd.daemon.layout`
         self.restored = root / "restored.json"  # it was restored from a backup; until the node has read it
         self.restoring = root / ".restoring"  # what a restore has unpacked, until it is whole
         self.moved = root / "moved.json"  # the node lives elsewhere
@@ -78,9 +76,6 @@ class NodeDirectory:
         except OSError as error:
             fix = "Name another one that this user may write to: --dir, --data, or `data` in the configuration"
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
-
-
-DataPaths = NodeDirectory
 
 
 def quoted(path: Path | str) -> str:

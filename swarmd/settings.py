@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from swarmd.config import ChainConfig, Config
-from swarmd.core.coordinator.shards import SHARDED_SINCE
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 
 
@@ -60,11 +59,7 @@ def contract_name(chain_id: int, address: str) -> str:
 
 
 def _coordination_of(config: Config) -> CoordinatorSettings:
-    """As configured, but without shards where some member may not know them."""
-    given = msgspec.structs.asdict(config.coordinator)
-    if config.dht.protocol < SHARDED_SINCE:
-        given["shard_members"] = 0
-    return CoordinatorSettings(**given)
+    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from swarmd import config_checks
 from swarmd.config import Config, decode, encode, load_config, parse_config
@@ -96,8 +95,7 @@ def test_where_there_are_a_few_values_they_are_named(text: str, choices: str) ->
         (COORDINATOR + '[training]\nquantization = "4bit"', "needs adapters"),
         (COORDINATOR + '[training]\nweights_from = []\ncatch_up = "weights"', "weights_from is empty"),
         (COORDINATOR + "[training]\nweights_from = []\naverage_weights_every = 2", "weights_from is empty"),
-        (ON_CHAIN + "shards = 4", "chain.shards is 4, and dht.protocol 1"),
-        (ON_CHAIN + 'shards = 4\nvotes = "reported"\n[dht]\nprotocol = 5', "nobody reads the reports of all"),
+        (ON_CHAIN + 'shards = 4\nvotes = "reported"', "nobody reads the reports of all"),
         (COORDINATOR + '[training]\nschedule = "cosine"', "training.schedule_steps"),
         (COORDINATOR + "[training]\nstaleness_rounds = 0", "training.staleness_rounds is 0"),
         ('data = "a\\u0000b"\n' + COORDINATOR, "data has a NUL in it"),
@@ -209,7 +207,6 @@ org = "me"
 
 def test_every_key_of_the_coordinator_reaches_the_core() -> None:
     config: Config = parse_config(COORDINATOR, "node.toml")
-    config = replace(config, dht=replace(config.dht, protocol=4))  # else there are no shards
     settings = settings_of(config, "peer-c").coordination
     assert settings is not None
     assert {name: getattr(settings, name) for name in config.coordinator.__struct_fields__} == {

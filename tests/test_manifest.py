@@ -49,16 +49,12 @@ NODE_LOCAL = {
     *("schedule", "warmup_steps", "schedule_steps", "optimizer", "max_grad_norm", "seed"),
     *(
         "peer_loss",
-        "peer_gate",
-        "peer_ratio_max",
-        "peer_tokens",
         "peer_floor",
         "peer_share",
-        "peer_draw",
         "replay_questions",
         "guard_skills",
     ),
-    *("share_per_task", "share_logprobs", "own_questions", "own_questions_max"),
+    *("share_per_task", "own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
     *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from", "pass_on_weights"),
     "average_weights_every",
@@ -280,7 +276,6 @@ AUTOMATIC = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="au
         ({"members": (OTHER.peer_id,), "rounds": None, "chain": a_chain()}, "the contract keeps the allow-list"),
         ({"rounds": Rounds(OTHER.peer_id, 1, 1.0, 1.0, 1.0, 0)}, "rounds.coordinator is not the creator"),
         ({"rounds": None, "chain": a_chain(rpc=("ftp://x",))}, "chain.rpc: 'ftp' is no scheme"),
-        ({"rounds": None, "chain": a_chain(shards=16)}, "chain.shards needs protocol = 5 or more"),
         ({"name": "a\nb"}, "name: 'a\\nb' has characters"),
         ({"average_weights_every": 2}, 'average_weights_every does not go with membership = "open"'),
         ({"average_weights_every": 2, "membership": "work", "work_bits": 20}, 'with membership = "work"'),
@@ -466,7 +461,7 @@ def test_a_configuration_made_of_a_manifest_has_its_recipe(manifest: Manifest) -
 def test_a_configuration_has_the_shards_of_its_manifest() -> None:
     choice = NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",))
     for shards in (0, 16):
-        chain = config_of(signed(rounds=None, chain=a_chain(shards=shards), protocol=5), choice).chain
+        chain = config_of(signed(rounds=None, chain=a_chain(shards=shards)), choice).chain
         assert chain is not None and chain.shards == shards
 
 

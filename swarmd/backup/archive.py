@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -30,10 +29,16 @@ from typing import Any, BinaryIO, ClassVar, TypeVar
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import ArchiveError, ArchiveUnwritable, ExitCode, NoSpaceLeft, NotFoundError, SwarmdError
-from swarmd.eventlog.files import remedy, remove_left, sync_directory, sync_tree
+from swarmd.errors import (
+    ArchiveError,
+    ArchiveUnwritable,
+    NoSpaceLeft,
+    NotFoundError,
+    OtherVersion,
+    SwarmdError,
+)
+from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
-from swarmd.regular_files import open_regular
 
 FORMAT = 1
 SEALED = "sealed.bin"  # the member that only a passphrase opens; never unpacked to disk
@@ -150,7 +155,7 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            _lock(descriptor, out)
+            lock_alone(descriptor, out)
             if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # it has just been given its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
@@ -165,17 +170,6 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
             f"{out} cannot be written: {reason}",
             f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error
-
-
-def _lock(descriptor: int, place: Path) -> None:
-    """Have nobody else write there. File systems without locks, such as NFS, refuse nobody."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        busy = ArchiveError(f"another command is writing {place}", "Wait until it is done")
-        raise busy.ending(ExitCode.IN_USE) from error
-    except OSError:
-        return
 
 
 # --- reading ---
@@ -205,7 +199,8 @@ def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M
 
     Raises:
         NotFoundError: there is no such file.
-        ArchiveError: it is damaged, incomplete, of another kind or of a newer format.
+        ArchiveError: it is damaged, incomplete or of another kind.
+        OtherVersion: it has another format.
         OSError: it cannot be unpacked there.
     """
     try:
@@ -270,8 +265,7 @@ def _decode(raw: bytes, kind: type[M], path: Path) -> M:
     try:
         version = msgspec.json.decode(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])["format"], type=int)
         if version != FORMAT:  # its other fields may be others
-            problem = f"{path} is a {kind.NOUN} of format {version}, this swarmd reads format {FORMAT}"
-            raise ArchiveError(problem, "Use the newer swarmd that wrote it")
+            raise OtherVersion.of(f"the {kind.NOUN} {path}", "format", version, FORMAT)
         return msgspec.json.decode(raw, type=kind)
     except (*DECODE_ERRORS, KeyError) as error:
         raise ArchiveError(f"{kind.FILE} of {path} cannot be read: {error}", AGAIN) from error
@@ -289,13 +283,13 @@ def unpacking(root: Path) -> Iterator[Path]:
     Raises:
         ArchiveUnwritable: `root` holds something, or cannot be written.
         NoSpaceLeft: the disk is full.
-        ArchiveError: another command unpacks there.
+        PathUnusable: another command unpacks there.
     """
     there = root.exists()
     making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(root):
+        with held_alone(root):
             _refuse_full(root, making)
             try:
                 if making.exists():  # a command that unpacked here was killed
@@ -327,16 +321,6 @@ def _refuse_full(root: Path, making: Path) -> None:
     if making.exists():
         fix = "An earlier restore was cut off there at its very end: empty the directory, and restore again"
     raise ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _lock(descriptor, root)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear(making: Path, moved: list[Path]) -> None:

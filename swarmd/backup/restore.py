@@ -15,10 +15,10 @@ import msgspec
 from swarmd.backup.archive import AGAIN, read_archive, unpacking
 from swarmd.backup.create import BackupManifest
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.daemon.layout import LAYOUT
 from swarmd.daemon.notes import Restored, write_note
-from swarmd.daemon.upgrade import LAYOUT
 from swarmd.dht.identity.identity import parse_identity, write_private
-from swarmd.errors import ArchiveError, LogDamaged, LogNewer
+from swarmd.errors import ArchiveError, LogDamaged, OtherVersion
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.paths import IDENTITY, NodeDirectory
@@ -32,7 +32,8 @@ def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
 
     Raises:
         NotFoundError: there is no such file.
-        ArchiveError: it is damaged, incomplete, or of a newer format.
+        ArchiveError: it is damaged or incomplete.
+        OtherVersion: it has another format.
         IdentityError: the passphrase is wrong.
     """
     manifest, sealed = read_archive(path, BackupManifest)
@@ -54,7 +55,7 @@ def restore_backup(
 
     Raises:
         ArchiveError: as `check_backup` and `unpacking`, or the backup is not one of a move.
-        LogNewer, LogDamaged, ReplayDifference: the log in it does not replay here.
+        OtherVersion, LogDamaged, ReplayDifference: the log in it does not replay here.
         NoSpaceLeft: the disk is full.
     """
     with unpacking(root) as making:
@@ -94,9 +95,8 @@ def _check_move(path: Path, manifest: BackupManifest) -> None:
 
 def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
     """Replay the log, and see that it is the one that the manifest speaks of."""
-    if manifest.layout > LAYOUT:
-        problem = f"the backup has layout {manifest.layout}, this swarmd knows layouts up to {LAYOUT}"
-        raise LogNewer(problem, "Use the newer swarmd that wrote it")
+    if manifest.layout != LAYOUT:
+        raise OtherVersion.of("the backup", "layout", manifest.layout, LAYOUT)
     verified = verify(data.events)
     owner = node_of(data.events)
     end = verified.from_seq + verified.events

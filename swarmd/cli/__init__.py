@@ -21,7 +21,6 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from swarmd import __version__
-from swarmd.cli.renamed_options import renew
 from swarmd.errors import ExitCode, SwarmdError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a write: it has no room
@@ -181,12 +180,6 @@ GROUPS = {
             "Make a node's data directory of a backup.",
             "swarmd restore my-node.tar.gz new-node",
         ),
-        "rollback": Verb(
-            "swarmd.cli.node.restore",
-            "rollback",
-            "Undo an upgrade: put back what it changed on disk.",
-            "swarmd rollback my-node",
-        ),
     },
 }
 VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
@@ -268,10 +261,7 @@ for _group, _verbs in GROUPS.items():
 def run_command(args: Sequence[str]) -> int:
     """Run one command line and return its exit code; errors are told on stderr."""
     try:
-        renewed, notes = renew(args)
-        for note in notes:
-            say(f"note: {note}")
-        outcome = get_command(app).main(renewed or ["--help"], prog_name="swarmd", standalone_mode=False)
+        outcome = get_command(app).main(list(args) or ["--help"], prog_name="swarmd", standalone_mode=False)
         sys.stdout.flush()
     except SwarmdError as error:
         tell_error(error.message, error.fix)
@@ -310,7 +300,7 @@ def tell_unexpected(error: Exception) -> int:
         drop(sys.stdout)
         tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
         return ExitCode.CANNOT_CREATE
-    from swarmd.eventlog.files import refusal
+    from swarmd.files import refusal
 
     refused = refusal(error)
     if refused is not None:

@@ -18,7 +18,6 @@ from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
     Judgement,
-    OffPolicy,
     Prepared,
     RolloutsRef,
     SetAside,
@@ -271,7 +270,6 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    off_policy: OffPolicy | None = None  # where `training.peer_loss` weighs by it: how far peers' text was from here
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 
 
@@ -460,7 +458,6 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
     seq: int
     at: float  # POSIX seconds
     event: Event
-    rules: int = 0  # those under which it was committed, so that it is followed as it was then; 0: the present ones
 
 
 def tag_of(event: Event) -> str:

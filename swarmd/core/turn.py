@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 from operator import attrgetter, is_not
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from msgspec.structs import astuple, replace
 
-from swarmd.bounds import INTEGER_MAX, WORD_MAX, add_real, fit
+from swarmd.bounds import INTEGER_MAX, add_real, fit
 from swarmd.core.chart import Charts
 from swarmd.core.chart_types import (
     CoordinatorTrigger,
@@ -36,8 +36,6 @@ from swarmd.core.state import (
 )
 from swarmd.core.values import ChainSettings, Settings
 
-STOPPED_SINCE = 4  # rules that tell a node that was stopped from one that broke
-BOUNDED_SINCE = 6  # rules under which sums stay within `swarmd.bounds`, and not only within what a log can hold
 PENDING_MAX = 64  # commands waiting for an answer; the oldest report is given up beyond it
 
 
@@ -65,8 +63,8 @@ class Turn:
     """
 
     __slots__ = (
-        "_kept", "_rewards", "_round", "at", "charts", "commands", "coordination", "deadlines", "pending", "rules",
-        "seq", "settings", "state",
+        "_kept", "_rewards", "_round", "at", "charts", "commands", "coordination", "deadlines", "pending", "seq",
+        "settings", "state",
     )  # fmt: skip
 
     state: AnyState
@@ -74,8 +72,8 @@ class Turn:
     seq: int
     at: float
     charts: Charts
-    rules: int  # to follow: those of the commit that holds the event
     commands: tuple[Command, ...]
+    rules: ClassVar[int] = 15  # `swarmd.core.coordinator.patience` asks for it
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
     coordination: AnyCoordination  # the coordinator's side, to be changed in place: there once `coordinates` said so
@@ -290,11 +288,11 @@ class Turn:
 
     def sum_of(self, total: float, value: float) -> float:
         """A sum of rewards, which stays finite."""
-        return add_real(total, value) if self.rules >= BOUNDED_SINCE else total + value
+        return add_real(total, value)
 
     def note_fault(self) -> None:
         """Something broke: rounds missed until the next stage is trained have this cause. Leaving in order is none."""
-        in_order = self.rules >= STOPPED_SINCE and self.state.chart == "draining"
+        in_order = self.state.chart == "draining"
         if self.state.work is not None and not in_order:
             self.state.faulted = True
 
@@ -303,6 +301,5 @@ class Turn:
         counts = dict(self.state.rejections)
         if reason not in counts and len(counts) >= REJECTIONS_KEPT:
             reason = "other"
-        most = INTEGER_MAX if self.rules >= BOUNDED_SINCE else WORD_MAX
-        counts[reason] = fit(counts.get(reason, 0) + count, most)
+        counts[reason] = fit(counts.get(reason, 0) + count, INTEGER_MAX)
         self.state.rejections = tuple(sorted(counts.items()))

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -47,12 +46,13 @@ from swarmd.dht.wire.records import (
     RecordPolicy,
     is_sharded,
 )
+from swarmd.logger import get_logger
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Compares(Protocol):
@@ -138,7 +138,7 @@ class NetworkSession(ABC):
         self.watches: dict[str, KeyWatch] = {}
         self._watching: dict[str, Running] = {}
         fixed = None if config.chain is None else config.chain.shards
-        self.shards = AnnouncedShards.of_swarm(config.dht.protocol, fixed, config.dht.admission)
+        self.shards = AnnouncedShards.of_swarm(fixed, config.dht.admission)
         self.patience = Patience()  # with those whose rollouts are gathered
         self.slow: Counter[str] = Counter()  # peers whose bodies stopped coming, how often one after another
         # present, this node included, without those that have not worked; a follower of a large swarm goes by the

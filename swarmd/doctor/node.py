@@ -12,16 +12,16 @@ import psutil
 from swarmd import __version__
 from swarmd.config import Config, SenderKind, SwarmConfig
 from swarmd.config_checks import check_notify
+from swarmd.daemon.layout import refuse_start
 from swarmd.daemon.leftovers import find_leftovers, node_tag
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
-from swarmd.daemon.upgrade import refuse_start
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
-from swarmd.errors import LogDamaged, LogNewer, NotFoundError, SwarmdError, UnitError
+from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.offline.check import LogCheck
 from swarmd.eventlog.offline.check import check_log as check_whole_log
@@ -29,13 +29,13 @@ from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots
+from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
-from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.observe.logging.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths, quoted
-from swarmd.regular_files import read_start
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.questions_file import check_questions
@@ -165,7 +165,7 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         except SwarmdError as failure:
             yield error(id, title, failure.message, failure.fix)
     # `swarmd swarm new` and `swarmd join` leave it beside the configuration.
-    yield from _compare_manifest(config, DataPaths(subject.path.parent).manifest if subject.path else data.manifest)
+    yield from _compare_manifest(config, NodeDirectory(subject.path.parent).manifest if subject.path else data.manifest)
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -317,7 +317,7 @@ def read_key(subject: Subject) -> str:
     return _peer_of(data.root / config.dht.identity)
 
 
-def _examine_copies(data: DataPaths, path: Path, peer: str) -> Iterator[Finding]:
+def _examine_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Finding]:
     """Other nodes on this machine with the same key."""
     if data.moved.exists():
         return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
@@ -333,7 +333,7 @@ def _examine_copies(data: DataPaths, path: Path, peer: str) -> Iterator[Finding]
         yield error("identity.reused", "Another node on this machine has the same identity", shown, fix)
 
 
-def _neighbours(data: DataPaths, path: Path) -> Iterator[Path]:
+def _neighbours(data: NodeDirectory, path: Path) -> Iterator[Path]:
     """Key files in the directories beside this node's, one level and two levels up, and of services."""
     root = data.root.resolve()
     for home in sorted({root.parent, root.parent.parent, SERVICE_DIRECTORY} - {Path("/")}):
@@ -341,7 +341,7 @@ def _neighbours(data: DataPaths, path: Path) -> Iterator[Path]:
             for place in sorted(home.iterdir())[:NEIGHBOURS_MAX]:
                 with contextlib.suppress(OSError):
                     # No node starts in a directory that is closed.
-                    if place.is_dir() and not place.is_symlink() and not DataPaths(place).moved.exists():
+                    if place.is_dir() and not place.is_symlink() and not NodeDirectory(place).moved.exists():
                         keys = (place / name for name in KEY_NAMES)
                         yield from (key for key in keys if key.is_file() and key.resolve() != path.resolve())
 
@@ -358,8 +358,10 @@ def check_log(subject: Subject) -> Iterator[Finding]:
     size = log_bytes(data.events)
     try:
         sound = check_whole_log(data.events) if size <= WHOLE_BYTES_MAX else _check_last_segment(data.events)
-    except LogNewer as failure:
-        yield error("log.newer", "The event log was written by a newer swarmd", failure.message, failure.fix)
+    except OtherVersion as failure:
+        yield error(
+            "log.version", "The event log was written by a swarmd of another version", failure.message, failure.fix
+        )
         return
     except (LogDamaged, NotFoundError) as failure:
         fix = failure.fix or "Restore it from a copy, or begin with an empty data directory and the same identity"

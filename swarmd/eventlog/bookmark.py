@@ -21,10 +21,9 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import LogDamaged, LogNewer, SwarmdError
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
+from swarmd.errors import LogDamaged, OtherVersion, SwarmdError
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
-from swarmd.regular_files import open_regular, read_regular
+from swarmd.files import TEMPORARY, make_directory, open_regular, read_regular, write_durably
 
 MAGIC = b"SWRMMRK1"
 LENGTH = struct.Struct("<I")
@@ -78,7 +77,7 @@ def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts
 
     Raises:
         NoSpaceLeft, LogWriteFailed: it could not be written; the next reader takes longer.
-        LogDamaged, LogNewer, OSError: the log cannot be read at that place.
+        LogDamaged, OtherVersion, OSError: the log cannot be read at that place.
     """
     node, previous, read = _at(directory, place)
     body = hashlib.sha256()
@@ -120,7 +119,7 @@ def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list
         raise Unfit(f"it is of swarmd {head.version}")
     try:
         fits = _at(directory, head.place) == (head.node, head.previous, head.read)
-    except (OSError, LogDamaged, LogNewer):
+    except (OSError, LogDamaged, OtherVersion):
         fits = False
     if not fits:
         raise Unfit("it is of another log, or of one that was cut since")

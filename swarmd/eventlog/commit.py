@@ -8,7 +8,8 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import Envelope, Event
-from swarmd.errors import CommitTooLarge, LogNewer
+from swarmd.core.step import RULES
+from swarmd.errors import CommitTooLarge, OtherVersion
 
 COMMIT_BYTES_MAX = 16 * 1024 * 1024  # one encoded commit; a larger one is refused before anything is written
 
@@ -19,7 +20,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Attributes:
         seq: sequence number of the first event; the others follow without gaps.
         at: POSIX seconds at which the node took the events up, the same for all of them.
-        rules: version of the core's behaviour that made the commands (`swarmd.core.step.RULES`).
+        rules: `swarmd.core.step.RULES` of whoever wrote it; a log of other rules is refused.
         events: at least one.
         commands_digest: `digest_commands` of all commands these events caused, in order.
     """
@@ -37,8 +38,8 @@ class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def envelopes(self) -> list[Envelope]:
         """The events, each with its place and time."""
-        at, rules = self.at, self.rules
-        return [Envelope(seq, at, event, rules) for seq, event in enumerate(self.events, self.seq)]
+        at = self.at
+        return [Envelope(seq, at, event) for seq, event in enumerate(self.events, self.seq)]
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -57,21 +58,18 @@ def encode_commit(commit: Commit) -> bytes:
     return payload
 
 
-def decode_commit(payload: bytes, rules_max: int, path: Path) -> Commit:
+def decode_commit(payload: bytes, path: Path) -> Commit:
     """The commit of a valid frame; `path` names its file in errors.
 
     Raises:
-        LogNewer: its rules are beyond `rules_max`, or it holds events that this swarmd does not know.
+        OtherVersion: it has other rules, or it holds events that this swarmd does not know.
     """
     try:
         commit = _decoder.decode(payload)
     except DECODE_ERRORS as error:
-        raise LogNewer(
-            f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the newer swarmd that wrote it"
+        raise OtherVersion(
+            f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the swarmd that wrote it"
         ) from error
-    if commit.rules > rules_max:
-        raise LogNewer(
-            f"{path} was written under rules {commit.rules}, this swarmd knows rules up to {rules_max}",
-            "Use the newer swarmd that wrote it",
-        )
+    if commit.rules != RULES:
+        raise OtherVersion.of(str(path), "rules", commit.rules, RULES)
     return commit

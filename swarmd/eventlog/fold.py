@@ -12,7 +12,7 @@ from swarmd.core import applied
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, StateFold
+from swarmd.core.step import StateFold
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.reader import LogReader, end_of, read_commits
@@ -45,7 +45,7 @@ def fold_log(directory: Path, base: Base | None = None) -> Iterator[Applied]:
     """Apply a log event by event, from a base on; by default from the earliest there is, `oldest_base`.
 
     Raises:
-        NotFoundError, LogDamaged, LogForeign, LogNewer: as reading raises them.
+        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
     base = base or oldest_base(directory)
     return fold(commits_from(directory, base), base.state)
@@ -62,11 +62,11 @@ def fold_commit(fold: StateFold, commit: Commit) -> tuple[Command, ...]:
 def load(directory: Path) -> tuple[State, int]:
     """The state after the whole log, and the sequence number that the next event gets.
 
-    Starts from the newest snapshot made under the present rules, where there is one; segments before it are not read.
+    Starts from the newest snapshot, where there is one; segments before it are not read.
 
     Raises:
-        NotFoundError, LogDamaged, LogForeign, LogNewer: as reading raises them, or the log's beginning is gone and no
-            snapshot stands in for it.
+        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them, or the log's beginning is gone and
+            no snapshot stands in for it.
     """
     base = newest_base(directory)
     state = StateFold(base.state)
@@ -97,7 +97,7 @@ def load_with_points(directory: Path, fits: StatePair) -> tuple[State, list[Base
 
 
 def newest_base(directory: Path) -> Base:
-    """The latest point a fold can start from under the present rules: a snapshot, or else `oldest_base`."""
+    """The latest point a fold can start from: a snapshot, or else `oldest_base`."""
     return next(_snapshot_bases(directory), None) or oldest_base(directory)
 
 
@@ -170,17 +170,16 @@ def nearer_base(directory: Path, base: Base, holds: Callable[[State], bool], fit
 
 
 def _snapshot_bases(directory: Path, upto: int | None = None) -> Iterator[Base]:
-    """Snapshots made under rules that the present ones reproduce, the latest first; those at or before event `upto`."""
+    """Sound snapshots, the latest first; those at or before event `upto`."""
     node = node_of(directory)
     for path in reversed(list_snapshots(directory)):
         if upto is not None and snapshot_seq(path) > upto:
             continue
         try:
-            snapshot = read_snapshot(path, node, RULES)
+            snapshot = read_snapshot(path, node)
         except LogDamaged:
             continue  # a cache: an older snapshot or the log itself does as well, and log verify names the bad one
-        if snapshot.rules in REPRODUCES:
-            yield Base(snapshot.state, snapshot.seq)
+        yield Base(snapshot.state, snapshot.seq)
 
 
 def oldest_base(directory: Path, whole: bool = False) -> Base:
@@ -202,7 +201,7 @@ def oldest_base(directory: Path, whole: bool = False) -> Base:
         if snapshot_seq(path) < first_seq:
             continue
         try:
-            snapshot = read_snapshot(path, node, RULES)
+            snapshot = read_snapshot(path, node)
         except LogDamaged as error:
             if whole:
                 raise

@@ -12,14 +12,13 @@ from io import FileIO
 from pathlib import Path
 from types import TracebackType
 
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign
 from swarmd.eventlog.bookmark import Place
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.digest import digest_file
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
 
 
 class LogReader:
@@ -29,7 +28,6 @@ class LogReader:
         directory: of the segments.
         from_seq: the first event wanted; a commit that holds it is given whole. When the log begins later (old segments
             were removed), reading begins where the log does.
-        rules_max: the newest rules that are understood.
 
     Attributes:
         next_seq: the event that comes next.
@@ -37,13 +35,12 @@ class LogReader:
         torn_bytes: what an interrupted append, or one in progress, has left at the end, as of the last `read`.
     """
 
-    def __init__(self, directory: Path, from_seq: int = 0, rules_max: int = RULES) -> None:
+    def __init__(self, directory: Path, from_seq: int = 0) -> None:
         self.next_seq = from_seq
         self.torn_bytes = 0
         self.segments = 0
         self._directory = directory
         self._from_seq = from_seq
-        self._rules_max = rules_max
         self._known: list[Path] = list_segments(directory)
         self._path: Path | None = None
         self._file: FileIO | None = None
@@ -58,7 +55,7 @@ class LogReader:
         Raises:
             LogDamaged: a bad frame that is not the end of the last segment, a gap, a broken chain, an unreadable file.
             LogForeign: a segment is of another node than those before it.
-            LogNewer: something was written by a newer swarmd.
+            OtherVersion: something was written by a swarmd of another version.
         """
         if not self._enter():
             return
@@ -146,10 +143,10 @@ class LogReader:
     def _drain(self) -> Iterator[Commit]:
         """Valid frames of the open segment from the present offset on."""
         assert self._file is not None and self._path is not None
-        next_seq, from_seq, rules_max, path = self.next_seq, self._from_seq, self._rules_max, self._path
+        next_seq, from_seq, path = self.next_seq, self._from_seq, self._path
         try:
             for offset, payload in read_frames(self._file, self._offset, self._opening.seed):
-                commit = decode_commit(payload, rules_max, path)
+                commit = decode_commit(payload, path)
                 if commit.seq != next_seq or not commit.events:
                     raise damaged(path, self._offset, f"seq {next_seq} is expected, seq {commit.seq} stands there")
                 self._offset, self.next_seq = offset, (next_seq := commit.end_seq)
@@ -186,9 +183,9 @@ def _sealed_digest(file: FileIO, path: Path, read_bytes: int) -> bytes:
     return digest
 
 
-def read_commits(directory: Path, from_seq: int = 0, rules_max: int = RULES) -> Iterator[Commit]:
+def read_commits(directory: Path, from_seq: int = 0) -> Iterator[Commit]:
     """All commits from `from_seq` on to the log's present end; arguments and errors as of `LogReader`."""
-    with LogReader(directory, from_seq, rules_max) as reader:
+    with LogReader(directory, from_seq) as reader:
         yield from reader.read()
 
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from swarmd.errors import LogDamaged
-from swarmd.eventlog.files import sync_directory, write_failure
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots, read_snapshot, snapshot_directory, snapshot_seq
+from swarmd.files import sync_directory, write_failure
 
 BLOCK_BYTES = 4096  # a file takes whole blocks, so many small segments count for what they cost
 
@@ -26,7 +26,7 @@ def log_bytes(directory: Path) -> int:
     return sum(map(disk_bytes, (*list_segments(directory), *list_snapshots(directory))))
 
 
-def retain(directory: Path, node: str, rules: int, bytes_max: int) -> list[Path]:
+def retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
     """Remove the oldest segments until the log fits its budget, as far as snapshots allow.
 
     A segment may go only when a later one exists and a snapshot that was just read and checked begins at or behind its
@@ -40,12 +40,12 @@ def retain(directory: Path, node: str, rules: int, bytes_max: int) -> list[Path]
         LogWriteFailed: a removal failed; the log itself is sound.
     """
     try:
-        return _retain(directory, node, rules, bytes_max)
+        return _retain(directory, node, bytes_max)
     except OSError as error:
         raise write_failure(error, directory, "removal of old segments") from error
 
 
-def _retain(directory: Path, node: str, rules: int, bytes_max: int) -> list[Path]:
+def _retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
     excess = log_bytes(directory) - bytes_max
     if excess <= 0:
         return []
@@ -56,7 +56,7 @@ def _retain(directory: Path, node: str, rules: int, bytes_max: int) -> list[Path
             break
         covered = [old for old, after in pairwise(segments) if first_seq_of(after) <= snapshot_seq(path)]
         doomed = [old for old in covered if old not in removed]
-        if not doomed or not _is_sound(path, node, rules):
+        if not doomed or not _is_sound(path, node):
             continue
         excess -= sum(map(disk_bytes, doomed))
         removed += doomed
@@ -66,9 +66,9 @@ def _retain(directory: Path, node: str, rules: int, bytes_max: int) -> list[Path
     return removed + _drop_snapshots(directory)
 
 
-def _is_sound(path: Path, node: str, rules: int) -> bool:
+def _is_sound(path: Path, node: str) -> bool:
     try:
-        read_snapshot(path, node, rules)
+        read_snapshot(path, node)
     except LogDamaged:
         return False
     return True

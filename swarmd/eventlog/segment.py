@@ -14,7 +14,7 @@ import msgspec
 from crc32c import crc32c
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.errors import LogDamaged, LogNewer, NotFoundError
+from swarmd.errors import LogDamaged, NotFoundError, OtherVersion
 
 MAGIC = b"SWRMLOG1"
 FORMAT = 1
@@ -90,7 +90,7 @@ def read_header(file: FileIO, path: Path) -> Opening:
     """Read and check the header of an open segment; `path` names it in errors.
 
     Raises:
-        LogNewer: the format is newer than this swarmd.
+        OtherVersion: it has another format.
         LogDamaged: it is no segment, or its header is damaged or does not fit its name.
     """
     file.seek(0)
@@ -98,11 +98,8 @@ def read_header(file: FileIO, path: Path) -> Opening:
     if len(content) < PREFIX.size or content[: len(MAGIC)] != MAGIC:
         raise damaged(path, 0, "it does not begin as a segment of a swarmd event log")
     _, version, length, seed = PREFIX.unpack_from(content)
-    if version > FORMAT:
-        raise LogNewer(
-            f"{path} has log format {version}, this swarmd reads formats up to {FORMAT}",
-            "Use the newer swarmd that wrote it; if there was none, the file is damaged",
-        )
+    if version != FORMAT:
+        raise OtherVersion.of(str(path), "log format", version, FORMAT)
     size_bytes = PREFIX.size + length
     payload = content[PREFIX.size : size_bytes]
     if len(payload) != length or crc32c(payload, crc32c(content[:CHECKED_BYTES])) != seed:

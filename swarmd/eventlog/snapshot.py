@@ -15,9 +15,9 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
-from swarmd.errors import LogDamaged, LogForeign, LogNewer
-from swarmd.eventlog.files import make_directory, remove_left, write_durably
-from swarmd.regular_files import read_regular
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogForeign, OtherVersion
+from swarmd.files import make_directory, read_regular, remove_left, write_durably
 
 MAGIC = b"SWRMSNP1"
 FORMAT = 1
@@ -35,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         node: peer id of the node.
         run: id of the process life that took it.
         seq: the first event that is not in it.
-        rules: version of the core's behaviour that folded it.
+        rules: `swarmd.core.step.RULES` of whoever made it.
         state: the state itself.
     """
 
@@ -111,7 +111,7 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
     path = snapshot_directory(directory) / f"{snapshot.seq:020d}{SUFFIX}"
     write_durably(path, prefix + hashlib.sha256(prefix + payload).digest() + payload)
     try:
-        if encode_state(read_snapshot(path, snapshot.node, snapshot.rules).state) != encode_state(snapshot.state):
+        if encode_state(read_snapshot(path, snapshot.node).state) != encode_state(snapshot.state):
             raise _damaged(path, "the state does not read back as it was written")
     except LogDamaged:
         remove_left(path)
@@ -119,11 +119,11 @@ def write_snapshot(directory: Path, snapshot: Snapshot) -> Path:
     return path
 
 
-def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
+def read_snapshot(path: Path, node: str) -> Snapshot:
     """Read and check a snapshot of `node`.
 
     Raises:
-        LogNewer: its format or rules are newer than this swarmd's.
+        OtherVersion: it has another format or other rules.
         LogForeign: it is of another node.
         LogDamaged: its digest is wrong, or its state is none that this swarmd can read.
     """
@@ -131,17 +131,14 @@ def read_snapshot(path: Path, node: str, rules_max: int) -> Snapshot:
     try:
         snapshot = _snapshots.decode(payload)
     except DECODE_ERRORS as error:
-        raise LogNewer(
+        raise OtherVersion(
             f"the snapshot {path} holds a state that this swarmd cannot read: {error}",
             "Use the swarmd that wrote it; while the log is whole, the snapshot may be deleted",
         ) from error
     if snapshot.node != node:
         raise LogForeign(f"the snapshot {path} is of node {snapshot.node}, not of {node}", "Remove it from this log")
-    if snapshot.rules > rules_max:
-        raise LogNewer(
-            f"the snapshot {path} was made under rules {snapshot.rules}, this swarmd knows rules up to {rules_max}",
-            "Use the newer swarmd that wrote it",
-        )
+    if snapshot.rules != RULES:
+        raise OtherVersion.of(f"the snapshot {path}", "rules", snapshot.rules, RULES)
     if path.name != f"{snapshot.seq:020d}{SUFFIX}":
         raise _damaged(path, f"it says that it is of seq {snapshot.seq}")
     return snapshot
@@ -163,8 +160,8 @@ def _checked_payload(path: Path) -> bytes:
     if content[: len(MAGIC)] != MAGIC or len(content) < PREFIX.size + DIGEST_BYTES:
         raise _damaged(path, "it does not begin as a snapshot of a swarmd event log")
     _, version, length = PREFIX.unpack_from(content)
-    if version > FORMAT:
-        raise LogNewer(f"the snapshot {path} has format {version}, this swarmd reads formats up to {FORMAT}")
+    if version != FORMAT:
+        raise OtherVersion.of(f"the snapshot {path}", "format", version, FORMAT)
     prefix, digest = content[: PREFIX.size], content[PREFIX.size : PREFIX.size + DIGEST_BYTES]
     payload = content[PREFIX.size + DIGEST_BYTES :]
     if len(payload) != length or hashlib.sha256(prefix + payload).digest() != digest:

@@ -16,7 +16,6 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_failure
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.retention import retain
@@ -30,7 +29,7 @@ from swarmd.eventlog.snapshot import (
     snapshot_seq,
     write_snapshot,
 )
-from swarmd.regular_files import open_regular
+from swarmd.files import TEMPORARY, make_directory, open_regular, write_failure
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
@@ -96,7 +95,7 @@ class EventLog:
         Raises:
             LogInUse: another process writes it.
             LogForeign: it belongs to another node.
-            LogNewer: the last segment was written by a newer swarmd.
+            OtherVersion: the last segment was written by a swarmd of another version.
             LogDamaged: the last segment is damaged otherwise than by one interrupted append.
             NoSpaceLeft, LogWriteFailed: the directory or the lock cannot be written.
         """
@@ -108,7 +107,7 @@ class EventLog:
             os.close(lock)
             raise
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int = RULES) -> Commit:
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> Commit:
         """Make events durable as one frame; they are on disk when this returns.
 
         Raises:
@@ -116,7 +115,7 @@ class EventLog:
             NoSpaceLeft: nothing was written, and the log may be appended to again once there is space.
             LogWriteFailed: the write or the sync failed; all further appends fail.
         """
-        commit = Commit(self.next_seq, at, rules, tuple(events), commands_digest)
+        commit = Commit(self.next_seq, at, RULES, tuple(events), commands_digest)
         payload = encode_commit(commit)
         segment = self._segment
         if segment is None or segment.size_bytes >= self._segment_bytes:
@@ -133,7 +132,7 @@ class EventLog:
         at_boundary = self._segment is None or self._segment.size_bytes >= self._segment_bytes
         return at_boundary and self._loose_bytes >= self._segment_bytes
 
-    def write_snapshot(self, state: State, rules: int = RULES) -> Path:
+    def write_snapshot(self, state: State) -> Path:
         """Keep `state`, the fold of all events so far, and remove what the log need not keep any more.
 
         The next append begins a new segment, so that a fold can start there.
@@ -141,10 +140,10 @@ class EventLog:
         Raises:
             NoSpaceLeft, LogWriteFailed: the snapshot could not be written; the log goes on without it.
         """
-        path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, rules, state))
+        path = write_snapshot(self.directory, Snapshot(self._node, self._run, self.next_seq, RULES, state))
         self._loose_bytes = 0
         self._seal()
-        retain(self.directory, self._node, rules, self._bytes_max)
+        retain(self.directory, self._node, self._bytes_max)
         return path
 
     def close(self) -> None:
@@ -173,7 +172,7 @@ class EventLog:
         except LogWriteFailed as error:
             self._broken = not isinstance(error, NoSpaceLeft)
             raise
-        retain(self.directory, self._node, RULES, self._bytes_max)
+        retain(self.directory, self._node, self._bytes_max)
         return self._segment
 
     def _seal(self) -> None:
@@ -229,7 +228,7 @@ def _scan(file: FileIO, path: Path, opening: Opening) -> tuple[int, int]:
         offset, last = end, payload
     if last is None:
         return opening.header.first_seq, offset
-    return decode_commit(last, RULES, path).end_seq, offset
+    return decode_commit(last, path).end_seq, offset
 
 
 def _cut_back(path: Path, offset: int) -> None:

@@ -67,7 +67,7 @@ def gather(directory: Path, kind: SummaryKind, gathered: Gathered) -> int:
         The number of the first event that was read.
 
     Raises:
-        NotFoundError, LogDamaged, LogForeign, LogNewer: as reading raises them.
+        NotFoundError, LogDamaged, LogForeign, OtherVersion: as reading raises them.
     """
     oldest = oldest_base(directory) if kind.needs_state else Base(State(), _first_seq(directory))
     version = kind.version_from(oldest.seq)

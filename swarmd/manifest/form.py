@@ -30,8 +30,8 @@ from swarmd.config import (
 )
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, PROTOCOL
-from swarmd.errors import ManifestError
+from swarmd.dht.wire.records import PROTOCOL
+from swarmd.errors import ManifestError, OtherVersion
 from swarmd.training.models.source import AUTO
 
 FORMAT = 1
@@ -156,7 +156,7 @@ class Manifest(Section, frozen=True):
     rounds: Rounds | None = None
     chain: ManifestChain | None = None
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
-    protocol: AtLeastOne = 1  # oldest version that members may speak; see docs/PROTOCOL.md
+    protocol: AtLeastOne = 1  # version that members speak
     average_weights_every: Count = 0  # what its nodes average their weights by, unless one says otherwise; 0: none does
 
 
@@ -192,15 +192,8 @@ def check_form(manifest: Manifest) -> None:
     if (manifest.rounds is None) == (manifest.chain is None):
         raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
     _check_printable("name", manifest.name)
-    if manifest.protocol > PROTOCOL:
-        raise ManifestError(
-            f"the swarm needs version {manifest.protocol} of the protocol, this swarmd speaks {PROTOCOL}",
-            "Install a newer swarmd",
-        )
-    if manifest.chain is not None and manifest.chain.shards and manifest.protocol < MEMBERS_SHARDED_SINCE:
-        raise ManifestError(
-            f"chain.shards needs protocol = {MEMBERS_SHARDED_SINCE} or more: older nodes know no shards"
-        )
+    if manifest.protocol != PROTOCOL:
+        raise OtherVersion.of("the manifest", "protocol", manifest.protocol, PROTOCOL)
     if manifest.chain is not None and manifest.membership in ("invitation", "work"):
         raise ManifestError("membership: on a chain the contract's registration and allow-list decide")
     _check_peers("creator", (manifest.creator,))

@@ -162,8 +162,8 @@ def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
 
 
 def _admission(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """What differs from a swarm that is open to nodes of every version."""
-    content: dict[str, Any] = {"protocol": manifest.protocol} if manifest.protocol > 1 else {}
+    """What differs from an open swarm."""
+    content: dict[str, Any] = {}
     if manifest.membership in ("invitation", "work"):
         content["admission"] = manifest.membership
     if manifest.membership == "work":

@@ -11,12 +11,11 @@ import tomlkit
 from tomlkit.items import Table
 
 from swarmd.config import refuse_unknown_keys
-from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, PathUnusable
-from swarmd.eventlog.files import remedy, write_durably
+from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.files import read_start, remedy, write_durably
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
-from swarmd.regular_files import read_start
 from swarmd.toml_text import parse_toml
 
 MANIFEST_BYTES_MAX = 64 * 1024
@@ -30,7 +29,7 @@ _COMMENTS = {
     "creator": "peer id; its signature stands below",
     "members": "peer ids that may take part, in a swarm without a chain; a contract keeps its own list",
     "work_bits": "zero bits of the work that each identity does once",
-    "protocol": "oldest version of the protocol that members may speak",
+    "protocol": "version of the protocol that members speak",
     "average_weights_every": "rounds between means of a node's weights and a member's, unless the node says otherwise",
     "bootnodes": "nodes to join through",
     "digest": "sha256 of the recipe in canonical form",
@@ -64,8 +63,8 @@ def read_manifest(path: Path) -> Manifest:
         verify(manifest)
     except UnicodeDecodeError as error:
         raise ManifestError(f"{path} is no manifest: it is not UTF-8 text") from error
-    except ManifestError as error:
-        raise ManifestError(f"{path}: {error.message}", error.fix) from error
+    except (ManifestError, OtherVersion) as error:
+        raise type(error)(f"{path}: {error.message}", error.fix) from error
     return manifest
 
 

@@ -326,7 +326,7 @@ def read_history(directory: Path, trained: StageTrained | None = None) -> Traini
 
     Raises:
         NotFoundError: there is no log.
-        LogDamaged, LogForeign, LogNewer: it cannot be read.
+        LogDamaged, LogForeign, OtherVersion: it cannot be read.
     """
     gathering = HistoryGathering()
     gather(find_log(directory), KIND, gathering)

@@ -17,7 +17,6 @@ from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
 from swarmd.core.node.catchup import advance
 from swarmd.core.state import Deadline, State, next_deadline
-from swarmd.core.step import RULES
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands
 from swarmd.shell.batches import ROW_MIN, as_one, in_halves, row_length
@@ -177,7 +176,7 @@ class Loop:
     def _write(self, state: State, at: float, facts: Sequence[Event]) -> list[Plan]:
         planned = plan(state, self._log.next_seq, at, facts)
         try:
-            self._log.append(at, planned.events, digest_commands(planned.commands), RULES)
+            self._log.append(at, planned.events, digest_commands(planned.commands))
         except CommitTooLarge:
             halves = in_halves(facts)
             if halves is None:

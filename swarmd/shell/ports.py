@@ -56,7 +56,7 @@ class CommitLog(Protocol):
         """Sequence number the next event gets."""
         ...
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> object:
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
         """Write one commit and make it durable; blocks.
 
         Raises:
@@ -70,7 +70,7 @@ class CommitLog(Protocol):
         """Whether a snapshot of the state should be taken now."""
         ...
 
-    def write_snapshot(self, state: State, rules: int) -> object:
+    def write_snapshot(self, state: State) -> object:
         """Keep the fold of all events so far, and let the oldest segments go by budget; blocks.
 
         Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogWriteFailed
 from swarmd.shell.ports import CommitLog
 
@@ -32,7 +31,7 @@ class Snapshots:
         if not self._log.snapshot_due:
             return
         try:
-            self._log.write_snapshot(state, RULES)
+            self._log.write_snapshot(state)
         except (LogDamaged, LogWriteFailed) as error:
             self.failed, self._error = self.failed + 1, error
         else:

@@ -28,7 +28,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import Deadline, State, next_deadline
-from swarmd.core.step import StateFold
+from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError
 from swarmd.eventlog.commit import Commit
@@ -65,10 +65,10 @@ class NodeLog:
         """Sequence number the next event gets."""
         return self._log.next_seq
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
         """Write one commit and make it durable, unless the daemon dies before. Raises CommitTooLarge, Crashed."""
         node = self._node
-        commit = Commit(self._log.next_seq, at, rules, tuple(events), commands_digest)
+        commit = Commit(self._log.next_seq, at, RULES, tuple(events), commands_digest)
         self._log.check_size(commit)
         if node.crash_point == "before-append":
             raise Crashed
@@ -83,7 +83,7 @@ class NodeLog:
         """Whether a snapshot should be taken now."""
         return len(self._log.commits) - self._node.disk.snapshot[0] >= SNAPSHOT_COMMITS
 
-    def write_snapshot(self, state: State, rules: int) -> None:
+    def write_snapshot(self, state: State) -> None:
         """Keep what all commits so far come to."""
         self._node.disk.snapshot = (len(self._log.commits), state)
 

@@ -133,14 +133,9 @@ def find_cuts_of(swarm: SwarmConfig) -> list[str]:
     return describe_cuts(getattr(_read_options(swarm), "cuts", {}))
 
 
-def must_name_tasks(kind: str) -> bool:
-    """Whether a manifest of this kind without tasks says different things in different versions."""
-    return kind in _MIXTURES
-
-
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:
     """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
-    if swarm.tasks or not must_name_tasks(swarm.kind):
+    if swarm.tasks or swarm.kind not in _MIXTURES:
         return swarm
     names = EntryPoint(swarm.kind, f"swarmd.swarms.{_MIXTURES[swarm.kind]}", GROUP).load()
     return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in names))

@@ -21,9 +21,9 @@ from swarmd.backup.archive import read_archive
 from swarmd.backup.bundle import BundleManifest, open_bundle
 from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, restore_backup
+from swarmd.daemon.layout import claim_layout
 from swarmd.daemon.notes import read_restored
-from swarmd.daemon.upgrade import take_over
-from swarmd.errors import ArchiveError, LogDamaged
+from swarmd.errors import ArchiveError, LogDamaged, OtherVersion, PathUnusable
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
@@ -138,7 +138,7 @@ def test_an_archive_of_a_later_format_or_without_a_readable_manifest_is_refused(
     for kind in (BackupManifest, BundleManifest):
         with tarfile.open(path, "w") as tar:
             tar.addfile(*member(kind.FILE, raw))
-        with pytest.raises(ArchiveError, match=said):
+        with pytest.raises((ArchiveError, OtherVersion), match=said):
             read_archive(path, kind)
 
 
@@ -172,7 +172,7 @@ def test_a_mount_point_is_restored_into(node: NodeDirectory, tmp_path: Path, mon
     assert (root / "identity.key").read_bytes() == (node.root / "identity.key").read_bytes()
     assert root.stat().st_ino == inode
     assert not [path for path in root.iterdir() if path.name.startswith(".")]
-    take_over(data)
+    claim_layout(data)
 
 
 def _busy(root: Path, work):  # type: ignore[no-untyped-def]
@@ -223,7 +223,7 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
         if data.restoring.exists():
             refused += 1
             with pytest.raises(LogDamaged, match="cut off") as told:
-                take_over(data)
+                claim_layout(data)
             assert "swarmd restore" in told.value.fix
             if data.events.exists() or data.blobs.exists():  # it was cut off as its files moved up
                 emptied += 1
@@ -232,7 +232,7 @@ def test_no_node_starts_on_half_of_it_and_another_try_ends_it(
                 assert "empty the directory" in refusal.value.fix
                 shutil.rmtree(data.root)
             restore_backup(archive, data.root, None)
-        take_over(data)
+        claim_layout(data)
         assert load(data.events) == whole and read_restored(data) is not None
         assert not data.restoring.exists()
     assert refused > 10 and emptied > 3
@@ -285,7 +285,7 @@ def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     other = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ArchiveError, match="another command is writing") as refused:
+        with pytest.raises(PathUnusable, match="another command is at work") as refused:
             restore_backup(archive, root, None)
         assert refused.value.exit_code == 75
     finally:

@@ -9,7 +9,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "rules-1" / "kills" / "node-1"
+GOLDEN = Path(__file__).parents[1] / "golden" / "coordinator"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StartWorker
@@ -22,12 +21,12 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import Deadline, State
-from swarmd.core.step import RULES
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import Engine
 from swarmd.errors import CommitTooLarge, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.digest import digest_commands
 from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
+from tests.log_capture import capture_logs
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 STARTED = NodeStarted(SETTINGS, "run")
@@ -37,7 +36,7 @@ class MemoryLog:
     """Keeps commits in memory and can refuse them."""
 
     def __init__(self, record: list[str]) -> None:
-        self.commits: list[tuple[tuple[Event, ...], bytes, int]] = []
+        self.commits: list[tuple[tuple[Event, ...], bytes]] = []
         self.next_seq = 0
         self.record = record
         self.fails: Exception | None = None
@@ -46,16 +45,16 @@ class MemoryLog:
         self.snapshots: list[State] = []
         self.snapshot_fails: Exception | None = None
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
         if self.fails:
             raise self.fails
         if len(events) > self.events_max:
             raise CommitTooLarge("too large")
         self.record.append("append")
-        self.commits.append((tuple(events), commands_digest, rules))
+        self.commits.append((tuple(events), commands_digest))
         self.next_seq += len(events)
 
-    def write_snapshot(self, state: State, rules: int) -> None:
+    def write_snapshot(self, state: State) -> None:
         if self.snapshot_fails:
             raise self.snapshot_fails
         self.snapshots.append(state)
@@ -101,8 +100,8 @@ def test_commands_leave_only_after_their_commit() -> None:
     anyio.run(bench.engine.commit, [STARTED])
     assert bench.record == ["append", "projection", "dispatch", "dispatch"]
     assert [type(command) for command in bench.commands] == [StartWorker, StartWorker]
-    events, digest, rules = bench.log.commits[0]
-    assert (events, digest, rules) == ((STARTED,), digest_commands(bench.commands), RULES)
+    events, digest = bench.log.commits[0]
+    assert (events, digest) == ((STARTED,), digest_commands(bench.commands))
 
 
 def test_a_failed_append_changes_nothing_and_ends_the_loop() -> None:
@@ -132,7 +131,7 @@ def test_waiting_facts_share_one_commit_up_to_the_bound() -> None:
             await bench.engine.run()
 
     anyio.run(run)
-    assert [len(events) for events, _, _ in bench.log.commits] == [1, BATCH_FACTS_MAX, 7]
+    assert [len(events) for events, _ in bench.log.commits] == [1, BATCH_FACTS_MAX, 7]
 
 
 def test_the_node_stops_at_node_stopped_and_takes_no_later_fact() -> None:
@@ -161,7 +160,7 @@ def test_a_passed_deadline_is_reported_once_and_in_order() -> None:
             tasks.cancel_scope.cancel()
 
     anyio.run(run)
-    fired = [event for events, _, _ in bench.log.commits for event in events if isinstance(event, TimerFired)]
+    fired = [event for events, _ in bench.log.commits for event in events if isinstance(event, TimerFired)]
     assert {timer.name for timer in fired} >= {"ready/network", "ready/trainer"}
     assert len({(timer.name, timer.due_at) for timer in fired}) == len(fired)
     assert [timer.due_at for timer in fired] == sorted(timer.due_at for timer in fired)
@@ -201,8 +200,8 @@ def test_a_commit_that_is_too_large_is_split() -> None:
     bench.log.events_max = 3
     facts: list[Event] = [STARTED, *(MemberSeen(f"peer{number}") for number in range(8))]
     anyio.run(bench.engine.commit, facts)
-    assert [event for events, _, _ in bench.log.commits for event in events] == facts
-    assert all(len(events) <= 3 for events, _, _ in bench.log.commits)
+    assert [event for events, _ in bench.log.commits for event in events] == facts
+    assert all(len(events) <= 3 for events, _ in bench.log.commits)
     assert [applied.seq for applied in bench.journal] == list(range(9))
 
 

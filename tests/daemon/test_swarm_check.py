@@ -9,14 +9,13 @@ import pytest
 from swarmd.config import load_config, parse_config
 from swarmd.core.events import ChainUp, NodeStarted, WorkerStarted
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.lock import LOCK_NAME
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import plan
 from tests.core.story import settings
 from tests.daemon.node import fake_node
@@ -36,9 +35,9 @@ contract = "{CONTRACT}"
 """
 
 
-def logged(root: Path, *lives: Settings) -> DataPaths:
+def logged(root: Path, *lives: Settings) -> NodeDirectory:
     """A data directory in which a node was started so often."""
-    data, state = DataPaths(root), State()
+    data, state = NodeDirectory(root), State()
     with EventLog.open(data.events, "me", "run") as log:
         for life in lives:
             for event in (
@@ -46,7 +45,7 @@ def logged(root: Path, *lives: Settings) -> DataPaths:
                 *((WorkerStarted("chain", 1, 1), up()) if life.chain is not None else ()),
             ):
                 planned = plan(state, log.next_seq, 1.0, [event])
-                log.append(1.0, planned.events, digest_commands(planned.commands), RULES)
+                log.append(1.0, planned.events, digest_commands(planned.commands))
                 state = planned.state
     return data
 
@@ -98,8 +97,8 @@ def test_the_last_start_counts(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
-    refuse_other_swarm(DataPaths(tmp_path), SwarmName("any"))
-    assert swarm_of_log(DataPaths(tmp_path)) is None
+    refuse_other_swarm(NodeDirectory(tmp_path), SwarmName("any"))
+    assert swarm_of_log(NodeDirectory(tmp_path)) is None
 
 
 def test_a_node_does_not_start_on_another_swarms_log(tmp_path: Path) -> None:

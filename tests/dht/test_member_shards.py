@@ -12,7 +12,7 @@ from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, SHARDED_SINCE, Membership, sign
+from swarmd.dht.wire.records import PROTOCOL, Membership, sign
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from tests.dht.driver import SWARM, Driver
 from tests.dht.outsider import Outsider
@@ -28,10 +28,10 @@ PATIENCE_S = 40.0
 
 async def large_swarm(swarm: Swarm, *followers: str) -> Driver:
     """A coordinator whose clock has announced shards, and followers. Returns the coordinator."""
-    coordinator = await swarm.coordinator(protocol=MEMBERS_SHARDED_SINCE)
+    coordinator = await swarm.coordinator()
     await announce(coordinator, 0, shards=SHARDS)
     for name in followers:
-        await swarm.follower(name, coordinator, protocol=MEMBERS_SHARDED_SINCE)
+        await swarm.follower(name, coordinator)
     return coordinator
 
 
@@ -67,7 +67,7 @@ async def test_members_in_shards_are_known_to_the_coordinator_and_share_also_whe
         await publish(node, 0, [node.peer_id])
     for peer in peers:
         await coordinator.expect(ReportSeen, PATIENCE_S, peer=peer)
-    late = await swarm.follower("late", coordinator, protocol=MEMBERS_SHARDED_SINCE)
+    late = await swarm.follower("late", coordinator)
     for node in swarm.nodes[1:]:
         await coordinator.expect(MemberSeen, PATIENCE_S, peer=node.peer_id)
     for node in swarm.nodes:
@@ -88,10 +88,10 @@ async def test_a_membership_lies_in_its_owners_shard_and_one_of_before_is_refuse
     try:
         for node in swarm.nodes:
             await must_lie(stranger, node.peer_id, MembersPlace(SHARDS, 0))
-        old = Membership(SWARM, "old", "nonce", time.time(), protocol=SHARDED_SINCE)
+        old = Membership(SWARM, "old", "nonce", time.time(), protocol=PROTOCOL + 1)
         identity = generate_identity()
         await stranger.store_signed(old.key, sign(identity, old, time.time() + 600))
-        await coordinator.expect(RecordsRejected, PATIENCE_S, reason="old-protocol")
+        await coordinator.expect(RecordsRejected, PATIENCE_S, reason="other-protocol")
         assert coordinator.seen(MemberSeen, peer=identity.peer_id) == []
     finally:
         await stranger.close()

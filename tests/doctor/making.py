@@ -13,7 +13,6 @@ from typing import Any
 
 from swarmd.core.events import Event, NodeStarted
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
@@ -30,7 +29,6 @@ CPU = ProbeAnswer(
     cuda="",
     device="cpu",
     numbers="float32",
-    weights="float32",
     free=8 * GIB,
     total=16 * GIB,
     weighed=(ModelFit("embedded", GIB // 4, GIB // 16, True),),
@@ -68,7 +66,6 @@ class Made:
         self,
         *events: Event,
         peer: str = "",
-        rules: int = RULES,
         at: float = 1.0,
         chain: ChainSettings | None = None,
     ) -> Path:
@@ -77,7 +74,7 @@ class Made:
         with EventLog.open(self.data / "events", peer or self.peer, "run") as log:
             for event in (NodeStarted(settings(chain=chain), "run"), *events):
                 planned = plan(state, log.next_seq, at, [event])
-                log.append(at, planned.events, digest_commands(planned.commands), rules)
+                log.append(at, planned.events, digest_commands(planned.commands))
                 state = planned.state
         return self.data / "events"
 

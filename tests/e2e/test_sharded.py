@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from swarmd.core.events import RolloutsGathered, StageTrained
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE
 from swarmd.eventlog.fold import load
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm
@@ -20,7 +19,7 @@ ROUNDS = 4
 @pytest.mark.soak
 def test_a_sharded_swarm_trains_and_credits_all_and_catches_up_after_a_restart(swarm: Swarm) -> None:
     """A node is killed in the middle of a sharded stage and started again; no round is lost to anybody."""
-    swarm.run(rounds=ROUNDS, dht__protocol=MEMBERS_SHARDED_SINCE, coordinator__shard_members=1, training__steps=12)
+    swarm.run(rounds=ROUNDS, coordinator__shard_members=1, training__steps=12)
     swarm.wait_round(3, 1)
     swarm.wait_state(3, "round.training")
     swarm.daemons[2].send(signal.SIGKILL)

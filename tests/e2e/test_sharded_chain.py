@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.events import ChainBlock, RewardLog, RolloutsGathered, SubmissionsCounted, VoteLog
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE
 from tests.e2e.audit import events_of
 from tests.e2e.chained import ChainedSwarm, chained_swarm
 from tests.e2e.conftest import PATIENCE_S, audited
@@ -22,7 +21,7 @@ ROUNDS = 2
 def test_nodes_share_by_shards_and_move_on_by_the_contracts_count(tmp_path: Path) -> None:
     """Stages last much longer than the test: they end by the count of reports alone, and after a kill too."""
     with chained_swarm(tmp_path / "swarm", nodes=3) as swarm, audited(swarm):
-        swarm.run(chain__shards=4, dht__protocol=MEMBERS_SHARDED_SINCE)
+        swarm.run(chain__shards=4)
         swarm.wait_contract(1)
         swarm.daemons[2].send(signal.SIGKILL)
         assert swarm.daemons[2].wait(PATIENCE_S)

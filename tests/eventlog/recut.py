@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from random import Random
 
-from swarmd.core.step import REPRODUCES, StateFold
+from swarmd.core.step import StateFold
 from swarmd.eventlog.fold import commits_from, fold_commit, node_of, oldest_base
 from swarmd.eventlog.store import EventLog
 
@@ -32,8 +32,8 @@ def recut(source: Path, target: Path, seed: int, wrong: Collection[int] = (), la
         for place, commit in enumerate(commits):
             fold_commit(fold, commit)
             at = commit.at + later_s * (place == min(places))
-            log.append(at, commit.events, WRONG if place in wrong else commit.commands_digest, commit.rules)
-            if place in places and commit.rules in REPRODUCES:
+            log.append(at, commit.events, WRONG if place in wrong else commit.commands_digest)
+            if place in places:
                 log.write_snapshot(fold.state)
                 taken += 1
     return taken

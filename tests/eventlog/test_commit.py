@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from swarmd.core.commands import Register, StartWorker
 from swarmd.core.events import LinkDown, MemberSeen, ReportSeen, StageTrained
-from swarmd.errors import CommitTooLarge, LogNewer
+from swarmd.errors import CommitTooLarge, OtherVersion
 from swarmd.eventlog.commit import COMMIT_BYTES_MAX, Commit, decode_commit, encode_commit
 from swarmd.eventlog.digest import COMMANDS_DIGEST_BYTES, NO_COMMANDS, digest_commands
 from swarmd.eventlog.reader import read_commits
@@ -39,7 +39,7 @@ def test_a_commit_gives_its_events_their_places() -> None:
 
 def test_a_reward_that_is_no_number_stays_none() -> None:
     commit = Commit(0, 0.0, 1, (trained(0, reward=math.nan),), NO_COMMANDS)
-    event = decode_commit(encode_commit(commit), 1, HERE).events[0]
+    event = decode_commit(encode_commit(commit), HERE).events[0]
     assert isinstance(event, StageTrained) and math.isnan(event.reward)
 
 
@@ -51,7 +51,7 @@ def test_a_commit_over_the_limit_is_refused() -> None:
 
 def test_fields_added_behind_are_read_over() -> None:
     later = msgspec.msgpack.encode([3, 1.0, 1, [{"type": "member_seen", "peer": "p", "hue": 4}], NO_COMMANDS, "new"])
-    assert decode_commit(later, 1, HERE).events == (MemberSeen("p"),)
+    assert decode_commit(later, HERE).events == (MemberSeen("p"),)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_fields_added_behind_are_read_over() -> None:
 )
 def test_what_a_newer_swarmd_wrote_is_refused_by_name(rules, event, message) -> None:
     payload = msgspec.msgpack.encode([0, 1.0, rules, [event], NO_COMMANDS])
-    with pytest.raises(LogNewer, match=message):
-        decode_commit(payload, 1, HERE)
+    with pytest.raises(OtherVersion, match=message):
+        decode_commit(payload, HERE)
 
 
 def test_a_digest_tells_commands_and_their_order_apart() -> None:

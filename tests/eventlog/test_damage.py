@@ -11,9 +11,11 @@ import pytest
 
 from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
-from swarmd.errors import LogDamaged, LogForeign, LogNewer, NotFoundError
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, LogForeign, NotFoundError, OtherVersion
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.fold import load
 from swarmd.eventlog.frame import RESERVE_BYTES, TAIL_BYTES_MAX, encode_frame
 from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.reader import read_commits
@@ -242,20 +244,24 @@ def test_segments_of_two_nodes_are_no_log(two_segments) -> None:
         list(read_commits(directory))
 
 
-def test_a_newer_format_is_named(tmp_path: Path) -> None:
+def test_another_format_is_named(tmp_path: Path) -> None:
     header = encode_header(SegmentHeader(NODE, "run", 0, b""))
     newer = PREFIX.pack(MAGIC, FORMAT + 1, *PREFIX.unpack_from(header)[2:]) + header[PREFIX.size :]
     (tmp_path / segment_name(0)).write_bytes(newer)
     for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path)):
-        with pytest.raises(LogNewer, match=f"log format {FORMAT + 1}.*newer swarmd"):
+        with pytest.raises(OtherVersion, match=f"log format {FORMAT + 1}.*newer swarmd"):
             attempt()
 
 
-def test_newer_rules_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rules", "fix"), [(RULES + 1, "newer swarmd"), (RULES - 1, "unreleased swarmd")])
+def test_a_log_of_other_rules_is_read_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, fix: str
+) -> None:
+    monkeypatch.setattr("swarmd.eventlog.store.RULES", rules)
     with open_log(tmp_path) as log:
-        log.append(0.0, [MemberSeen("p")], NO_COMMANDS, rules=99)
-    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path)):
-        with pytest.raises(LogNewer, match=r"rules 99.*newer swarmd"):
+        log.append(0.0, [MemberSeen("p")], NO_COMMANDS)
+    for attempt in (lambda: list(read_commits(tmp_path)), lambda: open_log(tmp_path), lambda: load(tmp_path)):
+        with pytest.raises(OtherVersion, match=f"rules {rules}.*{fix}"):
             attempt()
 
 

@@ -62,10 +62,10 @@ def test_a_digest_of_commands_is_as_documented() -> None:
 
 
 def test_the_bytes_of_a_log_never_change(tmp_path: Path) -> None:
-    """A change here is a new format: it needs a new number, and a reader that still takes the old one."""
+    """A change here is a new format, and needs a new number."""
     with open_log(tmp_path) as log:
-        log.append(0.0, [LinkDown("a"), MemberSeen("p", "n")], NO_COMMANDS, rules=1)
-        log.append(1.0, [LinkDown("b")], NO_COMMANDS, rules=1)
+        log.append(0.0, [LinkDown("a"), MemberSeen("p", "n")], NO_COMMANDS)
+        log.append(1.0, [LinkDown("b")], NO_COMMANDS)
     digest = hashlib.sha256(list_segments(tmp_path)[0].read_bytes()).hexdigest()
     assert digest == "c41a2496b554f46af096777ebc6fb37287e9747dd78562acdceeb074f575d694"
 

@@ -11,7 +11,7 @@ import pytest
 from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogForeign, LogNewer, ReplayDifference
+from swarmd.errors import LogDamaged, LogForeign, OtherVersion, ReplayDifference
 from swarmd.eventlog.fold import base_upto, bases_of, fold_log, load, newest_base, oldest_base
 from swarmd.eventlog.frame import RESERVE_BYTES
 from swarmd.eventlog.offline.check import check_log
@@ -107,7 +107,7 @@ def test_a_damaged_snapshot_is_passed_over_while_the_log_is_whole(tmp_path: Path
     newest.write_bytes(newest.read_bytes()[:-3])
     assert encode_state(load(tmp_path)[0]) == encode_state(state)
     with pytest.raises(LogDamaged, match=f"{newest.name} is damaged.*digest is wrong"):
-        read_snapshot(newest, NODE, RULES)
+        read_snapshot(newest, NODE)
 
 
 def test_a_log_whose_oldest_snapshot_is_damaged_is_read_from_the_next_one(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_log_whose_beginning_is_gone_is_refused(tmp_path: Path) -> None:
 def test_a_snapshot_that_the_fold_does_not_give_is_a_difference(tmp_path: Path) -> None:
     write_lives(tmp_path, 2)
     path = list_snapshots(tmp_path)[0]
-    snapshot = read_snapshot(path, NODE, RULES)
+    snapshot = read_snapshot(path, NODE)
     wrong = msgspec.structs.replace(snapshot, state=msgspec.structs.replace(snapshot.state, rounds_joined=999))
     write_snapshot(tmp_path, wrong)
     with pytest.raises(ReplayDifference, match=f"snapshot of seq {snapshot.seq}"):
@@ -157,38 +157,38 @@ def test_a_log_that_ends_before_its_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_says_whose_it_is_and_under_which_rules(tmp_path: Path) -> None:
-    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 2, State(run="a")))
-    assert read_snapshot(path, NODE, 2).state == State(run="a")
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, RULES, State(run="a")))
+    assert read_snapshot(path, NODE).state == State(run="a")
     with pytest.raises(LogForeign, match="of node 12D3KooWAlice, not of bob"):
-        read_snapshot(path, "bob", 2)
-    with pytest.raises(LogNewer, match="rules 2"):
-        read_snapshot(path, NODE, 1)
+        read_snapshot(path, "bob")
+    with pytest.raises(OtherVersion, match=f"rules {RULES + 1}"):
+        write_snapshot(tmp_path, Snapshot(NODE, "run", 5, RULES + 1, State(run="a")))
 
 
 def test_a_snapshot_with_a_chart_state_that_no_chart_has_is_refused_by_type(tmp_path: Path) -> None:
     unknown: Any = "hibernating"
-    with pytest.raises(LogNewer, match=r"hibernating.*Use the swarmd that wrote it"):
-        write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a", chart=unknown)))
+    with pytest.raises(OtherVersion, match=r"hibernating.*Use the swarmd that wrote it"):
+        write_snapshot(tmp_path, Snapshot(NODE, "run", 5, RULES, State(run="a", chart=unknown)))
     assert not list_snapshots(tmp_path), "what does not read back is no beginning for a fold"
 
 
 def test_a_snapshot_under_another_ones_name_is_refused(tmp_path: Path) -> None:
     """A fold that begins there would take the events between the two for done."""
-    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a")))
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, RULES, State(run="a")))
     path.rename(other := path.with_name(f"{7:020d}.snap"))
     with pytest.raises(LogDamaged, match="of seq 5"):
-        read_snapshot(other, NODE, 1)
+        read_snapshot(other, NODE)
 
 
 def test_no_flipped_bit_in_a_snapshot_goes_unnoticed(tmp_path: Path) -> None:
-    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, 1, State(run="a")))
+    path = write_snapshot(tmp_path, Snapshot(NODE, "run", 5, RULES, State(run="a")))
     content = path.read_bytes()
     for bit in (8 * byte + byte % 8 for byte in range(len(content))):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         path.write_bytes(flipped)
         with pytest.raises(LogDamaged):
-            read_snapshot(path, NODE, 1)
+            read_snapshot(path, NODE)
 
 
 @pytest.mark.parametrize(

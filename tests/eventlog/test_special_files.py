@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from swarmd.core.step import RULES
 from swarmd.errors import BlobError, LogDamaged
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.bookmark import Place, Unfit, bookmark_path, read_bookmark
@@ -21,11 +20,11 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, list_segments
 from swarmd.eventlog.snapshot import read_snapshot
 from swarmd.eventlog.store import EventLog
-from swarmd.regular_files import READ_BYTES_MAX
+from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
 from swarmd.web.views.log_cursor import Cursor, commits_at
 
-SOURCE = Path(__file__).parent.parent / "golden" / "rules-1" / "kills" / "node-1" / "events"
+SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 
 
 def huge(path: Path) -> None:
@@ -85,7 +84,7 @@ def test_in_the_place_of_a_segment_it_is_damage(log: Path, kind: str) -> None:
 def test_in_the_place_of_a_snapshot_it_is_damage(log: Path, kind: str) -> None:
     path = put(kind, log / "snapshots" / f"{7:020d}.snap")
     with pytest.raises(LogDamaged, match="cannot be read"):
-        read_snapshot(path, "node", RULES)
+        read_snapshot(path, "node")
 
 
 @each_kind

@@ -10,7 +10,6 @@ import pytest
 
 from swarmd.cli.inspect.gathered_boards import BOARDS, CHAIN, read_boards
 from swarmd.cli.inspect.standings import board_of_log
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
 from swarmd.eventlog.bookmark import Place, read_bookmark, write_bookmark
@@ -25,10 +24,10 @@ from tests.eventlog.recut import recut
 pytestmark = pytest.mark.usefixtures("without_sync")
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-COORDINATOR = GOLDEN / "rules-4/low-space-and-stops/node-1/events"
-WITH_PROBLEMS = GOLDEN / "rules-8/own-pace/node-1/events"
-FOLLOWER = GOLDEN / "rules-1/kills/node-1/events"
-CHAINED = GOLDEN / "rules-2/chain-kills/node-2/events"
+COORDINATOR = GOLDEN / "coordinator/events"
+WITH_PROBLEMS = GOLDEN / "hostile/events"
+FOLLOWER = GOLDEN / "coordinator/events"
+CHAINED = GOLDEN / "chain/events"
 READERS: list[tuple[str, Path, Callable[[Path], object]]] = [
     ("history", FOLLOWER, read_history),
     ("history", COORDINATOR, read_history),
@@ -174,7 +173,7 @@ def test_a_shortened_log_says_what_it_would_say_without_a_summary(
 ) -> None:
     recut(source, tmp_path, seed=2)
     read(tmp_path)
-    retain(tmp_path, node_of(tmp_path), RULES, bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
+    retain(tmp_path, node_of(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
     with_summary = _told(read, tmp_path)
     shutil.rmtree(tmp_path / "summaries")
     assert _told(read, tmp_path) == with_summary

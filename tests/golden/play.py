@@ -1,33 +1,31 @@
-"""Write the logs of a simulated swarm as a swarm's directory, for `tests.golden.record`.
-
-`python -m tests.golden.play SWARM_DIR SEED [KEY=VALUE ...]`, with fields of the profile as for `swarmd sim --set`. For
-rules that a real swarm comes to only by luck: the cores are the real ones, and so is what writes the logs. Before you
-record, take away the directories of nodes that show nothing new.
-"""
+"""The logs of a simulated swarm, as its nodes would have written them to disk."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
+from typing import Any
 
-from swarmd.cli.sim import parse_fields
-from swarmd.core.events import NodeStarted
+from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
+from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
+from swarmd.shell.loop import plan
 from swarmd.sim.node import SimNode
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
 
+END = "signal SIGTERM"
 
-def play(swarm: Path, seed: int, given: list[str]) -> None:
-    """Play the swarm to its end and write every node's log, each life as a segment of its own."""
-    world = World(seed, draw_profile(seed, **parse_fields(given, None, None)))
+
+def play(seed: int, **given: Any) -> World:
+    """Play a swarm to its end, with fields of the profile as for `swarmd sim --set`."""
+    world = World(seed, draw_profile(seed, **given))
     world.play()
-    for node in world.nodes:
-        write_log(swarm / f"node-{node.index + 1}" / "events", node)
+    return world
 
 
 def write_log(events: Path, node: SimNode) -> None:
-    """The commits of a simulated node, as the real log writes them."""
+    """The commits of a simulated node, each life in a segment of its own; it is stopped in order at the end."""
     log: EventLog | None = None
     for commit in node.disk.log.commits:
         first = commit.events[0]
@@ -36,10 +34,17 @@ def write_log(events: Path, node: SimNode) -> None:
                 log.close()
             log = EventLog.open(events, node.peer, first.run)
         assert log is not None, "a log begins with the start of a node"
-        log.append(commit.at, commit.events, commit.commands_digest, commit.rules)
+        log.append(commit.at, commit.events, commit.commands_digest)
     if log is not None:
+        _stop(log, node.disk.log.commits[-1].at)
         log.close()
 
 
-if __name__ == "__main__":
-    play(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+def _stop(log: EventLog, at: float) -> None:
+    state, _ = load(log.directory)
+    for event in (StopRequested(END), NodeStopped(END)):
+        if state.chart in ("stopped", "failed"):
+            return
+        planned = plan(state, log.next_seq, at, [event])
+        log.append(at, planned.events, digest_commands(planned.commands))
+        state = planned.state

@@ -244,35 +244,11 @@ CARE = (
         ("tests/backup/test_create.py::test_nothing_is_overwritten",),
     ),
     Mutant(
-        "a migration that failed leaves what it changed",
-        "swarmd/daemon/upgrade.py",
-        "    except BaseException:\n        put_back(data)\n        raise",
-        "    except BaseException:\n        raise",
-        ("tests/backup/test_upgrade.py::test_a_step_that_fails_changes_nothing",),
-    ),
-    Mutant(
-        "a copy counts before it is on disk",
-        "swarmd/daemon/upgrade.py",
-        "    sync_tree(making)  # before its note, by which it is taken for a copy\n",
-        "",
-        ("tests/backup/test_undoing.py::test_a_power_cut_takes_nothing_of_a_copy",),
-    ),
-    Mutant(
         "a process that got a leftover's number is killed",
         "swarmd/daemon/leftovers.py",
         'if not _carries(Path("/proc", str(pid)), tag):',
         "if False:",
         ("tests/daemon/test_parts.py::test_a_process_that_got_the_number_of_a_leftover_is_spared",),
-    ),
-    Mutant(
-        "the copy from before an upgrade goes at once",
-        "swarmd/daemon/upgrade.py",
-        "time.time() - copied.made_at > COPY_KEPT_S",
-        "time.time() - copied.made_at < COPY_KEPT_S",
-        (
-            "tests/backup/test_upgrade.py::test_the_copy_goes_when_it_is_old",
-            "tests/backup/test_upgrade.py::test_the_log_of_older_rules_is_kept_and_takes_no_space",
-        ),
     ),
     Mutant(
         "a moved node is open in both places for a moment",

@@ -173,21 +173,21 @@ EVENTLOG = (
     ),
     Mutant(
         "a new file has its name before its content is on disk",
-        "swarmd/eventlog/files.py",
-        "            offset += len(part)\n        os.fsync(descriptor)\n",
-        "            offset += len(part)\n",
+        "swarmd/files.py",
+        "                offset += len(part)\n            os.fsync(descriptor)\n",
+        "                offset += len(part)\n",
         ("tests/eventlog/test_durability.py",),
     ),
     Mutant(
         "a new file may lose its name",
-        "swarmd/eventlog/files.py",
+        "swarmd/files.py",
         "        sync_directory(path.parent)\n",
         "",
         ("tests/eventlog/test_durability.py",),
     ),
     Mutant(
         "a new directory may be lost",
-        "swarmd/eventlog/files.py",
+        "swarmd/files.py",
         "            sync_directory(place.parent)\n",
         "            pass\n",
         ("tests/eventlog/test_durability.py",),
@@ -450,9 +450,9 @@ NETWORK = (
     ),
     Mutant(
         "a key that its group may read is taken",
-        "swarmd/dht/identity/identity.py",
-        "if status.st_mode & 0o077:",
-        "if status.st_mode & 0o007:",
+        "swarmd/secret_files.py",
+        "if mode & 0o077:",
+        "if mode & 0o007:",
         ("tests/dht/identity/test_identity.py",),
     ),
     Mutant(
@@ -576,7 +576,7 @@ AT_WORK = (
     Mutant(
         "a checkpoint gets its name before its content is on disk",
         "swarmd/training/checkpoints/checkpoint.py",
-        "        for file in directory.iterdir():\n            sync(file)\n        sync(directory)\n",
+        "        for file in directory.iterdir():\n            sync_file(file)\n        sync_file(directory)\n",
         "",
         ("tests/training/checkpoints/test_checkpoint.py::test_a_power_cut_takes_nothing_of_it",),
     ),

@@ -35,13 +35,13 @@ class MemoryLog:
         self.next_seq = 0
         self.events_max = events_max
 
-    def append(self, at: float, events: Sequence[Event], commands_digest: bytes, rules: int) -> None:
+    def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> None:
         if len(events) > self.events_max:
             raise CommitTooLarge("too large")
         self.commits.append(tuple(events))
         self.next_seq += len(events)
 
-    def write_snapshot(self, state: State, rules: int) -> None:
+    def write_snapshot(self, state: State) -> None:
         raise AssertionError("no snapshot is due")
 
 

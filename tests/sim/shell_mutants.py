@@ -65,8 +65,8 @@ LOOP_MUTANTS = (
     Mutant(
         "the log has the digest of no commands",
         loop,
-        "digest_commands(planned.commands), RULES)",
-        "digest_commands(()), RULES)",
+        "digest_commands(planned.commands))",
+        "digest_commands(()))",
     ),
     Mutant(
         "a snapshot is taken of the state before",

@@ -16,7 +16,7 @@ import httpx
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.http_server import Address
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
@@ -24,9 +24,10 @@ from swarmd.web.views.node import LogNode, SwarmFacts
 from tests.eventlog.making import open_log, write_story
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-COORDINATOR = GOLDEN / "rules-1" / "kills" / "node-1"
-FOLLOWER = GOLDEN / "rules-1" / "kills" / "node-2"
-CHAIN = GOLDEN / "rules-2" / "chain-kills" / "node-2"
+COORDINATOR = GOLDEN / "coordinator"
+FOLLOWER = GOLDEN / "follower"
+CHAIN = GOLDEN / "chain"
+CRASH = GOLDEN / "crash"
 LOCAL = Address("127.0.0.1", 0)
 LONG_S = 20.0
 
@@ -81,7 +82,7 @@ def served(
 ) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
     endpoint = bind(LOCAL)
-    node = LogNode(DataPaths(directory), facts, archive=archive)
+    node = LogNode(NodeDirectory(directory), facts, archive=archive)
     app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
     server = HttpServer(app, ready.set, app.let_go)

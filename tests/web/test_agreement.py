@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.narrative.story import Story, reached
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.views.moments import plain
 from tests.daemon.node import fake_node
@@ -56,7 +57,7 @@ def look(directory: Path, server: Served) -> Views:
     rounds = range(max(0, reached(state)) + 1)
     return Views(
         state,
-        read_status(DataPaths(directory)),
+        read_status(NodeDirectory(directory)),
         read_history(directory),
         {round: tell_round(directory, round, now)[0] for round in rounds},
         server.json("/api/v1/swarm"),
@@ -68,7 +69,7 @@ def look(directory: Path, server: Served) -> Views:
     )
 
 
-@pytest.fixture(scope="module", params=LOGS, ids=lambda node: "/".join(node.parts[-3:]))
+@pytest.fixture(scope="module", params=LOGS, ids=lambda node: node.name)
 def views(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Views]:
     directory = copy_of(request.param, tmp_path_factory.mktemp("node"))
     with served(directory) as server:
@@ -173,22 +174,22 @@ def test_the_leaderboard_is_what_the_page_shows_less_what_the_open_round_adds(vi
     coordination = views.state.coordination
     if coordination is None or not coordination.standings:
         return
-    open_ = {report.peer: report.reward for report in (*coordination.round_reports, *coordination.reports)}
+    open_: dict[str, float] = defaultdict(float)
+    for report in (*coordination.round_reports, *coordination.reports):
+        open_[report.peer] += report.reward
     shown = {row["id"]: row for row in views.swarm["peers"]}
     for standing in coordination.standings:
-        assert shown[standing.peer]["reward"] == pytest.approx(
-            standing.reward + open_.get(standing.peer, 0.0), abs=CLOSE
-        )
+        assert shown[standing.peer]["reward"] == pytest.approx(standing.reward + open_[standing.peer], abs=CLOSE)
 
 
-@pytest.mark.parametrize("log", [log for log in LOGS if log.name == "node-1" and "chain" not in log.parent.name])
+@pytest.mark.parametrize("log", [log for log in LOGS if log.name in ("coordinator", "hostile")])
 def test_the_leaderboard_verb_ranks_as_the_status_does(log: Path, tmp_path: Path) -> None:
     directory = copy_of(log, tmp_path)
     state, _ = load(directory / "events")
     if state.coordination is None or not state.coordination.standings:
         return
     ranked = sorted(read_boards(directory).standings, key=lambda row: -row.reward)
-    status = read_status(DataPaths(directory))
+    status = read_status(NodeDirectory(directory))
     assert status.coordinator is not None
     assert [(row.peer, row.reward) for row in status.coordinator.standings] == [
         (row.peer, row.reward) for row in ranked[: len(status.coordinator.standings)]

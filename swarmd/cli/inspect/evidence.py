@@ -40,7 +40,7 @@ def show(directory: Path, as_json: bool) -> int:
 
     Raises:
         NotFoundError: there is no log.
-        LogDamaged, LogNewer: it cannot be read.
+        LogDamaged, OtherVersion: it cannot be read.
     """
     from swarmd.eventlog.offline.text import to_json
 

@@ -238,8 +238,6 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
         typer.echo(f"the fold began at the snapshot of seq {found.from_seq}; events before it were removed")
     if found.snapshots:
         typer.echo(f"{found.snapshots} snapshots are what the fold gives")
-    if found.unchecked:
-        typer.echo(f"{found.unchecked} commits of older rules were folded, but their commands cannot be compared")
 
 
 def verified(log: Path, last: int | None) -> Verified:

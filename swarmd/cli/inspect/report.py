@@ -70,7 +70,7 @@ def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
     Raises:
         NotFoundError: there is no log, or none of them has a trained stage.
         ConfigError: two logs are of one node.
-        LogDamaged, LogForeign, LogNewer: a log cannot be read.
+        LogDamaged, LogForeign, OtherVersion: a log cannot be read.
     """
     from swarmd.results.history import read_history
 

@@ -1,4 +1,4 @@
-"""`swarmd restore`: make a node's directory of a backup. `swarmd rollback`: go back to before the last upgrade."""
+"""`swarmd restore`: make a node's directory of a backup."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.locate import RULE, locate
 from swarmd.cli.options import BackupPassphraseFile
 
 
@@ -51,27 +50,12 @@ def _tell_other_swarm(directory: Path) -> None:
     from swarmd.config import load_config
     from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
     from swarmd.errors import OtherSwarm, SwarmdError
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
     try:
-        data = DataPaths(directory)
+        data = NodeDirectory(directory)
         refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
     except OtherSwarm as error:
         typer.echo(f"note: no node starts with this configuration: {error}", err=True)
     except SwarmdError:
         return  # there is none, or its first use says what is wrong with it
-
-
-def rollback(
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} It is stopped.")] = None,
-) -> None:
-    """Put back what the last upgrade changed, for the older swarmd to go on with."""
-    from swarmd.backup.rollback import roll_back
-    from swarmd.paths import DataPaths
-
-    root = locate(directory).data
-    data = DataPaths(root)
-    copied = roll_back(data)
-    day = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(copied.made_at))
-    typer.echo(f"{root}: {', '.join(copied.paths)} as before the upgrade of {day}, rules {copied.rules}")
-    typer.echo(f"what came after lies in {data.after_upgrade}; remove it when it is of no use")

@@ -19,7 +19,7 @@ from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.foreign_name import known_name
 from swarmd.dht.members.admission import must_be_invited, read_invitation
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.manifest import (
     Manifest,
     ManifestChain,
@@ -34,7 +34,7 @@ from swarmd.manifest import (
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
 from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
-from swarmd.swarms.registry import check_kind, find_cuts_of, must_name_tasks
+from swarmd.swarms.registry import check_kind, find_cuts_of
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -117,8 +117,6 @@ def join(
         invitation=invitation,
     )
     _check(read, wishes)
-    if existing is None:
-        _check_tasks(read)
     with node.held():
         typer.echo(f'swarm: "{read.name}", {read.id}, created by {read.creator}: valid')
         _make(node, read, wishes, existing)
@@ -146,18 +144,6 @@ def _check(manifest: Manifest, wishes: JoinOptions) -> None:
 def _swarm_of(manifest: Manifest) -> SwarmConfig:
     recipe = manifest.recipe
     return SwarmConfig(manifest.id, kind=recipe.kind, stages=recipe.stages, options=recipe.options)
-
-
-def _check_tasks(manifest: Manifest) -> None:
-    """Refuse a manifest that says one thing to its creator and another to this version."""
-    recipe = manifest.recipe
-    if must_name_tasks(recipe.kind) and not recipe.tasks:
-        raise ManifestError(
-            f"the manifest names no tasks of the kind {recipe.kind!r}: in older versions of swarmd that meant the "
-            "digit tasks, now it means a mixture; nodes that take it differently refuse each other's rollouts",
-            'Ask the creator to make the swarm anew with this version: with kind = "digits" for the digit tasks, else '
-            "the manifest will name its tasks by itself",
-        )
 
 
 def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
@@ -207,7 +193,7 @@ def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
 def _holds(path: Path, manifest: Manifest) -> bool:
     try:
         return read_manifest(path) == manifest
-    except ManifestError:
+    except (ManifestError, OtherVersion):
         return False
 
 

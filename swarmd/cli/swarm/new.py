@@ -18,7 +18,6 @@ from swarmd.config import ChainShards, Config, SwarmConfig, load_config
 from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, WITHDRAWN_SINCE, WORK_SINCE
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
     Manifest,
@@ -81,7 +80,7 @@ MinSubmissions = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
 Large = Annotated[
     bool,
-    typer.Option("--large", help="For hundreds of members: records lie in shards; an older swarmd cannot join."),
+    typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning."),
 ]
 
 
@@ -297,16 +296,8 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
         signature=Signature(peer, "0" * 128),
         rounds=Rounds(coordinator=peer, **rounds),
         work_bits=wishes.work_bits,
-        protocol=_protocol(wishes),
         average_weights_every=wishes.average_weights,
     )
-
-
-def _protocol(wishes: NewSwarmOptions) -> int:
-    """The oldest version of the protocol that knows what is wished for."""
-    if wishes.large:
-        return MEMBERS_SHARDED_SINCE
-    return WITHDRAWN_SINCE if wishes.invited else WORK_SINCE if wishes.work_bits else 1
 
 
 def _shards(wishes: NewSwarmOptions) -> ChainShards:

@@ -26,7 +26,7 @@ from swarmd.core.events import (
 from swarmd.core.ids import command_id, submission_id
 from swarmd.core.node import workers
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, AnyState, Submission
-from swarmd.core.turn import BOUNDED_SINCE, Turn
+from swarmd.core.turn import Turn
 from swarmd.core.values import Prepared, SubmissionKind, day_of
 from swarmd.errors import ExitCode
 
@@ -34,10 +34,7 @@ RETRY_FIRST_S = 1.0
 RETRY_MAX_S = 60.0
 SETTLED: tuple[SubmissionState, ...] = ("confirmed", "refused")
 ON_CHAIN: tuple[SubmissionState, ...] = ("included", "confirmed")
-PREPARED_ONCE_SINCE = 5  # rules that remember a transaction once, however often it was signed
 TURNS = 8  # nodes that may move the contract on take one of so many turns
-TRIMMED_SINCE = 5  # rules under which steps of the contract that were left count towards the settled ones at once
-ORDERED_SINCE = 6  # rules that forget settled ones in the order they were intended in, whatever the clock said
 REPEATABLE: tuple[SubmissionKind, ...] = ("register", "advance")  # one that was refused may be wanted again
 
 
@@ -61,9 +58,7 @@ def reward(turn: Turn, round: int, stage: int, value: float) -> None:
     """Submit a stage's reward, as an integer."""
     scale = turn.chain_settings.reward_scale
     scaled = value * scale + 0.5
-    amount = fit(math.floor(scaled)) if math.isfinite(scaled) else 0
-    if turn.rules >= BOUNDED_SINCE:
-        amount = fit(amount, INTEGER_MAX, -INTEGER_MAX)
+    amount = fit(math.floor(scaled), INTEGER_MAX, -INTEGER_MAX) if math.isfinite(scaled) else 0
     intend(
         turn, Submission(submission_id("reward", f"{round}/{stage}"), "reward", round=round, stage=stage, reward=amount)
     )
@@ -87,20 +82,17 @@ def intend(turn: Turn, submission: Submission, first: bool = False) -> None:
     if sum(each.chart not in SETTLED for each in others) >= OUTBOX_MAX:
         reason = f"{OUTBOX_MAX} submissions wait for the chain"
         submission = replace(submission, chart="refused", code="outbox-full", reason=reason)
-    turn.state.submissions = _trimmed(turn, (submission, *others) if first else (*others, submission))
+    turn.state.submissions = _trimmed((submission, *others) if first else (*others, submission))
     hand_next(turn)
 
 
-def _trimmed(turn: Turn, kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
+def _trimmed(kept: tuple[Submission, ...]) -> tuple[Submission, ...]:
     """Without the oldest settled ones beyond the bound: those intended first, for a clock may have been set back."""
     surplus = sum(each.chart in SETTLED for each in kept) - SETTLED_KEPT
     if surplus <= 0:
         return kept
     settled = [each for each in kept if each.chart in SETTLED]
-    if turn.rules < ORDERED_SINCE:
-        settled.sort(key=lambda each: each.since)
-    else:
-        settled.sort(key=lambda each: each.kind == "register")  # which stands first, whenever it was intended
+    settled.sort(key=lambda each: each.kind == "register")  # which stands first, whenever it was intended
     gone = {each.id for each in settled[:surplus]}
     return tuple(each for each in kept if each.id not in gone)
 
@@ -221,11 +213,8 @@ def on_prepared(turn: Turn, event: SubmissionPrepared) -> None:
     if submission is None:
         return
     attempts = submission.attempts + 1
-    others = submission.prepared
-    if (
-        turn.rules >= PREPARED_ONCE_SINCE
-    ):  # signed again, after a reorganisation, it comes with the bytes that were dropped
-        others = tuple(each for each in others if not each.hash or each.hash != event.prepared.hash)
+    # signed again, after a reorganisation, it comes with the bytes that were dropped
+    others = tuple(each for each in submission.prepared if not each.hash or each.hash != event.prepared.hash)
     prepared = (*others, event.prepared)[-PREPARED_KEPT:]
     if turn.move_submission(submission, "prepare", prepared=prepared, attempts=attempts, reason=""):
         _note_cost(turn, submission, event.prepared)
@@ -279,7 +268,7 @@ def on_confirmed(turn: Turn, event: SubmissionConfirmed) -> None:
         return
     prepared = tuple(replace(each, raw=b"") for each in submission.prepared)
     if turn.move_submission(submission, "confirm", block=event.block, prepared=prepared):
-        turn.state.submissions = _trimmed(turn, turn.state.submissions)
+        turn.state.submissions = _trimmed(turn.state.submissions)
         _wait(turn)
 
 
@@ -297,7 +286,7 @@ def on_failed(turn: Turn, event: CommandFailed) -> None:
         return
     if submission.kind == "advance" and submission.chart == "intended":
         turn.move_submission(submission, "refuse", code="not-yet", reason=event.reason)
-        _trim_left(turn)
+        turn.state.submissions = _trimmed(turn.state.submissions)
         hand_next(turn)
         return
     place = turn.state.submissions.index(submission)
@@ -317,7 +306,7 @@ def on_refused(turn: Turn, event: SubmissionRefused) -> None:
     submission = find(turn.state, event.submission)
     if submission is None or not turn.move_submission(submission, "refuse", code=event.code, reason=event.reason):
         return
-    turn.state.submissions = _trimmed(turn, turn.state.submissions)
+    turn.state.submissions = _trimmed(turn.state.submissions)
     if event.permanent:
         workers.stop_node(turn, f"the contract refuses this node: {event.reason}", ExitCode.CHAIN_CONFLICT)
         return
@@ -342,14 +331,8 @@ def drop_advances(turn: Turn) -> None:
     for each in turn.state.submissions:
         if each.kind == "advance" and each.chart in ("intended", "lost") and (each.round, each.stage) < place:
             turn.move_submission(each, "refuse", code="moved-on", reason="the contract is at a later stage")
-    _trim_left(turn)
+    turn.state.submissions = _trimmed(turn.state.submissions)
     hand_next(turn)
-
-
-def _trim_left(turn: Turn) -> None:
-    """Keep the bound on settled submissions after steps of the contract were left to others."""
-    if turn.rules >= TRIMMED_SINCE:
-        turn.state.submissions = _trimmed(turn, turn.state.submissions)
 
 
 def awaited(state: AnyState, round: int, stage: int) -> bool:

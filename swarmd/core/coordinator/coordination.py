@@ -67,8 +67,8 @@ def _resume(turn: Turn, coordination: AnyCoordination) -> None:
     rules, peers = settings_of(turn), turn.state.link.peers
     unseen = coordination.held_since is not None and peers > 0  # others may begin with it only now
     more_s = rules.stage_s if unseen else rules.resume_s
-    deadline_at = max(coordination.deadline_at, turn.at + more_s)
-    deadline_at = min(deadline_at, turn.at + max(rules.stage_s, rules.resume_s))  # an earlier life's clock may be ahead
+    longest_s = max(rules.stage_s, rules.resume_s)  # an earlier life's clock may have been ahead
+    deadline_at = min(max(coordination.deadline_at, turn.at + more_s), turn.at + longest_s)
     if turn.move_coordinator("resume"):
         coordination.deadline_at = deadline_at
         coordination.openings += 1

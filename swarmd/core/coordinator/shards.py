@@ -7,8 +7,6 @@ import math
 from swarmd.core.state import AnyCoordination
 
 SHARDS_MAX = 1024
-SHARDED_SINCE = 4  # version of the network's protocol that knows shards
-MEMBERS_SHARDED_SINCE = 5  # and of memberships
 ROUNDS_KEPT = 16  # before their number shrinks
 
 

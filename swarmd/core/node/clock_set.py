@@ -12,9 +12,6 @@ from swarmd.core.node.rounds import CANCEL_S, RETRY_S
 from swarmd.core.node.workers import RESTART
 from swarmd.core.turn import Turn
 
-DRIVEN_SINCE = 6  # rules under which the wait to move a contract on is one from now
-ENDED_SINCE = 7  # rules under which the end of a swarm, once announced, stays as it was announced
-
 
 def on_clock_set(turn: Turn, event: ClockSet) -> None:
     """Waits that began while the clock was ahead end as if they began now; nearer ones stand."""
@@ -24,12 +21,11 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
             turn.arm(TimerName(deadline.name), turn.at + longest_s)
     if turn.coordinates():
         coordination = turn.coordination
-        ended = turn.rules >= ENDED_SINCE and coordination.chart == "finished"
-        if not ended:
+        if coordination.chart != "finished":  # its end stays as it was announced
             coordination.deadline_at = min(coordination.deadline_at, turn.at + _stage_s(turn))
             since = min(coordination.waiting.since, turn.at)
             coordination.waiting = replace(coordination.waiting, since=since)
-    if turn.rules >= DRIVEN_SINCE and turn.state.chain is not None:
+    if turn.state.chain is not None:
         clock.look_anew(turn)
 
 

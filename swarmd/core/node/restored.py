@@ -11,7 +11,6 @@ from swarmd.core.events import RoundAnnounced
 from swarmd.core.state import AnyState, Heard
 from swarmd.core.turn import Turn
 
-PACED_SINCE = 7  # rules under which rounds may also be seen opening by the time from one to the next
 PACE_S = 5.0  # clocks are set, and messages take their time: by so much the time between two rounds may differ
 
 
@@ -28,7 +27,7 @@ def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
         return
     certain = event.final or turn.chain_is_up
     in_time, in_pace = event.deadline_at > turn.at, False
-    if turn.rules >= PACED_SINCE and not certain:
+    if not certain:
         in_pace = _is_in_pace(turn, event, round)
         state.heard = _heard_after(turn, event, round)
         state.floor = fit(max(state.floor, round + 1))

@@ -41,8 +41,6 @@ TRAIN_RETRY_S = 1.0
 TRAIN_FAILURES_MAX = 3  # failures of one stage before it is given up
 CANCEL_S = 30.0  # a trainer that has not stopped by then is killed
 CLOCK_REPEAT_MAX_S = 60.0
-TOLD_ONCE_SINCE = 5  # rules under which a trainer that was told to stop is not told again when a pause is over
-ONE_FATE_SINCE = 6  # rules under which a stage that was given up is left only when the trainer is through with it
 # Where nobody asks where the swarm is: too early for it, or too late.
 UNSYNCED: tuple[RoundState, ...] = ("stopped", "failed", "draining", "starting", "joining", "registering")
 NOWHERE = (-1, -1, False)  # before every announcement
@@ -288,7 +286,7 @@ def _publish_result(turn: Turn, event: StageTrained, work: Work) -> None:
         turn.arm("publish", turn.at + turn.settings.publish_s)
     elif turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
-    elif turn.state.chart == "round.settling" and turn.rules >= ONE_FATE_SINCE:
+    elif turn.state.chart == "round.settling":
         settle_stage(turn)  # it was given up, and came to its end all the same
 
 
@@ -355,7 +353,7 @@ def cancel(turn: Turn) -> None:
 
 def _is_told(turn: Turn) -> bool:
     """Whether the trainer was told to stop and has not answered: a pause may begin and end meanwhile."""
-    return "cancel" in turn.deadlines and (turn.rules >= TOLD_ONCE_SINCE or turn.state.low_space is not None)
+    return "cancel" in turn.deadlines
 
 
 def on_train_overdue(turn: Turn) -> None:
@@ -378,7 +376,7 @@ def on_cancel_overdue(turn: Turn) -> None:
 def on_training_cancelled(turn: Turn, event: TrainingCancelled) -> None:
     """The trainer is free. While leaving, the command stays pending: the next life trains the stage."""
     leaving = turn.state.chart in LEAVING  # then nothing is waited for
-    if turn.rules >= ONE_FATE_SINCE and not leaving and "cancel" not in turn.deadlines:
+    if not leaving and "cancel" not in turn.deadlines:
         return  # an answer that comes late: the stage failed meanwhile, and is being trained once more
     if _free_trainer(turn, train_id(event.round, event.stage)):
         go_on_training(turn)
@@ -404,7 +402,7 @@ def awaits_trainer(turn: Turn) -> bool:
     It is told to stop, and killed if it does not, so this ends; and no other stage could be trained meanwhile.
     """
     work = turn.state.work
-    if work is None or turn.state.trainer.chart != "busy" or turn.rules < ONE_FATE_SINCE:
+    if work is None or turn.state.trainer.chart != "busy":
         return False
     return is_training(turn, train_id(work.round, work.stage))
 
@@ -413,7 +411,7 @@ def go_on_training(turn: Turn) -> None:
     """Nothing is training any more: a node that waited for that goes on, a stage that waits is begun."""
     if turn.state.chart == "skipping" and turn.state.clock is not None:
         enter_stage(turn, turn.state.clock)
-    elif turn.state.chart == "round.settling" and turn.rules >= ONE_FATE_SINCE:
+    elif turn.state.chart == "round.settling":
         settle_stage(turn)
     elif turn.state.chart == "paused" and turn.state.low_space is None:
         rejoin(turn)

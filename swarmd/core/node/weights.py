@@ -21,7 +21,6 @@ from swarmd.core.values import AveragedOffer, PeerWeights
 BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are no parameters
 OLD_ROUNDS = 8  # an offer that is older than these, and than two times of averaging, is averaged with no more
 AVERAGED_MAX = 16  # offers remembered; more than are not too old only where peers claim rounds that have not been
-ONCE_SINCE = 13  # rules under which an offer is averaged with once
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
@@ -69,7 +68,7 @@ def ask(turn: Turn) -> None:
         most = largest_bytes(trainer.parameters)
         fits = (trainer.architecture, trainer.tokenizer, most)
         command = FetchWeights(name, *fits, catch_up.until_at, average=catch_up.average)
-        if catch_up.average and turn.rules >= ONCE_SINCE:
+        if catch_up.average:
             oldest = max(0, _oldest_round(turn, catch_up.round))
             command = replace(command, averaged=turn.state.averaged, oldest_round=oldest)
         turn.issue(command)
@@ -83,7 +82,7 @@ def _oldest_round(turn: Turn, round: int) -> int:
 def is_spent(turn: Turn, weights: PeerWeights) -> bool:
     """Whether weights to be averaged with have been, or are too old."""
     catch_up = turn.state.catch_up
-    if not weights.averaged or turn.rules < ONCE_SINCE or catch_up is None:
+    if not weights.averaged or catch_up is None:
         return False
     return weights.round < _oldest_round(turn, catch_up.round) or any(
         weights.digest == each.digest or (weights.peer == each.peer and weights.round <= each.round)
@@ -142,7 +141,7 @@ def on_stage_trained(turn: Turn) -> None:
     catch_up = turn.state.catch_up
     if catch_up is not None and (catch_up.given or (catch_up.over and catch_up.weights is None)):
         turn.state.catch_up = None
-        if catch_up.weights is not None and catch_up.weights.averaged and turn.rules >= ONCE_SINCE:
+        if catch_up.weights is not None and catch_up.weights.averaged:
             _remember(turn, catch_up.weights, catch_up.round)
 
 

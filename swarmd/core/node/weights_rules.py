@@ -12,12 +12,6 @@ from swarmd.core.turn import Turn
 
 REASON_MAX = 300  # characters of a reason that stay in the state
 SPENT = "they were averaged with before, or are many rounds old"
-TOLD_SINCE = 9  # rules under which the state has what became of weights last
-
-
-def _note(turn: Turn, outcome: WeightsOutcome) -> None:
-    if turn.rules >= TOLD_SINCE:
-        turn.state.weights = outcome
 
 
 def on_fetched(turn: Turn, event: WeightsFetched) -> None:
@@ -28,7 +22,7 @@ def on_fetched(turn: Turn, event: WeightsFetched) -> None:
         outcome = WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes)
         if spent:
             outcome = replace(outcome, outcome="refused", cause="none-offered", reason=SPENT)
-        _note(turn, outcome)
+        turn.state.weights = outcome
         rounds.begin_if_gathered(turn)
 
 
@@ -39,7 +33,7 @@ def on_refused(turn: Turn, event: WeightsRefused) -> None:
     asked = is_command(event.command, "weights")
     if before is not None and before.peer == event.peer and not asked:
         outcome = replace(outcome, round=before.round, received_bytes=before.received_bytes)
-    _note(turn, replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out))
+    turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
     if asked and turn.settle(event.command) is not None:
         weights.end(turn)
         rounds.begin_if_gathered(turn)
@@ -52,12 +46,12 @@ def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
     outcome = WeightsOutcome(
         turn.at, "adopted", taken.peer, taken.round, received_bytes=received, averaged=taken.averaged
     )
-    _note(turn, replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out))
+    turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
 
 
 def on_overdue(turn: Turn) -> None:
     """They have not come in time."""
-    _note(turn, WeightsOutcome(turn.at, "late"))
+    turn.state.weights = WeightsOutcome(turn.at, "late")
     weights.end(turn)
     rounds.begin_if_gathered(turn)
 

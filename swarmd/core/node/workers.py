@@ -24,7 +24,7 @@ from swarmd.core.events import (
 from swarmd.core.ids import command_id, timer_about
 from swarmd.core.node import weights
 from swarmd.core.state import AnyState, Chain, Coordination, Link, Trainer, WorkerState
-from swarmd.core.turn import STOPPED_SINCE, Turn
+from swarmd.core.turn import Turn
 from swarmd.core.values import Worker
 from swarmd.errors import ExitCode
 
@@ -36,7 +36,7 @@ LEAVING: tuple[RoundState, ...] = ("draining", "stopped", "failed")
 def start_node(turn: Turn, event: NodeStarted) -> None:
     """Begin a life: keep what was learnt and left undone, forget what belonged to the process before."""
     state = turn.state
-    in_order = turn.rules >= STOPPED_SINCE and state.chart == "stopped"
+    in_order = state.chart == "stopped"
     working = state.work is not None
     state.settings, state.run, state.started_at = event.settings, event.run, turn.at
     state.link, state.network = Link(since=turn.at), WorkerState()

@@ -19,7 +19,6 @@ from swarmd.core.values import KnownEvidence, RolloutsRef
 BARRED_ROUNDS = 64  # from the round of the two records on: as far back as records are taken
 APART_ROUNDS = 16  # further evidence of the same kind against a peer is kept when it is so many rounds later
 EQUIVOCATIONS_KEPT = 256  # in all; the earliest round is forgotten first
-BARRED_SINCE = 15  # rules under which a trainer is told whose earlier groups do not count
 REASON = "equivocated"  # reports that are refused for it are counted under
 
 
@@ -98,7 +97,7 @@ def with_rollouts(turn: Turn, work: Work, rollouts: tuple[RolloutsRef, ...]) -> 
     With it go all that are known to have signed two reports of one stage, for what the trainer has kept of theirs.
     """
     barred = work.barred
-    if turn.rules >= BARRED_SINCE and not work.gathered:
+    if not work.gathered:
         barred = tuple([_without_records(each) for each in turn.state.equivocations if each.kind == "report"])
     return replace(work, gathered=True, rollouts=rollouts, barred=barred)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE, SHARDED_SINCE
 from swarmd.dht.wire.records import ClockRecord
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, PlaceListener, epoch_of
 
@@ -21,7 +20,7 @@ class AnnouncedShards:
             where they are: the contract announces none. 0: there are none, or as many as the clock says.
 
     Args:
-        sharded: whether the swarm's clock may announce any: all members know them, and the rounds are no contract's.
+        sharded: whether the swarm's clock may announce any: the rounds are no contract's.
         members_sharded: whether memberships lie in as many.
         fixed: as the attribute.
     """
@@ -36,8 +35,8 @@ class AnnouncedShards:
         self._counts: dict[int, int] = {}  # first round → number from there on
 
     @classmethod
-    def of_swarm(cls, protocol: int, fixed: int | None, admission: str = "open") -> AnnouncedShards:
-        """For a swarm whose members speak this version of the protocol or a later one.
+    def of_swarm(cls, fixed: int | None, admission: str = "open") -> AnnouncedShards:
+        """As a swarm's manifest has it.
 
         What a host withdraws stands in its membership and is for all: those of a swarm by invitation lie under one key.
 
@@ -46,7 +45,7 @@ class AnnouncedShards:
         """
         if fixed is not None:
             return cls(False, fixed=fixed)
-        return cls(protocol >= SHARDED_SINCE, protocol >= MEMBERS_SHARDED_SINCE and admission != "invitation")
+        return cls(True, admission != "invitation")
 
     @property
     def awaits_place(self) -> bool:

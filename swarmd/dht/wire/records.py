@@ -17,8 +17,6 @@ import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
-from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE as MEMBERS_SHARDED_SINCE
-from swarmd.core.coordinator.shards import SHARDED_SINCE as SHARDED_SINCE
 from swarmd.dht.addresses import LENGTH_MAX
 from swarmd.dht.identity.identity import Identity, is_peer_id
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
@@ -59,11 +57,7 @@ Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]
 Groups = Annotated[int, msgspec.Meta(ge=0, le=GROUPS_MAX)]
 
-# That this node speaks; version 1 knows neither work nor invitations, 2 not that these can be withdrawn, 3 no shards,
-# 4 none of memberships.
-PROTOCOL = MEMBERS_SHARDED_SINCE
-WORK_SINCE = 2
-WITHDRAWN_SINCE = 3
+PROTOCOL = 1  # version that this node speaks; whose membership names another takes no part
 Protocol = Annotated[int, msgspec.Meta(ge=1, le=2**16)]
 Work = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]  # see `swarmd.dht.identity.proof_of_work`
 
@@ -240,7 +234,6 @@ class RecordPolicy:
         own: peer id of this node.
         now: the clock, POSIX seconds.
         admission: the swarm's rule for peers that are on no list.
-        protocol: the oldest version that members may speak.
     """
 
     def __init__(
@@ -251,10 +244,8 @@ class RecordPolicy:
         own: str = "",
         now: TimeSource = time.time,
         admission: Admission | None = None,
-        protocol: int = 1,
     ) -> None:
         self.admission = admission or Admission()
-        self.protocol = protocol
         self.swarm = swarm
         self.coordinator = coordinator
         self.own = own
@@ -469,8 +460,6 @@ def _check_epoch(policy: RecordPolicy, content: Membership) -> None:
         raise RecordRejected("wrong-shard", f"{content.shards} shards in epoch {content.epoch}, not {fixed} in 0")
     if not content.shards:
         return
-    if policy.protocol < MEMBERS_SHARDED_SINCE:
-        raise RecordRejected("wrong-shard", "memberships have no shards in this swarm")
     if not fixed and policy.round is not None and abs(content.epoch - epoch_of(policy.round)) > 1:
         raise RecordRejected("wrong-round", f"epoch {content.epoch} while the swarm is in round {policy.round}")
 
@@ -481,10 +470,9 @@ def check_rights(policy: RecordPolicy, owner: str, content: Payload) -> None:
         raise RecordRejected("wrong-swarm", f"swarm {content.swarm!r}")
     if isinstance(content, ClockRecord | LeaderboardRecord) and owner != policy.coordinator:
         raise RecordRejected("not-the-coordinator", f"{owner} is not the coordinator")
-    if isinstance(content, Membership) and content.protocol < policy.protocol:
-        need = f"it speaks version {content.protocol}, {policy.protocol} is needed here: install a newer swarmd there"
-        raise RecordRejected("old-protocol", need)
     if isinstance(content, Membership):
+        if content.protocol != PROTOCOL:
+            raise RecordRejected("other-protocol", f"it speaks version {content.protocol}, this node {PROTOCOL}")
         _check_epoch(policy, content)
     elif isinstance(content, ReportRecord | RolloutsRecord):
         _check_announced(policy, content)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.core.step import RULES
 from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot
@@ -33,7 +32,7 @@ def check_log(directory: Path) -> LogCheck:
     """Check frames, sequence numbers, the chain of segments, and snapshots.
 
     Raises:
-        LogDamaged, LogForeign, LogNewer: naming the file and, for a frame, the offset.
+        LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset.
     """
     segments = list_segments(directory)
     from_seq = first_seq_of(segments[0]) if segments else 0
@@ -45,7 +44,7 @@ def check_log(directory: Path) -> LogCheck:
         check_not_ahead(directory, reader.next_seq)
         snapshots = list_snapshots(directory)
         for path in snapshots:
-            read_snapshot(path, reader.node, RULES)
+            read_snapshot(path, reader.node)
         return LogCheck(
             reader.node,
             from_seq,

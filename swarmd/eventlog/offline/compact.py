@@ -6,10 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.core.step import RULES
-from swarmd.errors import SwarmdError
 from swarmd.eventlog.fold import load, node_of
-from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import list_segments
 from swarmd.eventlog.store import EventLog
@@ -32,26 +29,10 @@ def compact(directory: Path, keep_bytes: int = 0) -> Compacted:
 
     Raises:
         LogInUse: the node runs.
-        SwarmdError: an older swarmd wrote the log last; nothing was changed.
         LogDamaged and its kin: as reading raises them; nothing was removed.
         NoSpaceLeft, LogWriteFailed: the snapshot could not be written; nothing was removed.
     """
     before_bytes, segments = log_bytes(directory), len(list_segments(directory))
     with EventLog.open(directory, node_of(directory), RUN, bytes_max=keep_bytes) as log:
-        _refuse_older(directory, log.next_seq)
         log.write_snapshot(load(directory)[0])
     return Compacted(before_bytes, log_bytes(directory), segments - len(list_segments(directory)))
-
-
-def _refuse_older(directory: Path, next_seq: int) -> None:
-    """Raise SwarmdError where the snapshot would be of newer rules than all commits.
-
-    The older swarmd could not read what is left, and there is no copy yet to go back to.
-    """
-    last = max((commit.rules for commit in read_commits(directory, max(0, next_seq - 1))), default=RULES)
-    if last < RULES:
-        raise SwarmdError(
-            f"the event log in {directory} was written under rules {last}, this swarmd has rules {RULES}: compacted by "
-            "it, the log could not be gone back to",
-            "Start the node with this swarmd first, which keeps a copy; or compact it with the older swarmd",
-        )

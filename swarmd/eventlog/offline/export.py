@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.files import TEMPORARY, write_failure
 from swarmd.eventlog.offline.text import event_body, event_json
+from swarmd.files import TEMPORARY, write_failure
 from swarmd.installed import extra_command
 
 ROWS_PER_GROUP = 65536
@@ -135,7 +135,7 @@ def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
         "command": getattr(event, "command", None),
         "submission": getattr(event, "submission", None),
         "block": _held(block_of(event)),
-        "rules": _held(commit.rules, 32),
+        "rules": commit.rules,
         "commands_digest": commit.commands_digest.hex(),
         "event": event_body(event).decode(),
     }
@@ -145,9 +145,9 @@ def _microseconds(at: float) -> int | None:
     return round(at * 1_000_000) if AT_MIN <= at < AT_MAX else None
 
 
-def _held(value: int | None, bits: int = 64) -> int | None:
-    """The number, None where a column of so many bits cannot hold it: older rules had greater ones."""
-    return value if value is not None and -(1 << bits - 1) <= value < 1 << bits - 1 else None
+def _held(value: int | None) -> int | None:
+    """The number, None where a column cannot hold it: a log's are unsigned."""
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
 
 
 def place_of(event: Event) -> tuple[int | None, int | None]:

@@ -106,7 +106,6 @@ def _sum_up(parts: list[Verified]) -> Verified:
         sum(part.events for part in parts),
         sum(part.commits for part in parts),
         parts[0].from_seq,
-        sum(part.unchecked for part in parts),
         sum(part.snapshots for part in parts),
     )
 

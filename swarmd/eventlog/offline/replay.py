@@ -14,7 +14,7 @@ from swarmd.core.applied import StepRule, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, StateFold, step
+from swarmd.core.step import StateFold, step
 from swarmd.errors import ReplayDifference, SwarmdError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
@@ -32,14 +32,12 @@ class Verified(msgspec.Struct, frozen=True):
 
     Attributes:
         from_seq: where the fold began; above 0 when older segments were removed.
-        unchecked: commits of older rules, which were folded but whose commands cannot be compared.
         snapshots: snapshots that were compared with the fold.
     """
 
     events: int
     commits: int
     from_seq: int = 0
-    unchecked: int = 0
     snapshots: int = 0
 
 
@@ -69,19 +67,17 @@ def verify(directory: Path, watch: Watch = iter, begin: Base | None = None, unti
     base = begin or oldest_base(directory, whole=True)
     snapshots = _snapshot_digests(directory, base.seq, until)
     found = len(snapshots)
-    state, end_seq, events, commits, unchecked = StateFold(base.state), base.seq, 0, 0, 0
+    state, end_seq, events, commits = StateFold(base.state), base.seq, 0, 0
     for commit in watch(commits_before(commits_from(directory, base), until)):
         _compare_snapshot(directory, snapshots, commit.seq, state)
         commands = fold_commit(state, commit)
-        if commit.rules not in REPRODUCES:
-            unchecked += 1
-        elif (got := digest_commands(commands)) != commit.commands_digest:
+        if (got := digest_commands(commands)) != commit.commands_digest:
             raise CommitDiffers(CommandDifference(commit.seq, commit.events, commit.commands_digest, got, commands))
         events += len(commit.events)
         commits += 1
         end_seq = commit.end_seq
     _compare_snapshot(directory, snapshots, end_seq, state)
-    return Verified(events, commits, base.seq, unchecked, found - len(snapshots))
+    return Verified(events, commits, base.seq, found - len(snapshots))
 
 
 class CommitDiffers(ReplayDifference):
@@ -95,7 +91,7 @@ class CommitDiffers(ReplayDifference):
         super().__init__(
             f"the replay differs first at {span} ({tags}): the log has commands digest {difference.expected.hex()}, "
             f"the replay gives {difference.got.hex()} for these commands: {issued}",
-            "Replay with the swarmd that wrote it; if it is this one, the core was changed without new rules",
+            "Replay with the swarmd that wrote it; if it is this one, the core was changed",
         )
         self.difference = difference
 
@@ -106,15 +102,14 @@ def commits_before(commits: Iterator[Commit], until: int | None) -> Iterator[Com
 
 
 def _snapshot_digests(directory: Path, after: int, upto: int | None) -> dict[int, bytes]:
-    """SHA-256 of the encoded states of snapshots behind `after`, made under rules that are reproduced, by seq."""
+    """SHA-256 of the encoded states of snapshots behind `after`, by seq."""
     node = node_of(directory)
     digests: dict[int, bytes] = {}
     for path in list_snapshots(directory):
         seq = snapshot_seq(path)
         if seq <= after or (upto is not None and seq > upto):
             continue
-        if (snapshot := read_snapshot(path, node, RULES)).rules in REPRODUCES:
-            digests[seq] = state_digest(snapshot.state)
+        digests[seq] = state_digest(read_snapshot(path, node).state)
     return digests
 
 

@@ -58,8 +58,8 @@ REFUSAL_CODES = (
 REJECTION_REASONS = (
     "bad-signature", "bytes-in", "bytes-out", "calls", "config-digest", "connections", "doubled", "duplicate",
     "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
-    "hints", "idle", "index", "leaderboard-full", "logprobs", "malformed", "members-full", "missing", "nested",
-    "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "old-protocol",
+    "hints", "idle", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
+    "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "other-protocol",
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
     "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",
     "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key",

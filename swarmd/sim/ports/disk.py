@@ -9,7 +9,6 @@ from random import Random
 import msgspec
 
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
@@ -58,7 +57,7 @@ class DiskLog:
 def recover(written: bytes) -> list[Commit]:
     """The whole commits at the beginning of what was found, read as the real log reads frames."""
     file = io.BytesIO(written)
-    return [decode_commit(payload, RULES, PLACE) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
+    return [decode_commit(payload, PLACE) for _, payload in read_frames(file, 0, 0)]  # type: ignore[arg-type]
 
 
 class SimCheckpoint(msgspec.Struct, frozen=True):

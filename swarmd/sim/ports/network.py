@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from swarmd.config import ChainConfig, Config, DhtConfig, SwarmConfig
 from swarmd.core.commands import Announce, Command, FetchWeights, Gather, PublishReport
-from swarmd.core.coordinator.shards import MEMBERS_SHARDED_SINCE
 from swarmd.core.events import (
     Event,
     LinkDegraded,
@@ -187,8 +186,6 @@ def config_of(node: SimNode) -> Config:
     """What a node's configuration says of the network."""
     settings, profile = node.settings, node.world.profile
     dht = DhtConfig(poll_s=POLL_S, record_s=RECORD_S, gather_peers=profile.gather_peers)
-    if profile.sharded:
-        dht = replace(dht, protocol=MEMBERS_SHARDED_SINCE)
     coordinator = "" if node.coordinates else settings.coordinator
     return Config(
         swarm=SwarmConfig(SWARM, coordinator, stages=settings.stages),

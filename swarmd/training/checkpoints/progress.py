@@ -7,19 +7,19 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
 import torch
 
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
 from swarmd.training.batches.skills import SkillGuard
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainingState:
@@ -112,7 +112,7 @@ class TrainingState:
         torch.set_rng_state(state["rng"])
         self._plan.load_memory(state.get("memory", self._fresh_memory))
         self._skills.load(state.get("skills", {}))
-        _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+        log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
     def reset_optimizer(self) -> None:
         """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
@@ -121,12 +121,12 @@ class TrainingState:
 
     def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
-        written = checkpoint.meta.optimizer or recognise_optimizer(state)
+        written = checkpoint.meta.optimizer
         if written == self._optimizer_name:
             self._policy.holding.load_optimizer(self._optimizer(), state)
             return
         self.reset_optimizer()
-        _log.warning(
+        log.warning(
             "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
             path=str(checkpoint.directory),
             written=written,
@@ -140,11 +140,6 @@ class TrainingState:
         self._plan.load_memory(self._fresh_memory)
         self._skills.load({})
         self._pace.steps = self._pace.fresh_from = 0
-
-
-def recognise_optimizer(state: Mapping[str, Any]) -> str:
-    """The name of the optimiser whose state this is, by the moments' own names; for checkpoints that do not say."""
-    return "adamw" if all("exp_avg" in moments for moments in state["state"].values()) else "adamw_8bit"
 
 
 def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
-from swarmd.regular_files import regular_descriptor
+from swarmd.files import regular_descriptor
 
 READ_BYTES = 64 * 1024
 
@@ -73,7 +72,7 @@ def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
         with _Sparing(regular_descriptor(path)) as file:
             opening = read_header(file, path)
             for end, payload in read_frames(file, offset or opening.size_bytes, opening.seed):
-                yield decode_commit(payload, RULES, path), end
+                yield decode_commit(payload, path), end
     except FileNotFoundError as error:
         raise Gone(f"{path} was removed while it was read", "Ask again") from error
     except OSError as error:

@@ -15,7 +15,10 @@ import httpx
 import pytest
 
 from swarmd.cli import run_command
+from swarmd.core.events import tag_of
 from swarmd.errors import ExitCode
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.reader import read_commits
 from swarmd.http_server import Address
 from swarmd.uvicorn_server import bind
 from tests.web.serving import COORDINATOR, FOLLOWER, copy_of, until
@@ -70,7 +73,7 @@ def test_a_data_directory_is_shown(tmp_path: Path) -> None:
     ) as url:
         until(lambda: json_of(f"{url}/api/v1/here")["name"])
         here = json_of(f"{url}/api/v1/here")
-        assert (here["name"], here["live"]) == ("node-2", True)
+        assert (here["name"], here["live"]) == (load(FOLLOWER / "events")[0].settings.name, True)
         assert get(f"{url}/").headers["content-type"].startswith("text/html")
         assert get(f"{url}/api/v1/here", Host="x.example").status_code == 200
 
@@ -98,6 +101,7 @@ def test_a_services_configuration_lies_apart_from_its_directory(tmp_path: Path) 
 
 def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
     copy_of(COORDINATOR, tmp_path)
+    *_, last = (tag_of(event) for commit in read_commits(tmp_path / "events") for event in commit.events)
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(Exception):
             stack.enter_context(bind(Address("127.0.0.1", 8800)))
@@ -105,7 +109,7 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
         assert not url.endswith(":8800")
         assert json_of(f"{url}/api/v1/here")["live"] is False
         ended = f"{url}/api/v1/node/events?first=-1"
-        assert until(lambda: [each["type"] for each in json_of(ended)["events"]] == ["node_stopped"])
+        assert until(lambda: [each["type"] for each in json_of(ended)["events"]] == [last])
 
 
 @pytest.mark.parametrize(

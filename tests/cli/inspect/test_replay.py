@@ -28,7 +28,7 @@ from tests.eventlog.making import NODE, follower_story, members, open_log, write
 from tests.eventlog.recut import recut
 
 EVENTS = follower_story()
-LOG = Path(__file__).parents[2] / "golden" / "rules-8" / "own-pace" / "node-1" / "events"
+LOG = Path(__file__).parents[2] / "golden" / "hostile" / "events"
 
 
 @pytest.fixture

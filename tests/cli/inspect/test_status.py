@@ -26,7 +26,6 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.errors import ExitCode
 from swarmd.eventlog.digest import digest_commands
@@ -53,7 +52,7 @@ def write_log(directory: Path, events: tuple[Event, ...]) -> Path:
     with EventLog.open(directory / "events", "me", "run") as log:
         for at, event in enumerate(events, 1):
             planned = plan(state, log.next_seq, float(at), [event])
-            log.append(float(at), planned.events, digest_commands(planned.commands), RULES)
+            log.append(float(at), planned.events, digest_commands(planned.commands))
             state = planned.state
     return directory
 

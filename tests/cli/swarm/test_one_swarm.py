@@ -10,7 +10,6 @@ from swarmd.cli.local_swarm.layout import lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
-from swarmd.core.step import RULES
 from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
@@ -34,7 +33,7 @@ def begin_log(config: Path) -> None:
     peer = load_identity(data / "identity.key").peer_id
     with EventLog.open(data / "events", peer, "run") as log:
         planned = plan(State(), 0, 1.0, [NodeStarted(settings_of(loaded, peer), "run")])
-        log.append(1.0, planned.events, digest_commands(planned.commands), RULES)
+        log.append(1.0, planned.events, digest_commands(planned.commands))
 
 
 @pytest.fixture

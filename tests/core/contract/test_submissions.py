@@ -11,7 +11,6 @@ from swarmd.core.events import (
     ChainDegraded,
     ChainReorged,
     CommandFailed,
-    Envelope,
     Event,
     ReportPublished,
     ReportSeen,
@@ -27,7 +26,6 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, Submission
-from swarmd.core.step import step
 from swarmd.core.values import Prepared
 from tests.core.story import Story, announced, block, chain_settings, chain_up, gathered, said, trained
 
@@ -400,15 +398,6 @@ def test_a_transaction_that_is_signed_again_is_remembered_once() -> None:
     assert broadcast == Broadcast(f"broadcast/reward/0/0/{found.attempts + 1}", "reward/0/0", ATTEMPT)
     kept = find(story.state, "reward/0/0")
     assert kept is not None and kept.prepared[-1] == ATTEMPT, "with the bytes to send"
-
-
-@pytest.mark.parametrize(("rules", "times"), [(4, 2), (5, 1)])
-def test_how_often_it_is_remembered_goes_by_the_rules_of_its_commit(rules: int, times: int) -> None:
-    story = joined()
-    found = dropped_and_signed_again(story, times=0)
-    state, _ = step(story.state, Envelope(story.seq, 0.0, SubmissionPrepared("reward/0/0", ATTEMPT), rules))
-    again = find(state, "reward/0/0")
-    assert again is not None and len(again.prepared) == len(found.prepared) - 1 + times
 
 
 def test_requests_to_a_proxy_are_remembered_one_by_one() -> None:

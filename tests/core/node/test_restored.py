@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from swarmd.core import step
 from swarmd.core.commands import Announce, Command, Gather, Train
 from swarmd.core.events import (
     LinkUp,
@@ -157,15 +156,6 @@ def test_a_clock_that_is_set_meanwhile_only_delays_a_restored_node() -> None:
         hear(node, 5, 5010.0, ahead_s=30.0)
         rounds = [hear(node, 6 + number, 5030.0 + 20.0 * number, ahead_s) for number in range(4)]
         assert rounds[-1] and ids(rounds[-1]) == ["gather/9/0"], ahead_s
-
-
-def test_under_the_rules_of_before_a_node_whose_clock_is_ahead_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "RULES", 6)
-    node = old_log()
-    restore(node)
-    for round in range(3, 20):
-        assert hear(node, round, 5000.0 + 20.0 * round, ahead_s=40.0) == ()
-    assert node.state.restored and node.state.heard is None
 
 
 def test_it_holds_for_the_lives_that_follow() -> None:

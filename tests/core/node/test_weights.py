@@ -10,7 +10,6 @@ import pytest
 from swarmd.core.commands import FetchWeights, Gather, Train
 from swarmd.core.events import (
     CommandFailed,
-    Envelope,
     Event,
     LinkDown,
     LinkUp,
@@ -28,7 +27,6 @@ from swarmd.core.events import (
 from swarmd.core.node.weights import AVERAGED_MAX
 from swarmd.core.node.weights_rules import REASON_MAX
 from swarmd.core.state import WeightsOutcome
-from swarmd.core.step import step
 from swarmd.core.values import AveragedOffer, PeerWeights, RolloutsRef
 from tests.core.story import Story, announced, gathered, settings, trained
 
@@ -229,12 +227,6 @@ def test_the_state_remembers_that_none_came(refused: bool, outcome: tuple[str, s
     assert story.state.weights.outcome == outcome[0], "what comes later is not begun from"
 
 
-def test_the_rules_of_before_remembered_nothing_of_it() -> None:
-    story = newcomer()
-    state, _ = step(story.state, Envelope(1000, 5.0, REFUSED, rules=8))
-    assert state.weights is None and state.catch_up != story.state.catch_up
-
-
 AVERAGED = msgspec.structs.replace(THEIRS, averaged=True)
 
 
@@ -353,14 +345,3 @@ def test_what_is_too_old_to_be_taken_is_forgotten_and_no_more_than_so_many_are_k
     for round in range(28, 28 + AVERAGED_MAX + 4):  # a claim of a round far off
         average(story, round, msgspec.structs.replace(AVERAGED, digest=f"{round:064x}", round=10**6 + round))
     assert len(story.state.averaged) == AVERAGED_MAX
-
-
-def test_the_rules_of_before_took_the_same_offer_again() -> None:
-    story = averaging()
-    average(story, 8)
-    story.tell(announced(9), gathered(9), trained(9), announced(10))
-    fetched = WeightsFetched("weights/10", AVERAGED)
-    old, _ = step(story.state, Envelope(1000, 5.0, fetched, rules=12))
-    assert old.catch_up is not None and old.catch_up.weights == AVERAGED
-    new, _ = step(story.state, Envelope(1000, 5.0, fetched))
-    assert new.catch_up is not None and new.catch_up.weights is None

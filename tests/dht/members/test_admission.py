@@ -148,13 +148,6 @@ def test_an_invitation_ends_while_its_guest_is_known() -> None:
     assert judge(signed, REPORT.key, policy) == "not-invited"
 
 
-def test_members_of_an_older_protocol_are_refused_in_so_many_words_where_it_is_too_old() -> None:
-    old, new = (msgspec.structs.replace(MEMBERSHIP, protocol=version) for version in (1, 2))
-    for least, reasons in ((1, ["", ""]), (2, ["old-protocol", ""])):
-        policy = policy_of("open", protocol=least)
-        assert [judge(signed_by(BOB, content), content.key, policy) for content in (old, new)] == reasons
-
-
 def test_the_longest_invitation_fits_into_the_largest_record_of_each_kind() -> None:
     name, address, invitation = "\U0001f600" * 64, "/" + "x" * 255, of_alice(BOB)
     assert len(invitation) <= INVITATION_BYTES_MAX

@@ -34,7 +34,7 @@ from swarmd.dht.members.withdrawal import (
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import PROTOCOL, WITHDRAWN_SINCE, Membership, RecordPolicy
+from swarmd.dht.wire.records import Membership, RecordPolicy
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, MEMBERSHIP, REPORT, SWARM, judge, signed_by
@@ -155,7 +155,6 @@ def test_the_longest_list_fits_and_nodes_of_before_take_it_for_an_unknown_field(
     payload = len(msgspec.msgpack.encode(longest))
     assert is_packed(longest.withdrawn) and payload <= PAYLOAD_BYTES_MAX["membership"]
     assert payload - len(msgspec.msgpack.encode(full)) <= UNKNOWN_BYTES_MAX
-    assert PROTOCOL >= WITHDRAWN_SINCE == 3
 
 
 # --- the list of those made here ---

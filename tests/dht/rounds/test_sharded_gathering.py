@@ -45,7 +45,7 @@ class LargeSwarm(Swarm):
         self.session.shards = AnnouncedShards(True)
         clock = ClockRecord(SWARM, 1, 0, 0.0, 1.0, shards=shards)
         self.kept[names.clock(SWARM)] = {"boss": SimpleNamespace(content=clock)}  # type: ignore[dict-item]
-        dht = DhtConfig(gather_peers=WANTED, protocol=4)
+        dht = DhtConfig(gather_peers=WANTED)
         self.session.config = Config(swarm=SwarmConfig(id=SWARM, coordinator="boss"), dht=dht)
 
     async def find(self, name: str) -> SimpleNamespace:

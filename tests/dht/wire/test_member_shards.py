@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import MEMBERS_SHARDED_SINCE, PROTOCOL, ClockRecord, RecordPolicy, is_sharded
+from swarmd.dht.wire.records import PROTOCOL, ClockRecord, RecordPolicy, is_sharded
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, epoch_of, member_shard_of, shard_of
 from tests.dht.making import ALICE, COORDINATOR, MEMBERSHIP, SWARM, judge, signed_by
 
@@ -23,8 +23,8 @@ def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockReco
     return ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards, sharded_since=since, shards_before=before)
 
 
-def policy_of(protocol: int = MEMBERS_SHARDED_SINCE, round: int | None = None) -> RecordPolicy:
-    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, protocol=protocol)
+def policy_of(round: int | None = None) -> RecordPolicy:
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
     policy.round = round
     return policy
 
@@ -67,7 +67,7 @@ def test_the_shard_is_the_one_that_the_protocol_says() -> None:
 def test_a_membership_counts_in_its_owners_shard_of_its_epoch_only() -> None:
     own = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, 2))
     for shard in range(4):
-        placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, epoch=2, shard=shard)
+        placed = replace(MEMBERSHIP, shards=4, epoch=2, shard=shard)
         signed = signed_by(ALICE, placed)
         assert is_sharded(placed)
         assert judge(signed, placed.key, policy_of()) == ("" if shard == own else "wrong-shard")
@@ -77,7 +77,7 @@ def test_a_membership_counts_in_its_owners_shard_of_its_epoch_only() -> None:
 
 @pytest.mark.parametrize(("shards", "shard"), [(1, 0), (3, 0), (4, 4), (0, 1), (2048, 0)])
 def test_shards_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
-    placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=shards, shard=shard)
+    placed = replace(MEMBERSHIP, shards=shards, shard=shard)
     assert judge(signed_by(ALICE, placed), placed.key, policy_of()) == "malformed"
 
 
@@ -85,23 +85,19 @@ def test_a_membership_of_a_far_epoch_is_refused_and_of_a_near_one_is_not() -> No
     reasons = {}
     for epoch in range(1, 7):
         shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, epoch))
-        placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, epoch=epoch, shard=shard)
+        placed = replace(MEMBERSHIP, shards=4, epoch=epoch, shard=shard)
         reasons[epoch] = judge(signed_by(ALICE, placed), placed.key, policy_of(round=4 * EPOCH_ROUNDS))
     assert [epoch for epoch, reason in reasons.items() if not reason] == [3, 4, 5]
     assert set(reasons.values()) == {"", "wrong-round"}
 
 
-def test_swarms_of_before_take_no_memberships_in_shards_and_a_swarm_with_them_no_members_of_before() -> None:
-    shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, 0))
-    placed = replace(MEMBERSHIP, protocol=PROTOCOL, shards=4, shard=shard)
-    assert judge(signed_by(ALICE, placed), placed.key, policy_of(MEMBERS_SHARDED_SINCE - 1)) == "wrong-shard"
-    old = replace(MEMBERSHIP, protocol=MEMBERS_SHARDED_SINCE - 1)
-    assert judge(signed_by(ALICE, old), old.key, policy_of()) == "old-protocol"
-    assert judge(signed_by(ALICE, old), old.key, policy_of(MEMBERS_SHARDED_SINCE - 1)) == ""
+def test_who_speaks_another_protocol_takes_no_part() -> None:
+    other = replace(MEMBERSHIP, protocol=PROTOCOL + 1)
+    assert judge(signed_by(ALICE, other), other.key, policy_of()) == "other-protocol"
 
 
 def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
-    announced, moves = AnnouncedShards.of_swarm(5, None), list[MembersPlace]()
+    announced, moves = AnnouncedShards.of_swarm(None), list[MembersPlace]()
     announced.moved = lambda: moves.append(announced.members)
     assert announced.awaits_place
     later = EPOCH_ROUNDS + 1
@@ -123,20 +119,19 @@ def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_t
 def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
     heard: tuple[int, ...], before: MembersPlace
 ) -> None:
-    announced = AnnouncedShards.of_swarm(5, None)
+    announced = AnnouncedShards.of_swarm(None)
     announced.note(clock(*heard))
     assert announced.members_before == before
 
 
-def test_memberships_stay_together_in_swarms_of_before_on_a_chain_and_by_invitation() -> None:
-    kinds = [(4, None, "open"), (5, 0, "open"), (5, None, "invitation")]
-    for announced in [AnnouncedShards.of_swarm(*kind) for kind in kinds]:
+def test_memberships_stay_together_on_a_chain_and_by_invitation() -> None:
+    for announced in (AnnouncedShards.of_swarm(0), AnnouncedShards.of_swarm(None, "invitation")):
         announced.note(clock(9, 4))
         assert announced.members == MembersPlace() and not announced.awaits_place
 
 
 def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_stay() -> None:
-    announced = AnnouncedShards.of_swarm(5, 4)
+    announced = AnnouncedShards.of_swarm(4)
     assert announced.is_large and not announced.awaits_place
     announced.note(clock(9 * EPOCH_ROUNDS, 8))
     assert announced.of(0) == announced.of(10**6) == announced.latest_of(3) == 4
@@ -148,9 +143,7 @@ def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_s
 )
 def test_memberships_on_a_chain_lie_in_the_first_epoch_in_every_round(shards: int, epoch: int, refusal: str) -> None:
     policy = policy_of()
-    policy.shards, policy.round = AnnouncedShards.of_swarm(5, 4), 100 * EPOCH_ROUNDS
+    policy.shards, policy.round = AnnouncedShards.of_swarm(4), 100 * EPOCH_ROUNDS
     place = MembersPlace(shards, epoch)
-    placed = replace(
-        MEMBERSHIP, protocol=PROTOCOL, shards=shards, epoch=epoch, shard=member_shard_of(SWARM, ALICE.peer_id, place)
-    )
+    placed = replace(MEMBERSHIP, shards=shards, epoch=epoch, shard=member_shard_of(SWARM, ALICE.peer_id, place))
     assert judge(signed_by(ALICE, placed), placed.key, policy) == refusal

@@ -84,11 +84,11 @@ def test_what_was_announced_is_known_for_the_rounds_before_and_not_for_later_one
     assert [announced.of(round) for round in (7, 9, 10, 11, 12)] == [2, 4, 4, 8, 8]
 
 
-def test_a_swarm_of_older_members_or_on_a_chain_has_no_shards_whatever_is_announced() -> None:
-    for announced in (AnnouncedShards.of_swarm(3, None), AnnouncedShards.of_swarm(4, 0)):
-        announced.note(clock(9, 4, 0, 0))
-        assert announced.of(9) == announced.of(99) == announced.latest_of(9) == 0
-    assert AnnouncedShards.of_swarm(4, None).of(0) is None
+def test_a_swarm_on_a_chain_has_no_shards_whatever_is_announced() -> None:
+    announced = AnnouncedShards.of_swarm(0)
+    announced.note(clock(9, 4, 0, 0))
+    assert announced.of(9) == announced.of(99) == announced.latest_of(9) == 0
+    assert AnnouncedShards.of_swarm(None).of(0) is None
 
 
 def test_a_coordinator_that_changes_the_number_for_ever_fills_nothing() -> None:

@@ -7,11 +7,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
-from swarmd.core.step import RULES
-from swarmd.errors import LogInUse, SwarmdError
-from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.errors import LogInUse
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.check import check_log
 from swarmd.eventlog.offline.compact import compact
@@ -57,12 +54,3 @@ def test_the_verb(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["log", "compact", str(log.parent), "--keep-bytes", "0"]) == 0
     assert "segments removed" in capsys.readouterr().out
     assert run_command(["log", "verify", str(log.parent)]) == 0
-
-
-def test_a_log_of_older_rules_is_left_to_the_swarmd_that_keeps_a_copy_of_it(log: Path) -> None:
-    with open_log(log, "older") as older:
-        older.append(5000.0, [MemberSeen("peer")], NO_COMMANDS, RULES - 1)
-    before = {path: path.read_bytes() for path in sorted(log.rglob("*.s[en]*"))}
-    with pytest.raises(SwarmdError, match=f"written under rules {RULES - 1}, this swarmd has rules {RULES}"):
-        compact(log)
-    assert {path: path.read_bytes() for path in sorted(log.rglob("*.s[en]*"))} == before

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, ReplayDifference
 from swarmd.eventlog.fold import base_upto, bases_of, commits_from, fold_log, node_of, oldest_base
 from swarmd.eventlog.offline.parallel import Section, sections_of, verify_parallel
@@ -20,8 +19,7 @@ from tests.eventlog.recut import recut
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "rules-8"
-LOG = GOLDEN / "own-pace" / "node-1" / "events"
+LOG = Path(__file__).parents[2] / "golden" / "hostile" / "events"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -55,7 +53,7 @@ def test_of_two_wrong_commits_the_first_is_named_by_whatever_process_found_it(tm
 
 def test_a_snapshot_that_is_not_the_fold_is_named_though_a_section_begins_there(tmp_path: Path) -> None:
     recut(LOG, tmp_path, seed=3)
-    earlier, later = (read_snapshot(path, node_of(tmp_path), RULES) for path in list_snapshots(tmp_path)[1:3])
+    earlier, later = (read_snapshot(path, node_of(tmp_path)) for path in list_snapshots(tmp_path)[1:3])
     write_snapshot(tmp_path, msgspec.structs.replace(later, state=earlier.state))
     with pytest.raises(ReplayDifference, match=f"the snapshot of seq {later.seq} "):
         verify_parallel(tmp_path, processes=2)
@@ -91,7 +89,7 @@ def test_the_base_of_an_event_is_the_latest_snapshot_at_or_before_it_and_its_fol
 
 def test_a_shortened_log_begins_its_first_section_at_its_oldest_snapshot(tmp_path: Path) -> None:
     recut(LOG, tmp_path, seed=6)
-    retain(tmp_path, node_of(tmp_path), RULES, bytes_max=20_000)
+    retain(tmp_path, node_of(tmp_path), bytes_max=20_000)
     first = oldest_base(tmp_path).seq
     assert first > 0
     assert sections_of(tmp_path)[0].first == base_upto(tmp_path, 0).seq == first

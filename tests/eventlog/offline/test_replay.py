@@ -12,8 +12,8 @@ from swarmd.core.chart import GAPS, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, WorkerStarted, tag_of
 from swarmd.core.state import State
-from swarmd.core.step import REPRODUCES, RULES, StateFold, step
-from swarmd.errors import ExitCode, LogNewer, ReplayDifference
+from swarmd.core.step import StateFold, step
+from swarmd.errors import ExitCode, ReplayDifference
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold, fold_commit, load
 from swarmd.eventlog.offline.changes import Change
@@ -97,23 +97,6 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
     with pytest.raises(CommitDiffers) as caught:
         verify(tmp_path)
     assert caught.value.difference.seq == first
-
-
-def test_commits_of_older_rules_are_folded_and_counted(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        log.append(0.0, follower_story()[:3], b"\0" * 16, rules=min(REPRODUCES) - 1)
-        state, _ = load(tmp_path)
-        write_story(log, follower_story(), state)
-    found = verify(tmp_path)
-    assert found.unchecked == 1 and found.events == 3 + len(follower_story())
-
-
-def test_newer_rules_are_not_replayed(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        log.append(0.0, follower_story()[:1], b"\0" * 16, rules=RULES + 1)
-    for attempt in (load, verify):
-        with pytest.raises(LogNewer, match=f"rules {RULES + 1}"):
-            attempt(tmp_path)
 
 
 def test_the_same_charts_make_no_difference(tmp_path: Path) -> None:

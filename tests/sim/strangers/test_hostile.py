@@ -46,7 +46,7 @@ def test_each_kind_alone_costs_no_honest_report(kind: str) -> None:
     assert (summary.strangers > 0) == (kind != "eclipser"), "who only withholds makes nobody write anything"
 
 
-@pytest.mark.parametrize("chain", [False, True])
+@pytest.mark.parametrize("chain", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_all_of_them_together_cost_no_honest_report(chain: bool) -> None:
     assert run(5, chain=chain, hostile="all", **SPAN).strangers > 1000
 
@@ -194,7 +194,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
     assert lost.noticed in broken.value.what
 
 
-@pytest.mark.parametrize("makes_room", [True, False])
+@pytest.mark.parametrize("makes_room", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     few = 40
     monkeypatch.setattr(reporters, "IDLE_MAX", 0)  # a crowd that is credited keeps its places

@@ -16,6 +16,7 @@ import pytest
 from swarmd.core.events import Event, LinkDegraded, LinkUp, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
@@ -78,10 +79,10 @@ def test_nothing_is_lost_or_doubled_between_what_was_missed_and_what_comes(tmp_p
 
 def test_a_client_is_told_first_how_things_are(tmp_path: Path) -> None:
     with served(copy_of(FOLLOWER, tmp_path)) as server:
-        listener = Listener(server)
+        listener, name = Listener(server), load(FOLLOWER / "events")[0].settings.name
         until(lambda: listener.of("swarm"))
         assert json.loads(listener.of("charts")[0][2])["round"] == "stopped"
-        assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == "node-2"
+        assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == name
         assert msgspec.json.decode(listener.of("swarm")[0][2], type=shapes.SwarmView).source == "log"
         listener.close()
 

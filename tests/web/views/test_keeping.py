@@ -16,7 +16,6 @@ import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.core.events import MemberSeen
-from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.bookmark import Place, bookmark_path, read_bookmark, write_bookmark
@@ -36,8 +35,8 @@ from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, GOLDEN, served, unti
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
-SKILLS = GOLDEN / "rules-8" / "skills" / "node-2"
-REORGS = GOLDEN / "rules-2" / "chain-reorgs" / "node-1"
+SKILLS = GOLDEN / "follower"
+REORGS = GOLDEN / "chain"
 SOURCES = [COORDINATOR, FOLLOWER, CHAIN, REORGS, SKILLS]
 each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
 
@@ -354,7 +353,7 @@ def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path)
     recut(COORDINATOR / "events", tmp_path, seed=2)
     with Page(tmp_path) as page:
         expected = page.figures()
-    retain(tmp_path, node_of(tmp_path), RULES, bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
+    retain(tmp_path, node_of(tmp_path), bytes_max=sum(path.stat().st_size for path in list_segments(tmp_path)))
     first = oldest_base(tmp_path).seq
     assert first > 0
     with Page(tmp_path) as page:
@@ -367,7 +366,7 @@ def test_a_log_to_which_earlier_segments_came_back_is_read_whole(tmp_path: Path)
     recut(COORDINATOR / "events", tmp_path / "whole", seed=2)
     shutil.copytree(tmp_path / "whole", tmp_path / "log")
     log = tmp_path / "log"
-    retain(log, node_of(log), RULES, bytes_max=sum(path.stat().st_size for path in list_segments(log)))
+    retain(log, node_of(log), bytes_max=sum(path.stat().st_size for path in list_segments(log)))
     with Page(log) as page:
         assert page.noted.begun_at
     for segment in list_segments(tmp_path / "whole"):

@@ -1,0 +1,218 @@
+"""Files: written so that they are there, whole, after a power cut; read without waiting for a pipe; locked alone.
+
+- `replace_durably` puts a file in place or none; `sync_*` make what else was changed durable.
+- A file that anybody may have named or laid there is opened as a regular one: nothing on which a reader may wait.
+- What a failed write is called, and what to do about it, is said in one place for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+
+from swarmd.errors import ExitCode, LogWriteFailed, NoSpaceLeft, PathUnusable, SwarmdError
+
+TEMPORARY = ".tmp"  # suffix of files being written
+READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM)
+_BLOCKED = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+
+
+def write_failure(error: OSError, path: Path, doing: str) -> LogWriteFailed:
+    """The error to raise for a failed write, sync or rename: NoSpaceLeft or LogWriteFailed."""
+    if error.errno in _FULL:
+        return NoSpaceLeft(f"no space left for {path} ({doing})", "Free space on that file system, then start again")
+    fix = f"{remedy(error, path) or 'Check the disk'}, then start again"
+    return LogWriteFailed(f"{doing} of {path} failed: {error.strerror or error}", fix)
+
+
+def refusal(error: Exception) -> SwarmdError | None:
+    """The error that says which file or directory the system refuses, and what to do; None for any other."""
+    if not isinstance(error, OSError) or error.filename is None or not error.strerror:
+        return None
+    path = os.fsdecode(error.filename)
+    return SwarmdError(f"{path}: {error.strerror}", remedy(error, Path(path)))
+
+
+def remedy(error: OSError, path: Path) -> str:
+    """What to do about a path that the system refuses, without a full stop; empty where that is not known."""
+    if error.errno in _DENIED:
+        return f"Run as the user whose it is, or see that {path} and its directory belong to user {os.geteuid()}"
+    if error.errno in _BLOCKED:
+        return f"Move away what is at {path}, or above it"
+    if error.errno == errno.EROFS:
+        return "Have that file system mounted for writing"
+    return "Check the disk" if error.errno == errno.EIO else ""
+
+
+def copy_reason(error: OSError) -> str:
+    """What went wrong with a copy; `shutil` collects what did in a directory, as (source, target, reason)."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
+        source, _, reason = error.args[0][0]
+        return f"{source}: {reason}"
+    return str(error)
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's content durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(root: Path, files: bool = True) -> None:
+    """Make a directory durable with all directories in it, and all files unless those were synced. Raises OSError."""
+    for place, _, names in os.walk(root):
+        for name in names if files else ():
+            sync_file(Path(place, name))
+        sync_directory(Path(place))
+
+
+def make_directory(path: Path) -> None:
+    """Create a directory and its parents, durably. Raises NoSpaceLeft or LogWriteFailed."""
+    missing = [place for place in (path, *path.parents) if not place.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            sync_directory(place.parent)
+    except OSError as error:
+        raise write_failure(error, path, "creation") from error
+
+
+def write_all(descriptor: int, content: bytes, offset: int) -> None:
+    """Write at `offset` until all of it is written. Raises OSError."""
+    view = memoryview(content)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def write_durably(path: Path, *parts: bytes) -> None:
+    """As `replace_durably`, for the event log and what lies beside it.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written.
+    """
+    try:
+        replace_durably(path, *parts)
+    except OSError as error:
+        raise write_failure(error, path, "writing") from error
+
+
+def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
+    """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
+
+    Raises:
+        OSError: it could not be written; an earlier file of that name is untouched unless the very last step, the sync
+            of the directory, failed.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        try:
+            offset = 0
+            for part in parts:
+                write_all(descriptor, part, offset)
+                offset += len(part)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError:
+        remove_left(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def held_alone(place: Path) -> Iterator[None]:
+    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock_alone(descriptor, place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_alone(descriptor: int, place: Path) -> None:
+    """Lock an open file or directory; where there are no locks, as on NFS, nobody is refused. Raises PathUnusable."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        busy = PathUnusable(f"another command is at work in {place}", "Wait until it has ended")
+        raise busy.ending(ExitCode.IN_USE) from error
+    except OSError:
+        return
+
+
+def remove_left(path: Path) -> None:
+    """Remove what a failed write has left, if anything: on a disk that has become read-only not even that goes."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+# --- regular files ---
+
+
+def open_regular(path: Path) -> FileIO:
+    """A file to read, unbuffered, as `regular_descriptor` opens it. Raises OSError."""
+    return FileIO(regular_descriptor(path), "rb")
+
+
+def regular_descriptor(path: Path) -> int:
+    """A file opened to read; no pipe or device, on which whoever reads might wait for ever.
+
+    Raises:
+        OSError: it cannot be opened; of what is no regular file `strerror` says what it is.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, irregular(mode), str(path))
+    return descriptor
+
+
+def irregular(mode: int) -> str:
+    """What a file of this mode is that is no regular one, in words."""
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
+    what = kinds.get(stat.S_IFMT(mode), "device")
+    return f"it is a {what}, and no regular file"
+
+
+def read_regular(path: Path, bytes_max: int = READ_BYTES_MAX) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises OSError."""
+    with open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > bytes_max:
+            raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, no more than {bytes_max} are read", str(path))
+        return file.readall()
+
+
+def read_start(path: Path, bytes_max: int) -> bytes:
+    """The first bytes of a regular file. Raises OSError."""
+    with open_regular(path) as file:
+        return file.read(bytes_max)
