@@ -13,7 +13,6 @@ HOSTILE_SEEDS ?= 2000
 STOPS  ?= 200
 SOAK_S ?= 3600
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(2 * (os.cpu_count() or 1), 24))')
-AGAINST ?= main
 
 PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 VENV   := .venv
@@ -27,7 +26,7 @@ COMPILED := $(VENV)/.compiled
 TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run programs test tests quick test-slow durations check collected lint types layers drift ledger \
+.PHONY: help setup run programs test tests quick durations check collected lint types layers drift ledger \
   unit e2e cli-docs dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
@@ -47,31 +46,27 @@ run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C
 	@trap : INT; $(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(PLACE); code=$$?; \
 	  [ $$code -eq 130 ] || exit $$code  # 130: Ctrl-C, which is no error
 
-PHASES := programs setup contracts-setup check tests
+# Most tests wait, so what needs no tests is checked beside them.
+test: programs ## everything CI checks, with what that needs; STRICT=1: a test whose program is missing fails
+	@begun=$$(date +%s); $(MAKE) --no-print-directory -j2 $(COMPILED) $(CONTRACTS_READY) && \
+	  $(MAKE) --no-print-directory -j3 tests lint types layers drift && $(MAKE) --no-print-directory ledger && \
+	  echo "make test: all passed, $$(($$(date +%s) - begun)) s"
 
-test: ## everything CI checks, with what that needs; STRICT=1: a program that is missing fails it
-	+@BESIDE=collected MAKE='$(MAKE)' $(PYTHON) tests/phases.py $(PHASES)
-
-quick: $(READY) ## within a minute: style, types, layers and the tests that your change reaches (AGAINST=main)
-	@$(BIN)/python -m tests.quick --against $(AGAINST)
-
-test-slow: $(READY) ## run and time all tests that `make quick` leaves out, the longest first (LIST=1 only lists them)
-	@$(BIN)/python -m tests.quick --against $(AGAINST) --rest --workers $(WORKERS) $(if $(LIST),--list)
+quick: $(READY) ## style, layers, types, and the tests that run what has changed since the last time (at first, all)
+	@$(MAKE) --no-print-directory lint layers types
+	$(BIN)/pytest --testmon -m 'not e2e'
 
 programs: ## install what tests start, where that needs no asking, and name what is missing
-	@test "$$PROGRAMS" = 'seen to' || $(PYTHON) tests/programs.py --install
+	@$(PYTHON) tests/programs.py --install
 
 check: $(READY) ## what needs no running node: style, types, layers, generated files
-	@$(MAKE) --no-print-directory -j2 $(COMPILED) lint types layers drift ledger $(BESIDE)
+	@$(MAKE) --no-print-directory -j2 lint types layers drift
+	@$(MAKE) --no-print-directory ledger
 
-# Else the first tests of all workers would compile the same modules at the same time.
+# Compiles libraries and rewrites the assertions of all tests once; else all workers would do it at the same time.
 $(COMPILED): $(READY)
-	@$(BIN)/python -W ignore -c 'import datasets, hivemind, trl.trainer.grpo_trainer, web3' && touch $@
-
-# pytest rewrites the assertions of 450 files and keeps the result; each worker that finds none does all of it again.
-# Mypy keeps one core busy for a minute, so `make test` has this done meanwhile.
-collected: $(READY)
-	@mkdir -p build && $(BIN)/pytest --collect-only -qq > build/collected || { cat build/collected; exit 1; }
+	@$(BIN)/pytest --collect-only -qq > $@.log || { cat $@.log; exit 1; }
+	@touch $@
 
 lint: $(READY) ## ruff
 	$(BIN)/ruff check .
@@ -99,12 +94,14 @@ drift: $(READY) ## generated files are what their sources say
 ledger: $(READY) ## how much there is of everything, and how much more than at the last release
 	@$(BIN)/python packaging/ledger.py
 
-# A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. `--again`: see
-# tests/again.py; `--lanes`: tests/lanes.py.
+# A Unix socket's path has at most 107 bytes, so tests write to a short one; what failed tests wrote stays. Tests that
+# failed run once more, alone, until one fails again: they have deadlines, which a process without a turn misses.
 define pytest
-	@begun=$$(date +%s); written=$$(mktemp -d /tmp/t.XXXXXX); \
-	$(BIN)/pytest --again --lanes -n $(WORKERS) --durations=25 --basetemp="$$written" $(1) \
-	  && { rm -rf "$$written"; echo "make $@: $$(($$(date +%s) - begun)) s"; } \
+	@begun=$$(date +%s); written=$$(mktemp -d /tmp/t.XXXXXX); code=0; \
+	$(BIN)/pytest -n $(WORKERS) --durations=25 --basetemp="$$written" $(1) || code=$$?; \
+	if [ $$code -eq 1 ]; then \
+	  echo "ONCE MORE, ALONE:"; $(BIN)/pytest -vx --lf --lfnf=none --basetemp="$$written/2" $(1) && code=0; fi; \
+	[ $$code -eq 0 ] && { rm -rf "$$written"; echo "make $@: $$(($$(date +%s) - begun)) s"; } \
 	  || { echo "make $@ failed after $$(($$(date +%s) - begun)) s; what its tests wrote is in $$written" >&2; exit 1; }
 endef
 
@@ -117,8 +114,8 @@ unit: $(READY) ## tests without those of whole nodes
 e2e: $(READY) ## tests of whole nodes
 	$(call pytest,-m e2e -v)
 
-durations: $(READY) ## time every test anew, into tests/durations.json; on a machine with nothing else to do
-	$(call pytest,--durations-out=tests/durations.json)
+durations: $(READY) ## time every test file, into tests/durations.json; on a machine with nothing else to do
+	$(call pytest,--record)
 
 cli-docs: $(READY) ## write docs/CLI.md
 	$(BIN)/typer swarmd.cli utils docs --name swarmd --output docs/CLI.md
@@ -182,5 +179,5 @@ contracts-gas: $(READY) $(CONTRACTS_READY) ## measure what calls cost, into docs
 	$(BIN)/python -m tests.contracts.gas --write
 
 drift: contracts-drift
-tests unit e2e test-slow durations: programs
-tests unit e2e quick test-slow durations: $(CONTRACTS_READY)
+unit e2e durations: programs
+tests unit e2e quick durations: $(CONTRACTS_READY)

@@ -34,7 +34,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -48,8 +48,6 @@ SHARED: Mapping[str, Mapping[str, Any]] = {  # settings of the arms that exchang
     "sharing": {},
     HALF: {"own_questions": 0},
     "success-gated": {"peer_loss": "success-gated"},
-    "importance-corrected": {"peer_loss": "token-ratio", "share_logprobs": True},
-    "distilled": {"peer_loss": "distill", "share_logprobs": True},
     POISONED: {},
     BOTH: {},
     PAIRS_BOTH: {},
@@ -114,7 +112,7 @@ class Nodes:
         self._settings = settings_of(recipe, arm)
         self._engines: list[TrainingEngine] = []
         self._stores: list[Blobs] = []
-        self._paths = [DataPaths(directory / f"node-{place}") for place in range(len(bases))]
+        self._paths = [NodeDirectory(directory / f"node-{place}") for place in range(len(bases))]
         self._plans: list[MeasuringPlan] = []  # of nodes that measure themselves
         self._pairs = Pairs(directory / "offered", self._paths, recipe.average_every) if arm in PAIRED else None
         for paths, base in zip(self._paths, bases, strict=True):
@@ -125,7 +123,7 @@ class Nodes:
         self.tokens = self.peer_groups = 0
         self.seconds = 0.0  # of processor time in training
 
-    def _open(self, paths: DataPaths, base: Path, swarm: SwarmConfig) -> None:
+    def _open(self, paths: NodeDirectory, base: Path, swarm: SwarmConfig) -> None:
         training = TrainingConfig(**{**self._settings, "model": str(base)})
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
         plan = ReasoningGymPlan(swarm, training)

@@ -10,8 +10,8 @@ from random import Random
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import PeerWeights
-from swarmd.eventlog.files import make_directory
-from swarmd.paths import DataPaths
+from swarmd.files import make_directory
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.plan import Question
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
@@ -57,7 +57,7 @@ class Pairs:
         every: rounds between exchanges.
     """
 
-    def __init__(self, directory: Path, nodes: Sequence[DataPaths], every: int) -> None:
+    def __init__(self, directory: Path, nodes: Sequence[NodeDirectory], every: int) -> None:
         self._directory = directory
         self._nodes = nodes
         self._every = every
@@ -81,7 +81,7 @@ class Pairs:
         path.rename(self._place(told))
         return told
 
-    def _give(self, told: PeerWeights, paths: DataPaths) -> PeerWeights:
+    def _give(self, told: PeerWeights, paths: NodeDirectory) -> PeerWeights:
         """Put them where the node's network worker would have put them."""
         make_directory(paths.peer_weights)
         path = paths.peer_weights / self._place(told).name

@@ -18,7 +18,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -55,7 +55,7 @@ def learn(directory: Path, swarm: str, size: int, rounds: int) -> list[float]:
     for place in range(size):
         training = TrainingConfig(device="cpu", threads=1, checkpoints_kept=1)
         config = Config(SwarmConfig(id=swarm), training=training, storage=StorageConfig(free_bytes_min=0))
-        paths = DataPaths(directory / f"node-{place}")
+        paths = NodeDirectory(directory / f"node-{place}")
         engine = TrainingEngine(config, paths, f"node-{place}", make_plan(config.swarm, training))
         nodes.append((engine, Blobs(paths.blobs)))
     accuracies: list[float] = []

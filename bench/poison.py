@@ -29,7 +29,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -57,8 +57,7 @@ COMMON: Mapping[str, Any] = {
     "checkpoints_kept": 1,
 }
 ARMS: Mapping[str, Mapping[str, Any]] = {
-    OPEN: {"peer_tokens": "all"},
-    "truth": {"peer_tokens": "truth"},
+    OPEN: {"peer_floor": 0.0},
     DEFAULT: {},
     "floor .01": {"peer_floor": 0.01},
 }
@@ -92,7 +91,7 @@ class Node:
     def __init__(self, directory: Path, arm: str, seed: int, payload: str) -> None:
         swarm = SwarmConfig(id=f"poison-{seed}", kind="digits")
         training = TrainingConfig(**{**COMMON, **ARMS[arm]})
-        paths = DataPaths(directory)
+        paths = NodeDirectory(directory)
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
         self.engine = TrainingEngine(config, paths, "honest", make_plan(swarm, training, directory))
         self.plan = make_plan(swarm, training, directory)

@@ -29,8 +29,8 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted
 from swarmd.core.values import PeerWeights
-from swarmd.eventlog.files import make_directory
-from swarmd.paths import DataPaths
+from swarmd.files import make_directory
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
@@ -125,7 +125,7 @@ class Victim:
     def __init__(self, directory: Path, seed: int) -> None:
         swarm = SwarmConfig(id=f"poison-{seed}", kind="digits")
         self.training = TrainingConfig(**{**COMMON, "peer_questions": 0, "held_out_questions": HELD_OUT})
-        self.paths = DataPaths(directory)
+        self.paths = NodeDirectory(directory)
         config = Config(swarm, training=self.training, storage=StorageConfig(free_bytes_min=0))
         self.engine = TrainingEngine(config, self.paths, "honest", make_plan(swarm, self.training, directory))
         self.plan = make_plan(swarm, self.training, directory)

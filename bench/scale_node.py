@@ -9,7 +9,7 @@ from swarmd.config import load_config
 from swarmd.core.values import Worker
 from swarmd.daemon.service import run_node
 from swarmd.observe.logging.logs import configure
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 PROGRAMS: dict[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "bench.scale_worker"),
@@ -21,7 +21,7 @@ def main(config: Path, data: Path) -> int:
     """Run it until it is stopped. Returns the daemon's exit code."""
     loaded = load_config(config)
     configure(loaded.logs.level, "json")
-    return run_node(loaded, DataPaths(data), PROGRAMS)
+    return run_node(loaded, NodeDirectory(data), PROGRAMS)
 
 
 if __name__ == "__main__":

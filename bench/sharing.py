@@ -30,7 +30,7 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -64,28 +64,19 @@ STALE = "stale"  # among an arm's settings: how many rounds old the groups are t
 HOSTILE = "hostile"  # among an arm's settings: the payload of one more peer, who is as busy as a node
 MAIN = (LONER, "8/0 filtered", "6/2", "4/4", "2/6")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "as-is": {"peer_loss": "as-is"},
-    "gate": {"peer_loss": "gate"},
-    "uniform": {"peer_draw": "uniform"},
     "no replay": {"replay_questions": 0},
     "kl": {"beta": 0.02},
     "faster": {"learning_rate": FASTER_RATE},
-    "all tokens": {"peer_tokens": "all"},
-    "truth": {"peer_tokens": "truth"},
+    "all tokens": {"peer_floor": 0.0},
     "floor .01": {"peer_floor": 0.01},
-    "token-ratio": {"peer_loss": "token-ratio", "share_logprobs": True},
-    "sequence-ratio": {"peer_loss": "sequence-ratio", "share_logprobs": True},
-    "token-ratio 2": {"peer_loss": "token-ratio", "share_logprobs": True, "peer_ratio_max": 2.0},
     "success-gated": {"peer_loss": "success-gated"},
-    "distill": {"peer_loss": "distill", "share_logprobs": True},
     "stale": {STALE: 8, "staleness_rounds": 8},
-    "stale token-ratio": {STALE: 8, "staleness_rounds": 8, "peer_loss": "token-ratio", "share_logprobs": True},
     "poisoned": {HOSTILE: "prefix"},
     "poisoned behind": {HOSTILE: "suffix"},
     "poisoned in form": {HOSTILE: "repeat"},
     "crowded": {HOSTILE: "plain"},
     "poisoned no bound": {HOSTILE: "prefix", "peer_share": 1.0},
-    "poisoned all tokens": {HOSTILE: "prefix", "peer_tokens": "all"},
+    "poisoned all tokens": {HOSTILE: "prefix", "peer_floor": 0.0},
 }
 
 
@@ -178,7 +169,7 @@ class Swarm:
         for place, model in enumerate(models):
             training = TrainingConfig(**{**settings, "model": str(model)})
             config = Config(self._swarm, training=training, storage=StorageConfig(free_bytes_min=0))
-            paths = DataPaths(directory / f"node-{place}")
+            paths = NodeDirectory(directory / f"node-{place}")
             engine = TrainingEngine(config, paths, f"node-{place}", DigitsPlan(self._swarm, training))
             self._nodes.append((engine, Blobs(paths.blobs)))
         self._published: list[tuple[RolloutsRef, ...]] = []  # by round

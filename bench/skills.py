@@ -26,7 +26,7 @@ from bench.specialists import SECOND, Goal, draw_lessons, examine, make_plan, te
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
@@ -162,7 +162,7 @@ def open_node(directory: Path, base: Path, arm: str, seed: int) -> tuple[Trainin
         Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0)),
         DigitsPlan(swarm, training),
     )
-    return TrainingEngine(config, DataPaths(directory), "node", plan), plan
+    return TrainingEngine(config, NodeDirectory(directory), "node", plan), plan
 
 
 def measure(engine: TrainingEngine, plan: DigitsPlan) -> list[float]:

@@ -1,9 +1,9 @@
-"""What does it cost to train on groups that peers wrote eight rounds ago, and how much of that does correction mend?
+"""What does it cost to train on groups that peers wrote eight rounds ago?
 
 Two nodes with the same base train alone for `DELAY` rounds and publish all that they generate. From there on each arm
 goes on from the same checkpoints: half of every batch is groups that the other node wrote in the round before, or
-`DELAY` rounds before, each weighed as `training.peer_loss` says; or the whole of it the node's own, just generated.
-All arms generate as much. Bases of both nodes are equal, so peers have nothing to teach: what is left is staleness.
+`DELAY` rounds before; or the whole of it the node's own, just generated. All arms generate as much. Bases of both nodes
+are equal, so peers have nothing to teach: what is left is staleness.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bench.specialists import SECOND, SKILLS, Goal, examine, make_tasks
 from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
-from swarmd.core.values import OffPolicy, RolloutsRef
+from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
@@ -42,20 +42,17 @@ SEEDS = tuple(range(1, 9))
 NODES = 2
 TAUGHT = Goal(2e-3, 400, 0.4, 10)
 GOAL = 0.01
-ON_POLICY, FRESH = "own", "fresh token-ratio"
+ON_POLICY, FRESH = "own", "fresh"
 ARMS: Mapping[str, tuple[int, Mapping[str, Any]]] = {  # rounds between writing and training; settings
     ON_POLICY: (1, {"peer_questions": 0}),
-    FRESH: (1, {"peer_loss": "token-ratio"}),
-    "stale positive": (DELAY, {"peer_loss": "positive"}),
-    "stale token-ratio": (DELAY, {"peer_loss": "token-ratio"}),
-    "stale sequence-ratio": (DELAY, {"peer_loss": "sequence-ratio"}),
+    FRESH: (1, {}),
+    "stale": (DELAY, {}),
 }
 SETTINGS: Mapping[str, Any] = {
     **COMMON,
     "peer_questions": 4,
     "replay_questions": 0,
     "learning_rate": 5e-4,
-    "share_logprobs": True,
     "staleness_rounds": DELAY,
 }
 
@@ -69,8 +66,6 @@ class Outcome(msgspec.Struct, frozen=True):
     held_out: float  # mean of the last measurements
     rounds: list[float]  # mean reward, by round
     peers: float  # share of completions in the batches that were the other node's
-    ratio: float | None  # mean importance ratio of the other's tokens; None where nothing weighed by it
-    effective: float | None  # share of these tokens that the ratios leave
     tokens: int
     cpu_s: float
 
@@ -98,11 +93,10 @@ class Pair:
         training = TrainingConfig(**{**SETTINGS, **settings, "model": str(base)})
         config = Config(swarm, training=training, storage=StorageConfig(free_bytes_min=0))
         self._plan = DigitsPlan(swarm, training)
-        places = [DataPaths(directory / f"node-{place}") for place in range(NODES)]
+        places = [NodeDirectory(directory / f"node-{place}") for place in range(NODES)]
         self._engines = [TrainingEngine(config, paths, paths.root.name, self._plan) for paths in places]
         self._stores = [Blobs(paths.blobs) for paths in places]
         self.published = list(published)
-        self.off_policy: list[OffPolicy] = []
         self._generations = training.generations
         self.batch_rows = training.steps * training.questions * training.generations  # of a node in a round
         self.peer_rows = 0  # completions of the other in batches
@@ -116,7 +110,6 @@ class Pair:
         events = [engine.train(order, Cancellation()) for engine in self._engines]
         self.published.append(tuple(event.rollouts for event in events))
         deliver(self.published[-1], self._stores)
-        self.off_policy += [event.off_policy for event in events if event.off_policy is not None]
         self.peer_rows += sum(event.peer_groups for event in events) * self._generations
         self.tokens += sum(event.tokens for event in events)
         return fmean(event.reward for event in events)
@@ -199,7 +192,6 @@ def go_on(
         rewards.append(pair.train(min(delay, len(published))))
         if round >= rounds - MEASURED:
             measured.append(pair.measure())
-    told = pair.off_policy
     batch = rounds * NODES * pair.batch_rows
     return Outcome(
         arm,
@@ -208,8 +200,6 @@ def go_on(
         fmean(measured),
         rewards,
         pair.peer_rows / batch,
-        fmean(each.ratio for each in told) if told else None,
-        fmean(each.effective for each in told) if told else None,
         pair.tokens,
         time.process_time() - began,
     )
@@ -222,10 +212,6 @@ def make_rows(found: Mapping[str, Sequence[Outcome]]) -> Iterable[Row]:
         yield Row(f"{arm}: held-out accuracy", "", held_out, "where the arms part", before)
         yield Row(f"{arm}: mean reward", "", sample(*(fmean(outcome.rounds) for outcome in outcomes)))
         yield Row(f"{arm}: share of batches from the peer", "", sample(*(outcome.peers for outcome in outcomes)))
-        for what in ("ratio", "effective"):
-            values = [getattr(outcome, what) for outcome in outcomes]
-            if None not in values:
-                yield Row(f"{arm}: {what}", "", sample(*values))
         yield Row(f"{arm}: processor time", "s", sample(*(outcome.cpu_s for outcome in outcomes)))
     for reference in (ON_POLICY, FRESH):
         if reference in found:

@@ -18,7 +18,7 @@ from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.footprint import measure_bytes
 
 STAGES = 200
@@ -52,7 +52,7 @@ def run(directory: Path, stages: int = STAGES, settled: int = SETTLED) -> Iterab
 
 def live(first: Swarmd, second: Swarmd, directory: Path, stages: int) -> tuple[list[float], int]:
     """MiB of the first worker's process after each stage, and how many of the second one's groups it trained on."""
-    stores = [Blobs(DataPaths(directory / peer).blobs) for peer in PEERS]
+    stores = [Blobs(NodeDirectory(directory / peer).blobs) for peer in PEERS]
     published: list[RolloutsRef] = []
     used, peer_groups = [], 0
     for round in range(stages):

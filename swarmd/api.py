@@ -34,7 +34,7 @@ from swarmd.errors import (
 from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
 from swarmd.eventlog.offline.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup, TaskStatus
@@ -242,7 +242,7 @@ async def open_node(
     file = Path(config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
-    paths = DataPaths(Path(data) if data is not None else file.parent / loaded.data)
+    paths = NodeDirectory(Path(data) if data is not None else file.parent / loaded.data)
     ask, asked = anyio.create_memory_object_stream[signal.Signals](1)
     async with _tasks() as tasks:
         running: RunningNode = await tasks.start(_serve, loaded, paths, programs or {}, ask, asked)
@@ -260,7 +260,7 @@ class RunningNode:
         data: where its log, blobs and checkpoints are.
     """
 
-    def __init__(self, node: Node, data: DataPaths, ask: MemoryObjectSendStream[signal.Signals]) -> None:
+    def __init__(self, node: Node, data: NodeDirectory, ask: MemoryObjectSendStream[signal.Signals]) -> None:
         self.data = data
         self._node = node
         self._ask = ask
@@ -301,7 +301,7 @@ def _end_at_once(code: int) -> NoReturn:
 
 async def _serve(
     config: Config,
-    paths: DataPaths,
+    paths: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
     ask: MemoryObjectSendStream[signal.Signals],
     asked: MemoryObjectReceiveStream[signal.Signals],

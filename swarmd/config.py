@@ -39,7 +39,7 @@ SenderKind = Literal["wallet", "proxy", "none"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
-PeerLoss = Literal["as-is", "positive", "gate", "token-ratio", "sequence-ratio", "success-gated", "distill"]
+PeerLoss = Literal["positive", "success-gated"]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -220,7 +220,6 @@ class TrainingConfig(Section, frozen=True):
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
     peer_share: Share = 0.5  # of `peer_questions`, a step has at most so many groups of one peer; 1: no bound
-    peer_draw: Literal["even", "uniform"] = "even"  # from peers' groups: tasks alike, or each group alike
     guard_skills: bool = True  # tasks whose held-out accuracy has fallen are drawn more, own and peers'
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
@@ -235,16 +234,12 @@ class TrainingConfig(Section, frozen=True):
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
     format_reward: NotNegative = 0.2
-    peer_loss: PeerLoss = "positive"  # how peers' completions count; docs/TRAINING.md has a table
-    peer_gate: Share = 0.05  # gate: negative ones count where this node's own probability of the token is above it
-    peer_ratio_max: Positive = 1.0  # token-ratio, sequence-ratio: an importance ratio above this counts as this
-    peer_tokens: Literal["vouched", "truth", "all"] = "vouched"  # of peers' right completions, which tokens count
-    peer_floor: Share = 0.1  # vouched: as likely here as this share of exp(-entropy), the chance of what is usual there
+    peer_loss: PeerLoss = "positive"  # success-gated: peers' groups only of questions that this node always fails
+    peer_floor: Share = 0.1  # peers' tokens count if as likely here as this share of exp(-entropy), what is usual there
     replay_questions: Count = 0  # of `questions`, up to so many earlier groups stand in for flat ones
     micro_questions: Count = 0  # groups in one forward and backward pass; 0: all for small models, else one
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
-    share_logprobs: bool = False  # their log-probabilities, too: bodies of version 2, for readers of the same tokenizer
     share_per_task: Count = 0  # of these, at most so many of one task; 0: no bound
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: for rounds of several stages
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none

@@ -78,9 +78,6 @@ class NodeDirectory:
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
 
 
-DataPaths = NodeDirectory
-
-
 def quoted(path: Path | str) -> str:
     """A path as one word of a shell, for a command that people are told to run."""
     return shlex.quote(str(path))

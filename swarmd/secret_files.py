@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import ExitCode, IdentityDamaged, IdentityError, SwarmdError
-from swarmd.eventlog.files import remedy, remove_left, sync_directory
+from swarmd.files import remedy, remove_left, sync_directory
 from swarmd.paths import quoted
 
 CREDENTIAL = "credential:"

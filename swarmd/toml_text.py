@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from swarmd.regular_files import read_start
+from swarmd.files import read_start
 
 TEXT_BYTES_MAX = 2 * 1024 * 1024
 PARTS_MAX = 32  # of one name with dots

@@ -28,11 +28,11 @@ from swarmd.config import Config
 from swarmd.daemon.notes import Moved, refuse_moved, write_note
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
-from swarmd.eventlog.files import copy_reason, write_durably
 from swarmd.eventlog.lock import take_lock
+from swarmd.files import copy_reason, write_durably
 from swarmd.installed import tool_of
-from swarmd.observe.logging.secret_locations import secret_values
-from swarmd.paths import DataPaths, configs_directory
+from swarmd.observe.logging.redaction import secret_values
+from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
 
 INSTANCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,22}[a-z0-9])?")  # with "swarmd-" before it, the name of a user
@@ -325,8 +325,8 @@ class Transfer(msgspec.Struct, frozen=True):
     """What is to be copied where."""
 
     config: Path
-    source: DataPaths
-    target: DataPaths
+    source: NodeDirectory
+    target: NodeDirectory
     there: bool  # the service has this node's data already
 
 
@@ -334,7 +334,7 @@ def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
     """Raise OtherSwarm if the service's data, or the node's own, are of another swarm than the configuration."""
     for root in (place.data, config.parent / loaded.data):
         try:
-            refuse_other_swarm(DataPaths(root), swarm_of_config(loaded))
+            refuse_other_swarm(NodeDirectory(root), swarm_of_config(loaded))
         except OtherSwarm:
             raise
         except (SwarmdError, OSError):
@@ -348,7 +348,7 @@ def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer
         UnitError: the service has data that are not this node's.
         IdentityInUse: the node was moved from there, and is not where its service would have it.
     """
-    source, target = DataPaths((config.parent / loaded.data).resolve()), DataPaths(place.data)
+    source, target = NodeDirectory((config.parent / loaded.data).resolve()), NodeDirectory(place.data)
     key = Path(loaded.dht.identity)
     try:
         if source.root == target.root or not ((source.root / key).exists() or source.events.is_dir()):

@@ -33,6 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from swarmd.errors import AddressInUse, SwarmdError
 from swarmd.http_server import Address, origin_of
+from swarmd.logger import get_logger
 
 SILENT_S = 10.0  # a connection without a whole request after this is closed
 CONNECTIONS_MAX = 256
@@ -48,7 +49,7 @@ NARROW = "swarmd.narrow"  # likewise: lets little wait to be sent, so that a cli
 RESERVED = "swarmd.reserved"  # likewise: whether the connection is one for health probes only
 HEALTH = "/healthz"
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class BoundedProtocol(H11Protocol):

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from swarmd import secret_files
 from swarmd.core.chart import GAPS
+from tests.programs import path_of
 
-pytest_plugins = ["tests.again", "tests.durations", "tests.lanes", "tests.missing"]
+pytest_plugins = ["tests.schedule"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -49,6 +50,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.getoption("--soak"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak")])
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test whose program is missing, or fail it with STRICT=1."""
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            path_of(name)
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import SkipTest
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ROOT / ".tools"
@@ -54,8 +55,12 @@ LINE_MAX = 90
 APT = ("apt-get", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=3")
 
 
-class ProgramMissing(Exception):
-    """A program that tests start is not here; the message has the command that would get it."""
+class ProgramMissing(SkipTest):
+    """A program that tests start is not here; the message has the command that would get it. The test is skipped."""
+
+
+class ProgramRequired(Exception):
+    """It is not here, and with STRICT=1 in the environment every program must be: the test fails."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +153,11 @@ PROGRAMS = {
 
 
 def path_of(name: str) -> Path:
-    """Where a program of the table is. Raises ProgramMissing."""
+    """Where a program of the table is. Raises ProgramMissing, or ProgramRequired."""
     found = PROGRAMS[name].find()
     if found is None:
-        raise ProgramMissing(PROGRAMS[name].reason())
+        error = ProgramRequired if os.environ.get("STRICT") == "1" else ProgramMissing
+        raise error(PROGRAMS[name].reason())
     return found
 
 

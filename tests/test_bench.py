@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 import bench.__main__
-from bench import coordinator, dashboard, longlife
 from bench.__main__ import BENCHMARKS, LONG, closing_line
 from bench.footprint import part_of
 from bench.long_log import write_long_log
 from bench.measure import Sample, cpu_of, memory_of, process_tree, ratios, take_turns
-from bench.place import Unavailable, check_names, hold, need_disk
 from bench.recording import record, write_log
-from bench.replay import Scratch, drive_all, moves_of
 from bench.table import Result, Row, figure, to_markdown
-from swarmd.core.chart import build_machine, default_charts
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
 from swarmd.eventlog.offline.replay import verify
-from swarmd.eventlog.reader import end_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -70,59 +63,6 @@ def test_a_long_log_has_snapshots_and_verifies_and_its_signed_reports_add_up(tmp
     assert f"signed reports of {last} rounds add up" in told.stdout
 
 
-def test_a_long_log_that_was_cut_off_is_made_anew_and_one_that_is_whole_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cut_off(directory: Path, events: int) -> int:
-        write_long_log(directory, 10)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(longlife, "write_long_log", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        longlife.make_log(tmp_path / "1500", 1500)
-    monkeypatch.setattr(longlife, "write_long_log", write_long_log)
-    longlife.make_log(tmp_path / "1500", 1500)
-    assert end_of(tmp_path / "1500" / "events") >= 1500
-    monkeypatch.setattr(longlife, "write_long_log", cut_off)
-    longlife.make_log(tmp_path / "1500", 1500)
-
-
-def test_logs_and_verbs_that_there_are_not_are_named(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="the smallest log has 10,000, not 9,999"):
-        next(iter(longlife.run(tmp_path, 9999)))
-    write_long_log(tmp_path / "events", 10)
-    with pytest.raises(Unavailable, match="none has 'explode' in its name; there are restart, status"):
-        next(iter(longlife.rows_of(tmp_path, 10, {}, ["explode"])))
-
-
-def test_swarms_of_all_sizes_take_turns_and_the_smallest_has_no_goal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(coordinator, "SIZES", (4, 8, 12))
-    monkeypatch.setattr(coordinator.coordinator_round, "rows_of", lambda *_: [])
-    order: list[int] = []
-    life = coordinator.life
-    monkeypatch.setattr(coordinator, "life", lambda how, size: order.append(size) or life(how, size))
-    rows = list(coordinator.run(tmp_path))
-    turns = [tuple(order[first : first + 3]) for first in range(0, len(order), 3)]
-    assert all(sorted(turn) == [4, 8, 12] for turn in turns) and len(set(turns)) > 1
-    goals = {row.what for row in rows if row.goal}
-    assert "a member, in place, N = 12" in goals and not any("N = 4" in what for what in goals)
-
-
-def test_transitions_is_driven_through_the_states_that_step_takes() -> None:
-    life = record("follower", 300)
-    moves = moves_of([envelope for commit in life.commits for envelope in commit.envelopes()])
-    scratch = Scratch()
-    machine = build_machine(default_charts().round.source, scratch)
-    for chart, trigger in moves:
-        if chart == "round":
-            machine.trigger_event(scratch, trigger)
-    assert scratch.state == life.state.chart
-    assert len(moves) > 300
-    drive_all([moves])
-
-
 def test_a_process_is_measured_by_proc() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -136,55 +76,6 @@ def test_a_process_is_measured_by_proc() -> None:
         child.communicate(b"\n")
     with pytest.raises(OSError, match=str(child.pid)):
         cpu_of(child.pid)
-
-
-def test_a_page_whose_browser_fails_is_no_longer_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for the end of a server that nobody has told to end."""
-    from bench import page
-
-    started: list[subprocess.Popen[str]] = []
-
-    class NoBrowser:
-        def new_page(self) -> None:
-            raise RuntimeError("the browser is gone")
-
-    class Noted(subprocess.Popen[str]):
-        def __init__(self, *words: Any, **options: Any) -> None:
-            super().__init__(*words, **options)
-            started.append(self)
-
-        def __exit__(self, *error: Any) -> None:
-            self.kill()  # else it would be waited for without an end
-            super().__exit__(*error)
-
-    monkeypatch.setattr(subprocess, "Popen", Noted)
-    with pytest.raises(RuntimeError, match="the browser is gone"):
-        page.shown(NoBrowser(), tmp_path)  # type: ignore[arg-type]
-    assert [process.returncode for process in started] == [0]
-
-
-def test_a_page_that_cannot_be_served_is_said_to_be_so(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="has ended; it said why above"), dashboard.server(tmp_path / "missing"):
-        pass
-
-
-def test_a_disk_that_is_none_is_refused() -> None:
-    memory = Path("/dev/shm")
-    if not memory.is_dir():
-        pytest.skip("there is no /dev/shm here")
-    with pytest.raises(Unavailable, match="where a sync costs nothing"):
-        need_disk(memory)
-
-
-def test_two_runs_of_one_benchmark_do_not_share_a_directory(tmp_path: Path) -> None:
-    place = tmp_path / "bench" / "scale"
-    with hold(place):
-        (place / "kept").touch()
-        with pytest.raises(Unavailable, match="another run's"), hold(place):
-            pass
-        assert (place / "kept").exists()
-    with hold(place):
-        assert list(place.iterdir()) == []
 
 
 def test_results_are_told_with_goals_and_troubles() -> None:
@@ -239,11 +130,6 @@ def test_what_cannot_be_is_refused_before_anything_is_measured(
     assert ended.value.code == 2 and told in capsys.readouterr().err
 
 
-def test_an_arm_that_there_is_not_is_named() -> None:
-    with pytest.raises(Unavailable, match="there is no arm 'nope'; there are one, two"):
-        check_names("arm", ["one", "nope"], ("one", "two"))
-
-
 def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measured_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,23 +146,3 @@ def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measur
     assert "simulator was interrupted" in capsys.readouterr().out
     assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["append"]
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"append.lock", "simulator.lock"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
-def test_a_signal_that_ends_the_benchmarks_lets_them_clean_up(tmp_path: Path, number: signal.Signals) -> None:
-    script = (
-        "import bench.append, bench.place, pathlib, runpy, sys, threading\n"
-        "bench.place.PLACE = pathlib.Path(sys.argv.pop())\n"
-        "def run(directory):\n    print('begun', flush=True)\n    threading.Event().wait()\n"
-        "bench.append.run = run\n"
-        "runpy.run_module('bench', run_name='__main__', alter_sys=True)\n"
-    )
-    words = [sys.executable, "-c", script, "append", str(tmp_path)]
-    child = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    while child.stdout.readline() not in ("begun\n", ""):
-        pass
-    child.send_signal(number)
-    told, _ = child.communicate(timeout=60)
-    assert child.returncode == 130 and "append was interrupted" in told
-    assert not (tmp_path / "append").exists()

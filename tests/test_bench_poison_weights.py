@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.hostile_peer import PAYLOADS
-from bench.poison_weights import ARMS, HostileTeacher, Outcome, make_rows, teach
+from bench.poison_weights import ARMS, HostileTeacher, Outcome, make_rows
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.registry import make_plan
 
 PLAN = make_plan(SwarmConfig(id="poison", kind="digits"))
-
-
-@pytest.mark.parametrize("payload", sorted(PAYLOADS))
-def test_what_is_taught_is_a_right_answer_in_the_payloads_form(payload: str) -> None:
-    for lesson in itertools.islice(teach(PLAN, payload, 0), 4):
-        assert lesson.text == PAYLOADS[payload][0].replace("{}", str(lesson.question.entry["answer"]))
-        assert PLAN.score(lesson.question, [lesson.text])[0].accuracy == 1.0
 
 
 @pytest.mark.parametrize("arm", sorted(ARMS))

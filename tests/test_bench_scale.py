@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hivemind.dht.routing import RoutingTable
 from hivemind.p2p import PeerID
-from msgspec.structs import replace
 
-from bench.scale import settings_like
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
-from bench.scale_model import Model, Settings, board_bytes, simulate
-from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
-from swarmd.dht.store.lookup import REPLICAS
+from bench.scale_model import Settings, simulate
+from bench.scale_rows import Outcome, goal_rows, rows_of
 
 LINK_S = (0.05, 0.2)
 
@@ -53,52 +50,6 @@ def test_the_same_seed_gives_the_same_rounds_and_another_does_not() -> None:
     assert first.figures != other.figures
 
 
-def test_a_leaderboard_travels_in_its_record_until_it_fits_no_more() -> None:
-    small, large = board_bytes(16), board_bytes(400)
-    assert 2000 < small[0] < 5000 and small[1] == 0
-    assert large[0] == 0 and 100_000 < large[1] < 250_000
-    assert abs(board_bytes(4000)[1] - 10 * large[1]) < 10
-
-
-def test_the_bodies_of_all_who_were_chosen_are_asked_for() -> None:
-    settings = Settings(shard_members=16, gather_peers=8)
-    kb = simulate(32, 1, settings).sample("KB bodies").median
-    assert kb == 2 * 10 * settings.body_bytes / 1000, "a quarter more than are wanted"
-
-
-def test_a_record_of_few_nodes_is_stored_with_fewer_peers_than_nearest_ones_and_guides() -> None:
-    """Of eight nodes each knows all: guides are among the nearest, or all others keep the record."""
-    few, many = Model(8, Settings(), 0), Model(1000, Settings(), 0)
-    assert REPLICAS < few.keepers < 7 and few.keepers < few.shown_by < 7, "its owner shows it, too"
-    assert many.keepers > REPLICAS + 2 and REPLICAS < many.shown_by < REPLICAS + 1
-
-
-def test_bodies_of_few_nodes_lie_in_their_records_and_are_shown_by_all_who_keep_them() -> None:
-    few, more = Settings(body_bytes=4000, packed_bytes=700), Settings(body_bytes=4000, packed_bytes=1400)
-    small, large = (simulate(8, 1, settings) for settings in (few, more))
-    assert small.sample("KB bodies").median == 0.0
-    grown = large.sample("KB find rollouts").median - small.sample("KB find rollouts").median
-    assert 2 * 8 * 5 * 0.7 < grown < 2 * 8 * 7 * 0.7
-    assert simulate(12, 1, few).sample("KB bodies").median > 0.0
-
-
-def test_who_waits_longer_polls_more_often() -> None:
-    settings = Settings(shard_members=16, gather_peers=8, train_s=(1.0, 2.0))
-    short, long = (simulate(32, 1, replace(settings, round_s=seconds)) for seconds in (0.0, 60.0))
-    assert long.sample("seconds").median == 60.0 > short.sample("seconds").median
-    assert long.sample("own find clock").median > 3 * short.sample("own find clock").median
-
-
-def test_the_model_of_a_real_swarm_has_its_rounds_and_is_as_slow() -> None:
-    real = Outcome()
-    real.add("announced", 0.5)
-    real.add("seconds", 21.0)
-    settings = settings_like(32, real)
-    modelled = simulate(32, 1, settings)
-    assert settings.round_s == 21.0
-    assert 0.3 < modelled.sample("announced p50").median < 0.7
-
-
 def test_a_call_counts_for_who_makes_it_and_for_who_answers_it_and_bodies_apart() -> None:
     outcome = Outcome()
     coordinator = {"in find clock": 2, "bytes in find clock": 4000}
@@ -111,14 +62,6 @@ def test_a_call_counts_for_who_makes_it_and_for_who_answers_it_and_bodies_apart(
     assert rows["N = 3: bytes of bodies in + out"] == 9.0
     assert rows["N = 3: the largest follower's share of all bytes"] == 100 * 11 / 26
     assert rows["N = 3: the coordinator's share of all bytes, bodies apart"] == 50.0
-
-
-def test_what_was_measured_agrees_with_the_model_within_a_fifth() -> None:
-    real, model = Outcome(), Outcome()
-    for outcome, operations, kb in ((real, 119.0, 79.0), (model, 100.0, 100.0)):
-        outcome.add("operations", operations)
-        outcome.add("KB", kb)
-    assert [row.met for row in agreement_rows("N = 8", real, model)] == [True, False]
 
 
 def test_what_grows_too_much_or_takes_too_long_misses_its_goal() -> None:

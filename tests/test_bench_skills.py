@@ -30,11 +30,6 @@ def outcome(arm: str, seed: int, *after: float) -> skills.Outcome:
     return skills.Outcome(arm, seed, [0.9, 0.9, 0.9], list(after), [0.5], 3, 100, 1.0)
 
 
-def test_a_skill_is_unlearnt_below_half_of_what_it_was_and_lost_below_a_twentieth() -> None:
-    assert (outcome(GUARDED, 1, 0.9, 0.46, 0.44).unlearnt, outcome(GUARDED, 1, 0.9, 0.46, 0.44).lost) == (1, 0)
-    assert (outcome(GUARDED, 1, 0.9, 0.04, 0.44).unlearnt, outcome(GUARDED, 1, 0.9, 0.04, 0.44).lost) == (2, 1)
-
-
 def test_the_guard_meets_its_goal_only_where_nothing_is_unlearnt() -> None:
     kept, worn = [outcome(GUARDED, 1, 0.9, 0.9, 0.8)], [outcome(BARE, 1, 0.9, 0.9, 0.3)]
     rows = {row.what: row for row in skills.make_rows({GUARDED: kept, BARE: worn})}
@@ -44,6 +39,7 @@ def test_the_guard_meets_its_goal_only_where_nothing_is_unlearnt() -> None:
     assert rows["guard: skills unlearnt, of 3"].met is False
 
 
+@pytest.mark.soak
 def test_a_node_that_is_asked_for_one_skill_rarely_is_measured_on_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,38 +52,27 @@ def test_a_node_that_is_asked_for_one_skill_rarely_is_measured_on_all(
     assert msgspec.json.decode(msgspec.json.encode(found), type=skills.Outcome) == found
 
 
+@pytest.mark.soak
 def test_all_arms_go_on_from_the_same_nodes_and_the_stale_ones_train_on_old_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staleness, "SETTINGS", {**staleness.SETTINGS, **SMALL, "peer_questions": 2})
     monkeypatch.setattr(staleness, "HELD_OUT", 4)
     monkeypatch.setattr(staleness, "SECOND", FIRST)  # the phrasing that the embedded model knows
-    arms = [staleness.ON_POLICY, "stale token-ratio"]
+    arms = [staleness.ON_POLICY, "stale"]
     own, stale = staleness.part(tmp_path / "nodes", EMBEDDED, arms, 1, rounds=2, delay=3)
     assert own.before == stale.before and own.peers == 0 < stale.peers
-    assert own.ratio is None and stale.ratio is not None and 0 < (stale.effective or 0) <= 1
     assert not (tmp_path / "nodes").exists()
 
 
 def stale_outcome(arm: str, seed: int, held_out: float) -> staleness.Outcome:
-    return staleness.Outcome(arm, seed, 0.5, held_out, [0.5], 0.5, 1.0, 0.9, 100, 1.0)
+    return staleness.Outcome(arm, seed, 0.5, held_out, [0.5], 0.5, 100, 1.0)
 
 
-def test_staleness_meets_its_goal_only_with_the_whole_interval() -> None:
+@pytest.mark.parametrize(("step", "met"), [(0.0, True), (0.01, False)])
+def test_staleness_meets_its_goal_only_with_the_whole_interval(step: float, met: bool) -> None:
     own = [stale_outcome(staleness.ON_POLICY, seed, 0.7) for seed in range(3)]
-    near = [stale_outcome("stale token-ratio", seed, 0.695) for seed in range(3)]
-    far = [stale_outcome("stale positive", seed, 0.70 - 0.01 * seed) for seed in range(3)]
-    rows = {
-        row.what: row
-        for row in staleness.make_rows({staleness.ON_POLICY: own, "stale token-ratio": near, "stale positive": far})
-    }
-    assert rows["stale token-ratio: held-out below own"].met is True
-    assert rows["stale positive: held-out below own"].ours.median == pytest.approx(0.01)
-    assert rows["stale positive: held-out below own"].met is False
-
-
-def test_one_seed_says_nothing_of_staleness() -> None:
-    """Its interval has no width, wherever it lies."""
-    own, stale = stale_outcome(staleness.ON_POLICY, 0, 0.7), stale_outcome("stale positive", 0, 0.7)
-    rows = staleness.make_rows({staleness.ON_POLICY: [own], "stale positive": [stale]})
-    assert [row.met for row in rows if row.goal] == [None]
+    stale = [stale_outcome("stale", seed, 0.695 - step * seed) for seed in range(3)]
+    rows = {row.what: row for row in staleness.make_rows({staleness.ON_POLICY: own, "stale": stale})}
+    below = rows["stale: held-out below own"]
+    assert below.ours.median == pytest.approx(0.005 + step) and below.met is met

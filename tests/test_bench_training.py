@@ -9,13 +9,12 @@ import torch
 
 from bench import worker
 from bench.flat_groups import rates
-from bench.generation import PEER, SHAPES, by_generate, by_sampler, draw_prompts
+from bench.generation import PEER
 from bench.half_flat import HalfFlatPlan, is_flat
 from bench.measure import Sample
 from bench.trainer_memory import slope_of
-from swarmd.config import SwarmConfig, TrainingConfig
+from swarmd.config import SwarmConfig
 from swarmd.swarms.plan import NO_MATERIAL, StageId
-from swarmd.training.models.model import load_policy
 from swarmd.training.sampling.generation import Sampler
 from swarmd.training.trainer import SwarmTrainer
 
@@ -30,20 +29,6 @@ def test_half_of_the_groups_are_flat_whoever_scores_them() -> None:
         together = [score.reward for score in plan.score(question, texts)]
         assert together == [plan.score(question, [text])[0].reward for text in texts], "TRL's side asks one by one"
         assert len(set(together)) == (1 if is_flat(question) else 8)
-
-
-def test_both_generators_complete_the_same_prompts() -> None:
-    training = TrainingConfig(device="cpu", threads=1)
-    policy = load_policy(training)
-    prompts = draw_prompts(policy, training, 3)
-    assert len({tuple(prompt) for prompt in prompts}) == 3
-    for draw in (by_sampler(policy, training), by_generate(policy, training)):
-        drawn = draw(prompts, 4)
-        assert len(drawn) == 12
-        for tokens in drawn:
-            assert 1 <= len(tokens) <= training.completion_tokens
-            assert not set(tokens[:-1]) & set(policy.stop_ids), "nothing behind the end counts"
-    assert all(count * group == 128 for count, group in SHAPES)
 
 
 def test_parts_of_the_worker_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_every_key_of_swarmd_in_the_table_exists() -> None:
 
 def test_the_swarm_of_the_page_trains_as_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from swarmd.core.commands import Train
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
     from swarmd.swarms.registry import make_plan
     from swarmd.training.cancellation import Cancellation
     from swarmd.training.engine import TrainingEngine
@@ -77,7 +77,7 @@ def test_the_swarm_of_the_page_trains_as_it_is_printed(tmp_path: Path, monkeypat
     (question, *_) = plan.hold_out("questions", 1)
     right, wrong = plan.score(question, [str(question.entry["answer"]), "x"])
     assert (right.reward, wrong.reward, dict(right.parts)) == (1.0, 0.0, {"correct": 1.0})
-    engine = TrainingEngine(config, DataPaths(home), "a", plan)
+    engine = TrainingEngine(config, NodeDirectory(home), "a", plan)
     trained = engine.train(Train("train/0/0", 0, 0, ()), Cancellation())
     sys.modules.pop("my_rewards", None)
     assert trained.steps == 1 and 0 <= trained.reward <= 1

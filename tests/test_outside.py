@@ -61,7 +61,7 @@ OUTSIDE = [
     *(frame_of(kind) for kind in (JobHeader, ResultHeader)),
 ]
 NAMED: dict[str, Any] = {"digest": DIGEST, "job": DIGEST, "model": DIGEST, "id": "a", "version": 1, "dtype": "int32"}
-NAMED |= {"cut": [0], "logprobs": []}
+NAMED |= {"cut": [0]}
 REFUSED = (RecordRejected, FrameError, msgspec.DecodeError)
 
 # What everything that is decoded into a type is, by the type's name where it is decoded. Read from outside: `OUTSIDE`

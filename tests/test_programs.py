@@ -143,12 +143,18 @@ def test_tests_find_programs_through_the_table_alone() -> None:
     assert [path.name for path in modules if "shutil.which(" in path.read_text(encoding="utf-8")] == []
 
 
-def test_phases_are_timed_and_end_at_the_first_that_fails(tmp_path: Path) -> None:
-    (tmp_path / "Makefile").write_text("good:\n\t@echo seen to: $$PROGRAMS.\nbad:\n\t@exit 3\nnever:\n\t@touch never\n")
-    argv = [sys.executable, str(ROOT / "tests" / "phases.py")]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PROGRAMS", "MAKEFLAGS")}
-    done = subprocess.run(
-        [*argv, "good", "bad", "never"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+@pytest.mark.parametrize(("strict", "counted"), [("0", "1 passed, 2 skipped"), ("1", "1 failed, 1 passed, 1 error")])
+def test_a_test_whose_program_is_missing_is_skipped_and_with_strict_fails(
+    tmp_path: Path, strict: str, counted: str
+) -> None:
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_runtest_setup")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs(program): x\n")
+    (tmp_path / "test_needy.py").write_text(
+        "import pytest\nfrom tests.programs import path_of\n\n"
+        "@pytest.mark.needs('chromium')\ndef test_marked(): ...\n"
+        "def test_asking(): path_of('chromium')\ndef test_other(): ...\n"
     )
-    assert done.returncode == 2 and not (tmp_path / "never").exists()
-    assert re.search(r"== failed in bad, \d s: good \d, bad \d\n$", done.stdout)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "STRICT": strict, "WITHOUT": "chromium"}
+    argv = [sys.executable, "-m", "pytest", "-rs", "-p", "no:schemathesis", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert counted in done.stdout and "chromium is missing: take it out of WITHOUT" in done.stdout, done.stdout

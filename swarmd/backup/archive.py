@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import io
 import os
@@ -33,15 +32,13 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import (
     ArchiveError,
     ArchiveUnwritable,
-    ExitCode,
     NoSpaceLeft,
     NotFoundError,
     OtherVersion,
     SwarmdError,
 )
-from swarmd.eventlog.files import remedy, remove_left, sync_directory, sync_tree
+from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
-from swarmd.regular_files import open_regular
 
 FORMAT = 1
 SEALED = "sealed.bin"  # the member that only a passphrase opens; never unpacked to disk
@@ -158,7 +155,7 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            _lock(descriptor, out)
+            lock_alone(descriptor, out)
             if not os.path.samestat(os.fstat(descriptor), scratch.stat()):  # it has just been given its name
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             file.truncate()
@@ -173,17 +170,6 @@ def writing(out: Path) -> Iterator[ArchiveWriter]:
             f"{out} cannot be written: {reason}",
             f"See that there is room in {out.absolute().parent} and that this user may write there, or name another",
         ) from error
-
-
-def _lock(descriptor: int, place: Path) -> None:
-    """Have nobody else write there. File systems without locks, such as NFS, refuse nobody."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        busy = ArchiveError(f"another command is writing {place}", "Wait until it is done")
-        raise busy.ending(ExitCode.IN_USE) from error
-    except OSError:
-        return
 
 
 # --- reading ---
@@ -297,13 +283,13 @@ def unpacking(root: Path) -> Iterator[Path]:
     Raises:
         ArchiveUnwritable: `root` holds something, or cannot be written.
         NoSpaceLeft: the disk is full.
-        ArchiveError: another command unpacks there.
+        PathUnusable: another command unpacks there.
     """
     there = root.exists()
     making, moved = NodeDirectory(root).restoring, []
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(root):
+        with held_alone(root):
             _refuse_full(root, making)
             try:
                 if making.exists():  # a command that unpacked here was killed
@@ -335,16 +321,6 @@ def _refuse_full(root: Path, making: Path) -> None:
     if making.exists():
         fix = "An earlier restore was cut off there at its very end: empty the directory, and restore again"
     raise ArchiveUnwritable(f"{root} is not empty, and nothing is overwritten", fix)
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _lock(descriptor, root)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _clear(making: Path, moved: list[Path]) -> None:

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 
@@ -29,7 +29,7 @@ from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.retention import disk_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, snapshot_directory, snapshot_seq
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
 
 NOTES = "notes.txt"
 CHUNK_BYTES = 1024 * 1024
@@ -66,13 +66,6 @@ class BundleManifest(Manifest, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Slice(NamedTuple):
-    """The part of a log that goes into a bundle."""
-
-    segments: tuple[Path, ...]
-    snapshots: tuple[Path, ...]
-
-
 def write_bundle(
     log: Path,
     out: Path,
@@ -100,14 +93,14 @@ def write_bundle(
     """
     with writing(out) as archive, tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as scratch:
         root = Path(scratch)
-        part = slice_of(log, log_bytes_max)
-        report(f"copying {len(part.segments)} segments of the log")
-        _copy(part, root / "events")
+        segments, snapshots = slice_of(log, log_bytes_max)
+        report(f"copying {len(segments)} segments of the log")
+        _copy(segments, snapshots, root / "events")
         for name, content in texts.items():
             (root / name).write_bytes(content)
         report("folding the copy")
         state, next_seq = load(root / "events")
-        first_seq = first_seq_of(part.segments[0])
+        first_seq = first_seq_of(segments[0])
         if first_seq:
             notes += (f"events before {first_seq} are not in it; the oldest snapshot stands for them",)
         (root / NOTES).write_text("\n".join(notes))
@@ -158,23 +151,23 @@ def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> Bund
     return manifest
 
 
-def slice_of(log: Path, bytes_max: int) -> Slice:
-    """The whole log if it fits; else from the oldest snapshot on that lets it fit; else from the newest on."""
+def slice_of(log: Path, bytes_max: int) -> tuple[list[Path], list[Path]]:
+    """Segments and snapshots: all if they fit, else from the oldest snapshot on that lets them fit, or the newest."""
     segments, snapshots = list_segments(log), list_snapshots(log)
-    part = Slice(tuple(segments), tuple(snapshots))
+    part = (segments, snapshots)
     for index, path in enumerate(snapshots):
-        if sum(map(disk_bytes, part.segments)) <= bytes_max:
+        if sum(map(disk_bytes, part[0])) <= bytes_max:
             break
         until = [each for each in segments if first_seq_of(each) <= snapshot_seq(path)]
         later = [each for each in segments if first_seq_of(each) > snapshot_seq(path)]
-        part = Slice((*until[-1:], *later), tuple(snapshots[index:]))
+        part = ([*until[-1:], *later], snapshots[index:])
     return part
 
 
-def _copy(part: Slice, to: Path) -> None:
+def _copy(segments: list[Path], snapshots: list[Path], to: Path) -> None:
     """Snapshots first: a copied one never speaks of an event that the copied segments lack."""
     snapshot_directory(to).mkdir(parents=True)
-    copies = [(path, snapshot_directory(to)) for path in part.snapshots] + [(path, to) for path in part.segments]
+    copies = [(path, snapshot_directory(to)) for path in snapshots] + [(path, to) for path in segments]
     try:
         if sum(path.stat().st_size for path, _ in copies) > BundleManifest.BYTES_MAX:
             raise ArchiveError(

@@ -15,10 +15,10 @@ import os
 import re
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
 import msgspec
 
@@ -39,10 +39,11 @@ from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.files import open_regular
 from swarmd.observe.logging.redaction import redact_text
 from swarmd.paths import CONFIG, NodeDirectory
-from swarmd.regular_files import open_regular
 from swarmd.secret_files import seal
+from swarmd.swarms.questions_file import questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 
@@ -307,17 +308,10 @@ def _find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
             tables = parse_toml(read_toml(text))
         except (OSError, ValueError):
             continue  # no node starts with it
-        options = [above.get("options") for name in ("swarm", "recipe") if isinstance(above := tables.get(name), dict)]
-        for value in _names_in(options):
+        for above in (tables.get("swarm"), tables.get("recipe")):
+            options = above.get("options") if isinstance(above, dict) else None
+            value = questions_of(options) if isinstance(options, dict) else ""
             name = os.path.relpath(os.path.normpath(root.absolute() / value), root.absolute())
             if re.fullmatch(QUESTIONS, name) and BackupManifest.allows(name) and (root / name).is_file():
                 found[name] = root / name
     return found
-
-
-def _names_in(value: Any) -> Iterator[str]:
-    if isinstance(value, str) and value.endswith(".jsonl") and "\0" not in value:
-        yield value
-    elif isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _names_in(each)

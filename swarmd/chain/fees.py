@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from swarmd.config import FeesConfig
 from swarmd.core.values import Value
 from swarmd.errors import EndpointFailed, GasTooDear
+from swarmd.logger import get_logger
 
 if TYPE_CHECKING:
     from swarmd.chain.ports import AccountPort
 
 
-import logging
 from collections.abc import Sequence
 from time import time
 
@@ -98,7 +98,7 @@ def raised(price_wei: int) -> int:
     return price_wei * 9 // 8 + 1
 
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Budget:

@@ -5,7 +5,6 @@ Only status and metrics are told. It is no fact for the event log, and where nob
 
 from __future__ import annotations
 
-import logging
 from time import monotonic
 from typing import NamedTuple
 
@@ -16,12 +15,13 @@ from swarmd.chain.fees import bound_wei, quote
 from swarmd.config import ChainConfig
 from swarmd.errors import GasTooDear, SwarmdError
 from swarmd.gas import COIN_WEI, round_gas, rounds_paid
+from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
 LOOK_S = 120.0  # from one look to the next
 KEPT_S = 600.0  # what was seen is told for so long when later looks are in vain
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class FundsSeen(NamedTuple):

@@ -20,7 +20,7 @@ from swarmd import secret_files
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreDamaged, KeystoreError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.secret_files import Secret, SecretKind, locate_secret, read_secret, write_secret
 
 SCRYPT_WORK_MAX = 1 << 23  # n * r: 1 GiB of memory
@@ -82,7 +82,7 @@ class Keystore(msgspec.Struct):
     address: Annotated[str, msgspec.Meta(pattern=r"^((0x)?[0-9a-fA-F]{40})?\Z")] = ""
 
 
-def load_account(config: ChainConfig, data: DataPaths) -> LocalAccount:
+def load_account(config: ChainConfig, data: NodeDirectory) -> LocalAccount:
     """The account that the configuration names. Raises KeystoreError; the message names the file."""
     passphrase = load_passphrase(config.passphrase, data.root)
     return _unlock(locate_secret(config.keystore, data.root, KEYSTORE), passphrase)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 from swarmd.chain.ports import BlockReader, ContractReader, NotThere
 from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOPIC, PEERS_MAX, LogEntry, decode_peers
 from swarmd.core.events import MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -16,7 +15,7 @@ FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class MembershipReader:

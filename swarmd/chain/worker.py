@@ -27,7 +27,8 @@ from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import ExtensionsCheck, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.secret_files import CREDENTIAL
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
@@ -35,7 +36,7 @@ from swarmd.worker.messages import Start, Stop
 
 PROGRESS_S = 1.0  # at most one progress message in this time
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ChainService:
@@ -49,7 +50,7 @@ class ChainService:
     """
 
     def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
-        paths = DataPaths(Path(start.data_dir))
+        paths = NodeDirectory(Path(start.data_dir))
         self._outbox = outbox
         self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id, chain.call_s)
         self._heads = Heads(self.rpc, chain.contract, chain.poll_s)

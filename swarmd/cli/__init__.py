@@ -300,7 +300,7 @@ def tell_unexpected(error: Exception) -> int:
         drop(sys.stdout)
         tell_error(f"standard output, or a file, cannot be written: {error.strerror}", "Free space where that goes to")
         return ExitCode.CANNOT_CREATE
-    from swarmd.eventlog.files import refusal
+    from swarmd.files import refusal
 
     refused = refusal(error)
     if refused is not None:

@@ -22,7 +22,7 @@ from swarmd.cli.node.directory import open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError
 from swarmd.manifest import Manifest, ManifestChain, read_manifest
-from swarmd.paths import CONFIG, DataPaths
+from swarmd.paths import CONFIG, NodeDirectory
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
@@ -88,8 +88,8 @@ class Target(NamedTuple):
     config: Config | None  # of the creator's own node, when the manifest lies in its directory
 
     @property
-    def data(self) -> DataPaths:
-        return DataPaths(self.path.parent / (self.config.data if self.config else "."))
+    def data(self) -> NodeDirectory:
+        return NodeDirectory(self.path.parent / (self.config.data if self.config else "."))
 
     @property
     def chain(self) -> ManifestChain:

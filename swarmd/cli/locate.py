@@ -8,7 +8,7 @@ from typing import NamedTuple
 from swarmd.config import load_config
 from swarmd.errors import NeverStarted, NotFoundError
 from swarmd.eventlog.segment import find_log
-from swarmd.paths import CONFIG, DataPaths, quoted
+from swarmd.paths import CONFIG, NodeDirectory, quoted
 
 DEFAULT = Path("data")
 RULE = "The node's directory; else the present one if it has a config.toml, else ./data."
@@ -23,7 +23,7 @@ class Located(NamedTuple):
     @property
     def made(self) -> bool:
         """Whether there is a node, or what is needed to start one."""
-        return self.config is not None or holds_log(self.data) or DataPaths(self.data).identity.exists()
+        return self.config is not None or holds_log(self.data) or NodeDirectory(self.data).identity.exists()
 
     @property
     def next_command(self) -> str:
@@ -62,7 +62,7 @@ def place_of(directory: Path | None) -> Path:
 
 def holds_log(place: Path) -> bool:
     """Whether it is a data directory itself, as a restored one is, whatever the configuration in it says."""
-    return DataPaths(place).events.is_dir()
+    return NodeDirectory(place).events.is_dir()
 
 
 def log_of(directory: Path | None, config: Path | None = None) -> Path:

@@ -150,7 +150,7 @@ async def take(
     from swarmd.dht.weights.taking import WeightsTaking, tell_nobody
     from swarmd.errors import single_error
     from swarmd.eventlog.blobs import Blobs
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
     from swarmd.training.weights.offering import digest_policy, digest_tokenizer
     from swarmd.web.observing.observer import observer_config
 
@@ -166,9 +166,9 @@ async def take(
                 self.last = event
 
     use_hivemind_log_handler("nowhere")
-    paths, answers = DataPaths(place), Answers()
+    paths, answers = NodeDirectory(place), Answers()
     paths.network.mkdir()
-    identity = create_identity(DataPaths(place).identity)
+    identity = create_identity(NodeDirectory(place).identity)
     session = Session(
         observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
     )
@@ -206,11 +206,11 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
         NoSpaceLeft, LogWriteFailed: it cannot be written.
         OSError: what was fetched cannot be read.
     """
-    from swarmd.eventlog.files import write_failure
-    from swarmd.paths import DataPaths
+    from swarmd.files import write_failure
+    from swarmd.paths import NodeDirectory
     from swarmd.training.weights.offering import read_announced
 
-    path = DataPaths(place).peer_weights / f"{event.weights.digest}.safetensors"
+    path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
     read_announced(path, policy.trained_weights())  # safe, finite and this model's
     try:
         policy.describe(out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -42,7 +41,6 @@ def reference_server(
 
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded
-    logging.getLogger("swarmd").setLevel(logging.INFO)
     configure("info", "auto", secrets=[token] if token else [])
 
     from swarmd.training.reference.queue import QueueLimits

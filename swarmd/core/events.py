@@ -19,7 +19,6 @@ from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
     Judgement,
-    OffPolicy,
     Prepared,
     RolloutsRef,
     SetAside,
@@ -250,6 +249,7 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
     architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
     tokenizer: str = ""  # digest of the tokenizer, where it does
+    reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):
@@ -271,7 +271,6 @@ class StageTrained(EventBase, frozen=True, tag="stage_trained"):
     judged: tuple[Judgement, ...] = ()  # peers' rollouts of the preceding stage, as scored here
     scored: str = ""  # digest of questions, truths and rewards in words (`swarmd.swarms.scored`), for people to read
     set_aside: tuple[SetAside, ...] = ()  # what of peers' rollouts was not learnt from, of eight peers at most
-    off_policy: OffPolicy | None = None  # where `training.peer_loss` weighs by it: how far peers' text was from here
     skills: tuple[Skill, ...] = ()  # held-out accuracy by task, where measured: 32 at most, those first that fell most
 
 

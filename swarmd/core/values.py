@@ -135,20 +135,6 @@ class SetAside(Value, frozen=True):
     of_little: int = 0  # groups that were passed over for others', as little of this peer's counts
 
 
-class OffPolicy(Value, frozen=True):
-    """Of the foreign completions in a stage's batches, how far they were from the policy that trained on them."""
-
-    completions: int
-    known: int = 0  # of these, with the log-probabilities under which they were drawn
-    rounds_mean: float = 0.0  # since they were drawn
-    rounds_most: int = 0
-    ratio: float = 1.0  # mean importance ratio of their tokens, before it is cut; 1: as if drawn here
-    effective: float = 1.0  # share of their tokens that the ratios leave: Kish's effective sample size by their number
-    cut: float = 0.0  # share of their tokens whose ratio was above the bound
-    asked: int = 0  # peers' questions that this node answered itself
-    failed: int = 0  # of these, always wrong here and right there
-
-
 SKILL_NAME_MAX = 64  # characters of a task's name
 SKILLS_MAX = 32  # tasks of which a stage tells
 
@@ -172,6 +158,7 @@ class Standing(Value, frozen=True):
     reward: float  # sum of the stage rewards so far
     rounds: int  # rounds in which at least one report arrived in time
     last_round: int  # last such round
+    admitted: bool = True  # by proof of work or an invitation
 
 
 class BlockRef(Value, frozen=True):

@@ -16,8 +16,8 @@ from swarmd.bounds import Backoff
 from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
-from swarmd.observe.logging.dedupe import LineFolder
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.logger import get_logger
+from swarmd.observe.logging.logs import LineFolder
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.observe.telemetry import otlp
 

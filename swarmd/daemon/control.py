@@ -18,9 +18,9 @@ from anyio.abc import SocketListener, SocketStream, TaskGroup
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
 from swarmd.errors import ControlError, SwarmdError
-from swarmd.eventlog.files import remove_left
+from swarmd.files import remove_left
+from swarmd.logger import get_logger
 from swarmd.observe.control import CALL_S, ControlRequest, NoDaemon, ask, short_address
-from swarmd.observe.logging.library_logger import get_logger
 from swarmd.shell.ports import FactSink
 
 __all__ = ["CONNECTIONS_MAX", "Control", "NoDaemon", "ask", "bind_control"]

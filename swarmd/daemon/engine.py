@@ -15,7 +15,7 @@ from swarmd.core.chart import GAPS
 from swarmd.core.events import Event, NodeStarted, NodeStopped
 from swarmd.core.state import State
 from swarmd.daemon.clock import WallClock
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.logger import get_logger
 from swarmd.shell.loop import Loop
 
 log = get_logger("swarmd.engine")

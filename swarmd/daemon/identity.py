@@ -8,13 +8,13 @@ from swarmd.config import Config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
 from swarmd.errors import IdentityDamaged, NotFoundError
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.library_logger import get_logger
-from swarmd.paths import DataPaths, quoted
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory, quoted
 
 log = get_logger("swarmd.daemon")
 
 
-def node_identity(config: Config, data: DataPaths) -> Identity:
+def node_identity(config: Config, data: NodeDirectory) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
     Before a log begins under its peer id, the key is proved whole; later the network worker does so.
@@ -44,7 +44,7 @@ def _check_pin(pin: str, identity: Identity, path: Path) -> None:
         )
 
 
-def _refuse_to_make(pin: str, path: Path, data: DataPaths, begun: bool) -> None:
+def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
     """Raise NotFoundError where a new key would be a mistake."""
     if pin:
         raise NotFoundError(

@@ -6,7 +6,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, OtherVersion
-from swarmd.eventlog.files import write_durably
+from swarmd.files import write_durably
 from swarmd.paths import NodeDirectory, quoted
 
 LAYOUT = 1

@@ -10,8 +10,8 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import IdentityInUse, LogDamaged
-from swarmd.eventlog.files import sync_directory, write_durably, write_failure
-from swarmd.paths import DataPaths
+from swarmd.files import sync_directory, write_durably, write_failure
+from swarmd.paths import NodeDirectory
 
 NOTE_BYTES_MAX = 64 * 1024
 Note = TypeVar("Note", "Restored", "Moved")
@@ -38,12 +38,12 @@ def write_note(path: Path, note: Restored | Moved) -> None:
     write_durably(path, msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
 
 
-def read_restored(data: DataPaths) -> Restored | None:
+def read_restored(data: NodeDirectory) -> Restored | None:
     """What the next start has to know of a restore. Raises LogDamaged."""
     return _read(data.restored, Restored)
 
 
-def forget_restored(data: DataPaths) -> None:
+def forget_restored(data: NodeDirectory) -> None:
     """The event log knows of the restore. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         if data.restored.exists():
@@ -53,7 +53,7 @@ def forget_restored(data: DataPaths) -> None:
         raise write_failure(error, data.restored, "removal") from error
 
 
-def refuse_moved(data: DataPaths) -> None:
+def refuse_moved(data: NodeDirectory) -> None:
     """Raise IdentityInUse where the node has moved to another directory or host."""
     moved = _read(data.moved, Moved)
     if moved is not None:

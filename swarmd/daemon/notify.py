@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.logger import get_logger
 
 log = get_logger("swarmd.notify")
 

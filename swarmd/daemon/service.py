@@ -39,19 +39,17 @@ from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.files import remove_left
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.store import EventLog
+from swarmd.files import remove_left
+from swarmd.logger import get_logger
 from swarmd.observe.live import Live
-from swarmd.observe.logging.library_logger import get_logger
-from swarmd.observe.logging.logs import EventLines
-from swarmd.observe.logging.redaction import Redactor
-from swarmd.observe.logging.secret_locations import known_secrets, withheld_from
-from swarmd.observe.logging.terminal import progress_words
+from swarmd.observe.logging.logs import EventLines, progress_words
+from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.weights import with_offer
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
@@ -91,7 +89,7 @@ def program_of(worker: Worker, argv: Sequence[str], tag: str) -> Program:
 
 def run_node(
     config: Config,
-    data: DataPaths,
+    data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS,
     progress_s: float = 0.0,
 ) -> int:
@@ -119,7 +117,7 @@ def run_node(
 
 async def serve_node(
     config: Config,
-    data: DataPaths,
+    data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
     clock: WallClock,
     progress_s: float = 0.0,
@@ -131,7 +129,7 @@ async def serve_node(
 
 async def serve_inside(
     config: Config,
-    data: DataPaths,
+    data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
     clock: WallClock,
     signals: AsyncIterator[signal.Signals],
@@ -148,7 +146,7 @@ async def serve_inside(
     with (
         EventLog.open(data.events, peer, run, storage.segment_bytes, storage.log_bytes_max) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
-        clearing_short_place(DataPaths(data.root.resolve()).sockets),
+        clearing_short_place(NodeDirectory(data.root.resolve()).sockets),
     ):
         if event_log.cut is not None:
             log.warning("an interrupted write was cut off the log", size_bytes=event_log.cut.size_bytes)
@@ -186,7 +184,7 @@ class Node:
     def __init__(
         self,
         config: Config,
-        data: DataPaths,
+        data: NodeDirectory,
         peer: str,
         event_log: EventLog,
         state: State,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from anyio.abc import TaskGroup
 
 from swarmd.core.events import StopRequested
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.logger import get_logger
 from swarmd.shell.ports import FactSink
 
 HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -14,7 +14,7 @@ from swarmd.core.state import State
 from swarmd.errors import OtherSwarm
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.settings import contract_name, settings_of
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ def swarm_of_state(state: State) -> SwarmName | None:
     return SwarmName(settings.swarm, "", followed)
 
 
-def swarm_of_log(data: DataPaths) -> SwarmName | None:
+def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
     """The swarm of a data directory's log; None where there is none. Raises LogDamaged, LogForeign, OtherVersion."""
     if not data.events.is_dir() or not list_segments(data.events):
         return None
     return swarm_of_state(load(data.events)[0])
 
 
-def refuse_other_swarm(data: DataPaths, asked: SwarmName, fix: str = "") -> None:
+def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> None:
     """Raise OtherSwarm where the log of a data directory is of another swarm than the one that is asked for.
 
     Args:
@@ -93,7 +93,7 @@ def refuse_other_swarm(data: DataPaths, asked: SwarmName, fix: str = "") -> None
     compare(data, swarm_of_log(data), asked, fix)
 
 
-def compare(data: DataPaths, logged: SwarmName | None, asked: SwarmName, fix: str = "") -> None:
+def compare(data: NodeDirectory, logged: SwarmName | None, asked: SwarmName, fix: str = "") -> None:
     """As `refuse_other_swarm`, for a log that was read."""
     if logged is not None and logged.differs(asked):
         raise OtherSwarm(
@@ -102,7 +102,7 @@ def compare(data: DataPaths, logged: SwarmName | None, asked: SwarmName, fix: st
         )
 
 
-def advise_other_directory(data: DataPaths) -> str:
+def advise_other_directory(data: NodeDirectory) -> str:
     """How a node gets into another swarm: in a directory of its own, with the old one's identity if that is wanted."""
     return (
         "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "

@@ -14,9 +14,9 @@ from swarmd.core.values import Worker
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
+from swarmd.logger import get_logger
 from swarmd.observe.live import WorkerLive
-from swarmd.observe.logging.dedupe import LineFolder
-from swarmd.observe.logging.library_logger import get_logger
+from swarmd.observe.logging.logs import LineFolder
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
 from swarmd.worker.frames import FrameReader, encode_frame

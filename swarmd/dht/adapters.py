@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -24,11 +23,12 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
 from swarmd.errors import RecordRejected
+from swarmd.logger import get_logger
 
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 

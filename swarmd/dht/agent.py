@@ -5,17 +5,16 @@ One that fails is answered with `CommandFailed`, and the daemon's core sends it 
 
 from __future__ import annotations
 
-import logging
-
 from swarmd.core.commands import CollectReports, Command, Gather, PublishReport
 from swarmd.core.events import CommandFailed
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.network_session import NetworkSession
 from swarmd.errors import SwarmdError
+from swarmd.logger import get_logger
 
 COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class NetworkAgent:

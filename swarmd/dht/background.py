@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from swarmd.logger import get_logger
 
 T = TypeVar("T")
 
 _running: set[asyncio.Task[Any]] = set()
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def spawn(coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
-import logging
 import os
 import resource
 from contextlib import suppress
@@ -22,6 +21,7 @@ import anyio
 
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import OutOfRoom
+from swarmd.logger import get_logger
 
 LOOK_S = 1.0
 PRESSED = 0.75  # share of a mark from which on strangers have to go
@@ -36,7 +36,7 @@ TRIM_BYTES = 4 << 20  # by which it must have grown
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class MemoryThresholds(NamedTuple):

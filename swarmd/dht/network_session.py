@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -47,12 +46,13 @@ from swarmd.dht.wire.records import (
     RecordPolicy,
     is_sharded,
 )
+from swarmd.logger import get_logger
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Running, Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Compares(Protocol):

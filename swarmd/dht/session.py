@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
@@ -49,7 +48,8 @@ from swarmd.dht.wire.bodies import BlobStore
 from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
 from swarmd.worker.runtime import LoopRuntime, Running
@@ -57,7 +57,7 @@ from swarmd.worker.runtime import LoopRuntime, Running
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Emitter(Protocol):
@@ -113,7 +113,7 @@ class Session(NetworkSession):
     def __init__(
         self,
         config: Config,
-        paths: DataPaths,
+        paths: NodeDirectory,
         identity: Identity,
         blobs: BlobStore,
         outbox: Emitter,
@@ -312,7 +312,7 @@ def _check(config: Config) -> None:
                 raise ConfigError(f"dht.{key}: {address!r} is no address: {error}", fix) from error
 
 
-def node_settings(config: Config, paths: DataPaths, peer_id: str) -> NodeSettings:
+def node_settings(config: Config, paths: NodeDirectory, peer_id: str) -> NodeSettings:
     """How the node of a configuration listens and calls."""
     dht = config.dht
     return NodeSettings(

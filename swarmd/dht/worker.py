@@ -24,14 +24,15 @@ from swarmd.dht.p2p.sockets import make_place
 from swarmd.dht.session import Session
 from swarmd.errors import IdentityDamaged, IdentityInUse, single_error
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.sandbox.confinement import AllowedAccess, confine
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
 from swarmd.worker.messages import Start, Stop
 
 HOLD_S = 5.0  # for a predecessor that is just ending to let go of the identity
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class NetworkService:
@@ -58,7 +59,7 @@ def prepare(start: Start) -> None:
     """Keep to the network's part of the data directory, and run nothing but p2pd (docs/adr/0019)."""
     config = decode(start.config)
     log_to_stderr(config)
-    paths = DataPaths(Path(start.data_dir))
+    paths = NodeDirectory(Path(start.data_dir))
     own = (paths.network, paths.blobs)
     for directory in (*own, paths.weights):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,7 +81,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
     bound_files(config.dht.files_max)
-    paths = DataPaths(Path(start.data_dir))
+    paths = NodeDirectory(Path(start.data_dir))
     outbox.progress("connecting")
     try:
         with ExitStack() as held:

@@ -69,13 +69,10 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
     fault: str = ""  # why it is not
     fix: str = ""
     names: tuple[str, ...] = ()  # of the accelerators
-    bfloat16: bool = False
     numbers: str = ""
-    weights: str = ""  # torch's name of the numbers that weights are held in
     free: int = 0
     total: int = 0
     limit: str = ""
-    absent: str = ""  # a model on the Hub that is not in the cache
     weighed: tuple[ModelFit, ...] = ()  # the configured model, or the pool of `auto`
     unknown: str = ""  # why the model cannot be weighed
 
@@ -176,7 +173,7 @@ def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
     import torch
 
     from swarmd.training.library_logging import quieten
-    from swarmd.training.models.device import choose_device, choose_precision, computes_bfloat16
+    from swarmd.training.models.device import choose_device, choose_precision
     from swarmd.training.models.memory import measure_room
 
     quieten()
@@ -196,21 +193,18 @@ def look_at_model(question: ProbeQuestion) -> ProbeAnswer:
         cuda=cuda,
         device=device,
         names=names,
-        bfloat16=computes_bfloat16(device),
         numbers=numbers.text,
-        weights=numbers.weights,
         free=room.free,
         total=room.total,
         limit=room.limit,
     )
     try:
-        weighed, absent = _weigh(question, numbers, room)
+        return msgspec.structs.replace(found, weighed=_weigh(question, numbers, room))
     except SwarmdError as error:
         return msgspec.structs.replace(found, unknown=error.message, fix=error.fix)
-    return msgspec.structs.replace(found, weighed=weighed, absent=absent)
 
 
-def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[tuple[ModelFit, ...], str]:
+def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[ModelFit, ...]:
     from swarmd.training.models.model import inspect_model
     from swarmd.training.models.pool import list_pool, weigh
     from swarmd.training.models.source import AUTO
@@ -220,24 +214,10 @@ def _weigh(question: ProbeQuestion, numbers: Any, room: Any) -> tuple[tuple[Mode
         training = msgspec.structs.replace(training, pool=(question.kept or training.model,))
     rows = list_pool(training, lambda source: inspect_model(source, source))
     fits = [weigh(row, training, numbers, room) for row in rows]
-    weighed = tuple(
+    return tuple(
         ModelFit(fit.model.name, fit.need.total, fit.need.weights + fit.need.optimizer, fit.fits, fit.why)
         for fit in fits
     )
-    absent = [row.name for row in rows if not _is_here(row.name, training.revision)] if len(rows) == 1 else []
-    return weighed, "".join(absent)
-
-
-def _is_here(name: str, revision: str) -> bool:
-    """A directory, or in the Hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    from swarmd.training.models.source import locate_model
-
-    located = locate_model(name)
-    if Path(located).is_dir():
-        return True  # a path is no id, which the cache would refuse
-    return isinstance(try_to_load_from_cache(located, "config.json", revision=revision or None), str)
 
 
 async def dial_all(addresses: list[str]) -> list[DialResult]:

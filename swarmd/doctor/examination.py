@@ -32,18 +32,19 @@ from swarmd.core.state import State
 from swarmd.daemon.control import NoDaemon, ask
 from swarmd.doctor.children import DialResult, ProbeAnswer, ProbeQuestion, ask_dialler, ask_torch
 from swarmd.errors import ControlError, ExitCode, SwarmdError
-from swarmd.eventlog.files import refusal
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.redaction import REDACTED, redact_text
-from swarmd.observe.logging.secret_locations import (
+from swarmd.files import refusal
+from swarmd.observe.logging.redaction import (
+    REDACTED,
     SecretLocation,
+    redact_text,
     secret_locations,
     secrets_in,
     secrets_outside_files,
 )
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.source import AUTO
 
 SECRETS_S = 5.0  # to read the files with secrets, which lie on whatever disks
@@ -200,12 +201,12 @@ class Subject:
             self.fault = failure
         if data is None and path is not None and self.config is not None:
             data = path.parent / self.config.data
-        self.data = DataPaths(data) if data is not None else None
+        self.data = NodeDirectory(data) if data is not None else None
         self.probe = Once(self._ask_torch)
         self.dialled = Once(self._dial)
 
     @property
-    def whole(self) -> tuple[Config, DataPaths]:
+    def whole(self) -> tuple[Config, NodeDirectory]:
         """Configuration and data directory, for checks that need both."""
         assert self.config is not None and self.data is not None, "such a check is left out without them"
         return self.config, self.data

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import difflib
 import os
 import platform
 import statistics
@@ -14,7 +13,6 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from itertools import islice
 from pathlib import Path
 
-import anyio
 import msgspec
 import psutil
 from packaging.requirements import Requirement
@@ -22,21 +20,19 @@ from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
 from swarmd.config import Config, StorageConfig, TrainingConfig
-from swarmd.core.events import RoundAnnounced
 from swarmd.daemon.space import free_bytes
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
-from swarmd.errors import ConfigError, LogDamaged, SandboxUnavailable, SwarmdError
-from swarmd.eventlog.reader import end_of, read_commits
+from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
 from swarmd.eventlog.retention import log_bytes
 from swarmd.installed import extra_command, install_command
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
 from swarmd.swarms.options import decode_options
 from swarmd.training.distributed.parallelism import find_spread
-from swarmd.training.models.known import KINDS, known_models
-from swarmd.training.models.source import AUTO, locate_model
+from swarmd.training.models.known import KINDS
+from swarmd.training.models.source import AUTO, is_on_machine, require_model
 
 DISTRIBUTION = "swarmd"
 GIB, MIB = 2**30, 2**20
@@ -209,93 +205,27 @@ def _gib(size: int) -> str:
 
 # --- the model ---
 
-HUB_S = 5.0  # longest wait for all answers of the Hub
-ENDPOINT = "HF_ENDPOINT"
-OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-SIMILAR = 0.85  # of two ids, by difflib
-NONE, NO_REVISION, GATED = "none", "no revision", "gated"  # what the Hub has of a model
 
-
-async def check_model(subject: Subject) -> list[Finding]:
-    """Ask the Hub for each model of the configuration that this machine does not have."""
+def check_model(subject: Subject) -> Iterator[Finding]:
+    """Whether each model of the configuration is on this machine, or to be had from the Hub, which is asked if not."""
     training = subject.whole[0].training
-    absent = await in_thread(absent_models, training)
-    if not absent:
-        return [well("on this machine, or a directory")]
-    forbidden = [each for each in OFFLINE_VARIABLES if os.environ.get(each, "").lower() in ("1", "true", "yes", "on")]
-    if forbidden:
-        title = "The model is not on this machine, and downloads are forbidden"
-        fix = f"Unset {forbidden[0]} for the first start, or name a model directory in training.model"
-        return [error("model.offline", title, f"{', '.join(absent)}, and {forbidden[0]} is set", fix)]
-    outcomes: dict[str, str] = {}
-
-    async def ask(name: str) -> None:
-        outcomes[name] = await in_thread(ask_hub, name, training.revision)
-
-    if not subject.offline:
-        with anyio.move_on_after(HUB_S):
-            async with anyio.create_task_group() as tasks:
-                for name in absent:
-                    tasks.start_soon(ask, name)
-    unasked = "--offline was given" if subject.offline else f"no answer within {HUB_S:g} s"
-    return [_judge_model(name, training.revision, outcomes.get(name, unasked)) for name in absent]
-
-
-def absent_models(training: TrainingConfig) -> list[str]:
-    """Ids on the Hub that the configuration names and that are in no cache of this machine."""
-    from huggingface_hub import try_to_load_from_cache
-
-    def is_id(name: str) -> bool:
+    for name in training.pool if training.model == AUTO else (training.model,):
+        wanted = msgspec.structs.replace(training, model=name)
         try:
-            return name not in KINDS and not Path(locate_model(name)).is_dir()
+            if name in KINDS or is_on_machine(wanted):
+                continue
         except SwarmdError:
-            return False  # the check of the configuration says so
-
-    revision = training.revision or None
-    ids = filter(is_id, training.pool if training.model == AUTO else (training.model,))
-    return [name for name in ids if not isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)]
-
-
-def ask_hub(name: str, revision: str) -> str:
-    """What the Hub says of a model: empty if it gives it, one of the three words, else why that cannot be told."""
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        HfApi(endpoint=os.environ.get(ENDPOINT) or None).model_info(name, revision=revision or None, timeout=HUB_S)
-    except GatedRepoError:
-        return GATED
-    except RepositoryNotFoundError:
-        return NONE
-    except RevisionNotFoundError:
-        return NO_REVISION
-    except Exception as failure:  # the client's own, its HTTP library's, the system's: the Hub gave no answer
-        return (str(failure) or type(failure).__name__).splitlines()[0]
-    return ""
-
-
-def _judge_model(name: str, revision: str, outcome: str) -> Finding:
-    known = known_models()
-    near = () if name in known else difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)
-    advice = f"Did you mean {near[0]}? Correct training.model or training.pool" if near else ""
-    token = "log in with `hf auth login`, or set HF_TOKEN where the node runs"
-    if not outcome:
-        return well(f"the Hub has {name}{revision and f', revision {revision}'}")
-    if outcome == GATED:
-        title = "The Hub gives the model only to those to whom it was granted"
-        fix = f"Ask for it on the model's page, then {token}"
-        return warning("model.gated", title, f"the Hub has {name}, and does not give it to whoever asks here", fix)
-    if outcome == NO_REVISION:
-        fix = "Correct training.revision: a branch, a tag or a commit of that model"
-        evidence = f"the Hub has {name}, and no revision {revision} of it"
-        return error("model.nowhere", "The Hub has no such model", evidence, fix)
-    if outcome == NONE:
-        evidence = f"the Hub has no model {name}, or shows it to nobody without a token"
-        fix = advice or f"Correct training.model or training.pool; for a private model {token}"
-        return error("model.nowhere", "The Hub has no such model", evidence, fix)
-    evidence = f"{name} is not on this machine, and the Hub was not asked or did not answer: {outcome}"
-    fix = advice or "Examine it again when the Hub can be reached, or download it: `hf download` and its name"
-    return note("model.unasked", "The model has to be downloaded, and the Hub could not be asked for it", evidence, fix)
+            continue  # the check of the configuration says so
+        if subject.offline:
+            fix = "Download it before the start: `hf download` and its name"
+            yield note("model.absent", "The model has to be downloaded", f"{name} is not on this machine", fix)
+            continue
+        try:
+            require_model(wanted)
+            yield well(f"the Hub has {name}{training.revision and f', revision {training.revision}'}")
+        except SwarmdError as failure:
+            fix = f"{failure.fix}; for a private model `hf auth login`, or set HF_TOKEN where the node runs"
+            yield error("model.nowhere", "The model cannot be had", failure.message, fix)
 
 
 # --- the sandbox ---
@@ -352,7 +282,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
     return await in_thread(lambda: list(examine_disk(data, config.storage, checkpoints)))
 
 
-def examine_disk(data: DataPaths, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
+def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) -> Iterator[Finding]:
     """What is free against what the node may come to use; `checkpoints` in bytes."""
     whole = data.root.absolute()
     place = next(each for each in (whole, *whole.parents) if each.exists())
@@ -397,7 +327,7 @@ def examine_disk(data: DataPaths, storage: StorageConfig, checkpoints: int) -> I
     yield well(f"{free / GIB:.1f} GiB are free for {data.root}" + (f" ({mount.fstype})" if mount else ""))
 
 
-def _used(data: DataPaths) -> int:
+def _used(data: NodeDirectory) -> int:
     """Bytes that the node has on disk already, of what its bounds count."""
     try:
         size = log_bytes(data.events)
@@ -417,17 +347,15 @@ def _used(data: DataPaths) -> int:
 
 SKEW_MAX_S = 3.0  # hivemind turns away a node that differs by more, and drops its records
 SKEW_NOTED_S = 1.0
-EVENTS_READ = 5000  # of the log's end
-ANNOUNCEMENTS_MAX = 16  # latest ones that count
 UNSYNCHRONISED = 5  # adjtimex(2): TIME_ERROR
 CLOCK_FIX = "`timedatectl set-ntp true`, or start chrony; in a virtual machine or container look at the host's clock"
 
 
 async def check_clock(subject: Subject) -> list[Finding]:
-    """Against peers if they can be asked, against the log, and what the kernel says."""
+    """Against peers if they can be asked, and what the kernel says."""
     dialled = [] if subject.offline or subject.config is None else await subject.dialled()
     skews = {each.address: each.skew_s for each in dialled if each.skew_s is not None}
-    found = [*judge_peers(skews), *await in_thread(lambda: list(_examine_announcements(subject)))]
+    found = judge_peers(skews)
     if not is_kept():
         evidence = "adjtimex(2) says that the clock is unsynchronised"
         found.append(note("clock.free", "Nothing keeps the clock right", evidence, CLOCK_FIX))
@@ -456,34 +384,14 @@ def judge_peers(skews: dict[str, float]) -> list[Finding]:
         for address, skew_s in skews.items()
         if abs(skew_s - middle) > SKEW_MAX_S
     ]
-    return found + list(_judge_skew(abs(middle), f"this clock is {way} the peers'{alone}: {shown}"))
-
-
-def _judge_skew(skew_s: float, evidence: str) -> Iterator[Finding]:
-    if skew_s > SKEW_MAX_S:
+    evidence = f"this clock is {way} the peers'{alone}: {shown}"
+    if abs(middle) > SKEW_MAX_S:
         title = "The clock is wrong: peers turn away a node whose clock differs by more than 3 s"
-        yield error("clock.skew", title, evidence, CLOCK_FIX)
-    elif skew_s > SKEW_NOTED_S:
-        yield warning("clock.drift", "The clock is drifting away; at 3 s peers turn the node away", evidence, CLOCK_FIX)
-
-
-def _examine_announcements(subject: Subject) -> Iterator[Finding]:
-    """A stage that was announced before it began, by our clock, shows how far ours is behind the coordinator's."""
-    if not subject.begun:
-        return
-    log = subject.whole[1].events if subject.config else subject.data.events  # type: ignore[union-attr]
-    try:
-        leads = [
-            event.opened_at - commit.at
-            for commit in read_commits(log, max(0, end_of(log) - EVENTS_READ))
-            for event in commit.events
-            if isinstance(event, RoundAnnounced)
-        ][-ANNOUNCEMENTS_MAX:]
-    except LogDamaged:
-        return  # the check of the log says so
-    if leads:
-        evidence = f"the last {len(leads)} stages were announced up to {max(leads):.2f} s before they began by this "
-        yield from _judge_skew(statistics.median(leads), f"{evidence}clock: it is behind the coordinator's")
+        found.append(error("clock.skew", title, evidence, CLOCK_FIX))
+    elif abs(middle) > SKEW_NOTED_S:
+        title = "The clock is drifting away; at 3 s peers turn the node away"
+        found.append(warning("clock.drift", title, evidence, CLOCK_FIX))
+    return found
 
 
 def is_kept() -> bool:

@@ -29,13 +29,13 @@ from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots
+from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
-from swarmd.observe.logging.secret_locations import secret_locations, secret_values
+from swarmd.observe.logging.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths, quoted
-from swarmd.regular_files import read_start
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.questions_file import check_questions
@@ -165,7 +165,7 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         except SwarmdError as failure:
             yield error(id, title, failure.message, failure.fix)
     # `swarmd swarm new` and `swarmd join` leave it beside the configuration.
-    yield from _compare_manifest(config, DataPaths(subject.path.parent).manifest if subject.path else data.manifest)
+    yield from _compare_manifest(config, NodeDirectory(subject.path.parent).manifest if subject.path else data.manifest)
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -317,7 +317,7 @@ def read_key(subject: Subject) -> str:
     return _peer_of(data.root / config.dht.identity)
 
 
-def _examine_copies(data: DataPaths, path: Path, peer: str) -> Iterator[Finding]:
+def _examine_copies(data: NodeDirectory, path: Path, peer: str) -> Iterator[Finding]:
     """Other nodes on this machine with the same key."""
     if data.moved.exists():
         return  # the node is elsewhere, with this key, as it should be; the check of the directory says so
@@ -333,7 +333,7 @@ def _examine_copies(data: DataPaths, path: Path, peer: str) -> Iterator[Finding]
         yield error("identity.reused", "Another node on this machine has the same identity", shown, fix)
 
 
-def _neighbours(data: DataPaths, path: Path) -> Iterator[Path]:
+def _neighbours(data: NodeDirectory, path: Path) -> Iterator[Path]:
     """Key files in the directories beside this node's, one level and two levels up, and of services."""
     root = data.root.resolve()
     for home in sorted({root.parent, root.parent.parent, SERVICE_DIRECTORY} - {Path("/")}):
@@ -341,7 +341,7 @@ def _neighbours(data: DataPaths, path: Path) -> Iterator[Path]:
             for place in sorted(home.iterdir())[:NEIGHBOURS_MAX]:
                 with contextlib.suppress(OSError):
                     # No node starts in a directory that is closed.
-                    if place.is_dir() and not place.is_symlink() and not DataPaths(place).moved.exists():
+                    if place.is_dir() and not place.is_symlink() and not NodeDirectory(place).moved.exists():
                         keys = (place / name for name in KEY_NAMES)
                         yield from (key for key in keys if key.is_file() and key.resolve() != path.resolve())
 

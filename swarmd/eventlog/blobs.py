@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.errors import BlobError, LogWriteFailed, NotFoundError
-from swarmd.eventlog.files import TEMPORARY, make_directory, remove_left, write_durably, write_failure
-from swarmd.regular_files import read_regular
+from swarmd.files import TEMPORARY, make_directory, read_regular, remove_left, write_durably, write_failure
 
 BLOB_BYTES_MAX = 64 * 1024 * 1024  # one blob; a larger one is refused
 TEMPORARY_AGE_S = 3600.0  # an unfinished file older than this was left by a crash

@@ -22,9 +22,8 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import LogDamaged, OtherVersion, SwarmdError
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_durably
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
-from swarmd.regular_files import open_regular, read_regular
+from swarmd.files import TEMPORARY, make_directory, open_regular, read_regular, write_durably
 
 MAGIC = b"SWRMMRK1"
 LENGTH = struct.Struct("<I")

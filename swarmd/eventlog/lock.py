@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from swarmd.errors import LogInUse
-from swarmd.eventlog.files import write_failure
+from swarmd.files import write_failure
 
 LOCK_NAME = "writer.lock"
 PID_BYTES_MAX = 32

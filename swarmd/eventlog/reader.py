@@ -18,7 +18,7 @@ from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.digest import digest_file
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
 
 
 class LogReader:

@@ -6,9 +6,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from swarmd.errors import LogDamaged
-from swarmd.eventlog.files import sync_directory, write_failure
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots, read_snapshot, snapshot_directory, snapshot_seq
+from swarmd.files import sync_directory, write_failure
 
 BLOCK_BYTES = 4096  # a file takes whole blocks, so many small segments count for what they cost
 

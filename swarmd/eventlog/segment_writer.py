@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 from swarmd.errors import LogWriteFailed, NoSpaceLeft
-from swarmd.eventlog.files import write_all, write_durably, write_failure
 from swarmd.eventlog.frame import RESERVE_BYTES, encode_frame
 from swarmd.eventlog.segment import PREFIX, SegmentHeader, encode_header, segment_name
+from swarmd.files import write_all, write_durably, write_failure
 
 FULL_APPENDS = 64  # between two tries to write zeros on a full disk
 

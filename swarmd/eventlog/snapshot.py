@@ -17,8 +17,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State, from_plain, to_plain
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, OtherVersion
-from swarmd.eventlog.files import make_directory, remove_left, write_durably
-from swarmd.regular_files import read_regular
+from swarmd.files import make_directory, read_regular, remove_left, write_durably
 
 MAGIC = b"SWRMSNP1"
 FORMAT = 1

@@ -16,7 +16,6 @@ from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
 from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.files import TEMPORARY, make_directory, write_failure
 from swarmd.eventlog.frame import judge_tail, read_frames
 from swarmd.eventlog.lock import take_lock
 from swarmd.eventlog.retention import retain
@@ -30,7 +29,7 @@ from swarmd.eventlog.snapshot import (
     snapshot_seq,
     write_snapshot,
 )
-from swarmd.regular_files import open_regular
+from swarmd.files import TEMPORARY, make_directory, open_regular, write_failure
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024

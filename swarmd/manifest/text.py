@@ -12,11 +12,10 @@ from tomlkit.items import Table
 
 from swarmd.config import refuse_unknown_keys
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
-from swarmd.eventlog.files import remedy, write_durably
+from swarmd.files import read_start, remedy, write_durably
 from swarmd.manifest.form import FORMAT, Manifest, ManifestTask
 from swarmd.manifest.layout import commented
 from swarmd.manifest.seal import verify
-from swarmd.regular_files import read_start
 from swarmd.toml_text import parse_toml
 
 MANIFEST_BYTES_MAX = 64 * 1024

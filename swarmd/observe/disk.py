@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
 SEGMENT = ".seg"
@@ -23,7 +23,7 @@ class DiskUsage(msgspec.Struct, frozen=True):
     free: int | None  # that this user may still write; None where it cannot be told
 
 
-def measure_disk(paths: DataPaths) -> DiskUsage:
+def measure_disk(paths: NodeDirectory) -> DiskUsage:
     """Look at a data directory. Directories that are not there count as empty. Blocks for as long as the disk takes."""
     log = sizes(paths.events)
     segments = [size for name, size in log.items() if name.endswith(SEGMENT)]

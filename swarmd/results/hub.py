@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.errors import ConfigError
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 from swarmd.worker.ports import EventSink
@@ -41,7 +41,7 @@ WEIGHTS, ADAPTERS, ADAPTER_SETTINGS = "model.safetensors", "adapter_model.safete
 PRIVATE = ("meta.json", "optimizer.pt", "rollouts.msgpack")  # of a checkpoint: no part of the model
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/([A-Za-z0-9][\w.-]{0,95})?")
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class PushOrder(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class Pusher:
         ConfigError: no such repository name, or no token that can be read.
     """
 
-    def __init__(self, config: Config, paths: DataPaths, peer: str, observe: EventSink) -> None:
+    def __init__(self, config: Config, paths: NodeDirectory, peer: str, observe: EventSink) -> None:
         self._config = config
         self._hub = config.results.hub
         self.base = config.training.model
@@ -227,7 +227,7 @@ class Pusher:
         try:
             self._observe(event)
         except OSError as gone:  # the daemon has gone, and with it the log
-            _log.warning("nobody hears what became of a push", round=round, error=error, reason=str(gone))
+            log.warning("nobody hears what became of a push", round=round, error=error, reason=str(gone))
 
     def close(self) -> None:
         """End a push that is under way; it is told as a failed one."""

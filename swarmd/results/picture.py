@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from swarmd.animals import animal_name
 from swarmd.core.values import SkipCause
 from swarmd.errors import PathUnusable
-from swarmd.eventlog.files import remedy, remove_left
+from swarmd.files import remedy, remove_left
 from swarmd.results.history import TrainingHistory
 
 if TYPE_CHECKING:

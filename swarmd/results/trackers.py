@@ -17,13 +17,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-import structlog
-
 from swarmd.animals import animal_name
 from swarmd.config import Config
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command, install_command
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 
 PROJECT = "swarmd"
 FILE_BYTES_MAX = 8 * 1024 * 1024  # of one TensorBoard event file; the next one is begun then
@@ -38,7 +37,7 @@ TELL_S = 10.0  # and for one that takes figures: local disks alone are waited fo
 CLOSE_S = 10.0  # and for one that writes out what it still holds
 
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Tracker(Protocol):
@@ -191,7 +190,7 @@ class Trackio:
         size_bytes = sum(path.stat().st_size for path in self._directory.glob("*.db"))
         self._full = size_bytes > TRACKIO_BYTES_MAX
         if self._full:
-            _log.warning("trackio's database is full, single steps are no longer added", size_bytes=size_bytes)
+            log.warning("trackio's database is full, single steps are no longer added", size_bytes=size_bytes)
 
     def rewind(self, step: int) -> None:
         """Not possible; the figures carry their step."""
@@ -294,7 +293,7 @@ class Trackers:
 
 def _warn(name: str, error: Exception) -> None:
     reason = f"{type(error).__name__}: {error}"[:500]
-    _log.warning("a tracker failed and is given up until the trainer starts again", tracker=name, reason=reason)
+    log.warning("a tracker failed and is given up until the trainer starts again", tracker=name, reason=reason)
 
 
 def check_trackers(config: Config) -> None:
@@ -311,7 +310,7 @@ def is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def make_trackers(config: Config, paths: DataPaths, peer: str, step: int) -> Trackers:
+def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) -> Trackers:
     """The trackers that the configuration asks for, going on after optimiser step `step`.
 
     Without the tensorboard package the node trains on, and the log says once that there are no event files.
@@ -324,7 +323,7 @@ def make_trackers(config: Config, paths: DataPaths, peer: str, step: int) -> Tra
     group = f"{config.swarm.id}-{peer}"
     makers: dict[str, Callable[[], Tracker]] = {}
     if config.results.tensorboard and not is_installed("tensorboard"):
-        _log.info("no event files: the package tensorboard is not installed", fix=install_command("tensorboard"))
+        log.info("no event files: the package tensorboard is not installed", fix=install_command("tensorboard"))
     elif config.results.tensorboard:
         makers["TensorBoard"] = lambda: TensorBoard(paths.results / "tensorboard", step)
     if config.results.wandb:

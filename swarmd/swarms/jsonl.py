@@ -14,7 +14,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import SwarmError
-from swarmd.regular_files import irregular
+from swarmd.files import irregular
 
 Row = dict[str, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
@@ -12,6 +11,7 @@ import msgspec
 
 from swarmd.config import Section
 from swarmd.errors import SwarmError
+from swarmd.logger import get_logger
 from swarmd.sandbox import Limits
 from swarmd.sandbox.limits import MIB, Bytes, Seconds
 
@@ -81,7 +81,7 @@ def _fix(kind: type[msgspec.Struct]) -> str:
     return f"It takes: {names}" if names else "This kind takes no options"
 
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -17,9 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import structlog
-
 from swarmd.errors import FOREIGN_ERRORS, SwarmError
+from swarmd.logger import get_logger
 
 FUNCTIONS_MAX = 16
 REASON_CHARACTERS_MAX = 200  # of an error
@@ -30,7 +29,7 @@ Inputs = Literal["text", "messages"]
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _BESIDES = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass by these names
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def load_function(path: str, home: Path) -> RewardFunction:
@@ -139,7 +138,7 @@ def _call(name: str, function: RewardFunction, given: Mapping[str, Any], count: 
         raise
     except FOREIGN_ERRORS as error:  # whatever somebody's function does
         reason = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX]
-        _log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
+        log.warning("a reward function failed; its completions count as 0", function=name, reason=reason)
         return [math.nan] * count
     return values
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
@@ -18,7 +17,8 @@ from swarmd.core.events import Event, StageTrained
 from swarmd.core.peers.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
@@ -26,7 +26,6 @@ from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage
 from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
-from swarmd.training.batches.objective import needs_logprobs, tells_off_policy
 from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
@@ -37,7 +36,7 @@ from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_pa
 from swarmd.training.footprint import is_out_of_memory, release_memory
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
-from swarmd.training.models.checks import check_context, check_stages, check_tokens, digest_tokenizer
+from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
 from swarmd.training.plan_failures import naming_failures
@@ -48,7 +47,7 @@ from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.weights.adopting import PeerWeightsUse
 from swarmd.worker.ports import EventSink
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def _no_events(event: Event) -> None:
@@ -79,7 +78,7 @@ class TrainingEngine:
     def __init__(
         self,
         config: Config,
-        paths: DataPaths,
+        paths: NodeDirectory,
         peer: str,
         plan: Plan,
         ranks: Ranks = ALONE,
@@ -95,7 +94,6 @@ class TrainingEngine:
         self._peer = peer
         self._blobs = Blobs(paths.blobs)
         self.policy = load_policy(config.training)
-        self._tokenizer = digest_tokenizer(self.policy.tokenizer) if needs_logprobs(config.training) else ""
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         check_tokens(self.policy)
         self._scorer = Scorer(plan)
@@ -131,6 +129,11 @@ class TrainingEngine:
         with naming_failures(plan):
             self._progress.restore(touched=False)
         self.loaded_digest = self.policy.digest_now()  # of the weights that the first stage begins with
+
+    @property
+    def reward_max(self) -> float | None:
+        """The most that a completion can be worth, as the plan says."""
+        return self._plan.reward_max
 
     @property
     def steps(self) -> int:
@@ -193,7 +196,7 @@ class TrainingEngine:
         smaller = halve_rows(self._micro_rows)
         if not is_out_of_memory(error) or not smaller:
             return False
-        _log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
+        log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
         self._micro_rows = smaller
         gc.unfreeze()  # the trainer with the larger parts is to go, too
         keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
@@ -242,7 +245,7 @@ class TrainingEngine:
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
         self._blobs.put(checkpoint.read_rollouts())
-        _log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
+        log.info("stage answered from its checkpoint", round=order.round, stage=order.stage)
         return msgspec.structs.replace(checkpoint.event, command=order.id)
 
     def assist(self, order: Train, cancellation: Cancellation) -> None:
@@ -270,7 +273,6 @@ class TrainingEngine:
         """Train, and bring together what the ranks have generated."""
         memory = self._plan.read_memory()
         self._trainer.tell_held = stage.aside.add
-        self._trainer.tell_ratios = stage.off_policy.ratios.add
         self._trainer.run_stage(self._training.steps, self._seed("shuffle", order))
         stage.end_steps()
         if self._ranks.size == 1:
@@ -331,7 +333,6 @@ class TrainingEngine:
             judged=judge_peers(self._plan, collected.judged),
             scored=keep_scored(stage, collected, self._plan, self._blobs),
             set_aside=stage.aside.summarize(self.policy.decode_completion),
-            off_policy=stage.off_policy.summarize() if tells_off_policy(self._training) else None,
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()
@@ -350,7 +351,6 @@ class TrainingEngine:
             prompt_tokens=training.prompt_tokens,
             completion_tokens=training.completion_tokens,
             questions=training.peer_questions,
-            tokenizer=self._tokenizer,
         )
         peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
@@ -371,7 +371,6 @@ class TrainingEngine:
                 take_part(collected.groups, rank, ranks, count_ranks(training, authors, ranks)),
                 training.steps,
                 training.peer_questions,
-                training.peer_draw == "even",
                 bound_peer(training, authors),
                 self._skills.weights,
             ),
@@ -379,7 +378,6 @@ class TrainingEngine:
             cancellation,
             replay=self._replay,
             bare=self._draw_bare(place) if order.stage else None,
-            tokenizer=self._tokenizer,
             weights=self._skills.weights,
         )
         return stage, collected

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import structlog
-
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS
 from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.swarms.scored import encode_scored, of_peers
@@ -16,7 +15,7 @@ from swarmd.training.stage import Stage
 from swarmd.training.trainer import SwarmTrainer
 from swarmd.training.trl_names import read_as_trl
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def publish(stage: Stage, blobs: Blobs) -> tuple[RolloutsRef, bytes]:
@@ -37,7 +36,7 @@ def keep_scored(stage: Stage, collected: Collected, plan: Plan, blobs: Blobs) ->
         groups = [*stage.describe_published(), *of_peers(plan, collected.judged.values())]
         return blobs.put(encode_scored(groups))
     except FOREIGN_ERRORS:  # a plan's own code is asked for the truth
-        _log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
+        log.warning("questions and rewards of this stage are not kept in words", exc_info=True)
         return ""
 
 

@@ -10,9 +10,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import structlog
-
 from swarmd.errors import FOREIGN_ERRORS, PlanFailed, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import name_of, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
@@ -20,7 +19,7 @@ from swarmd.training.footprint import is_device_lost, is_out_of_memory
 TOLD_MAX = 300  # characters of what was raised: peers' texts may stand in it
 FIX = "Mend the plan, or write to its author; docs/swarms/writing.md has what each method keeps to"
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def is_plans_own(error: BaseException) -> bool:
@@ -49,7 +48,7 @@ def naming_failures(plan: Plan) -> Iterator[None]:
         failed = find_failure(plan, error)
         if failed is None:
             raise
-        _log.debug("a plan's method raised", exc_info=True)
+        log.debug("a plan's method raised", exc_info=True)
         raise failed from error
 
 
@@ -75,4 +74,4 @@ def score_own(plan: Plan, question: Question, texts: Sequence[str]) -> tuple[tup
 
 def warn_of(plan: Plan, raised: BaseException, words: str, **more: object) -> None:
     """Say what a plan raised and what follows from it; the traceback is for its author."""
-    _log.warning(words, plan=str(find_failure(plan, raised) or repr(raised)), exc_info=raised, **more)
+    log.warning(words, plan=str(find_failure(plan, raised) or repr(raised)), exc_info=raised, **more)

@@ -9,35 +9,33 @@ from random import Random
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score
 from swarmd.swarms.plan_checks import ENDLESS, name_of
-from swarmd.swarms.rollouts import GROUPS_MAX, LOGPROBS_VERSION, VERSION, Group, Rollouts, pack_logprobs
+from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt
 from swarmd.training.batches.metrics import StageMetrics, StageSums
-from swarmd.training.batches.objective import FOREIGN_KEY, SUCCESS_GATED
-from swarmd.training.batches.off_policy import OffPolicyTally
+from swarmd.training.batches.objective import FOREIGN_KEY
 from swarmd.training.batches.peer_schedule import PeerSchedule
 from swarmd.training.batches.publication import Publication
-from swarmd.training.batches.ratios import LOGPROB_KEY
 from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.evaluation import CORRECT_SCORE
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import SamplingLimits, Turns, encode_turns
+from swarmd.training.sampling.turns import SamplingLimits, Turns
 from swarmd.training.trainer import REWARD_KEY
 
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class StageKey(msgspec.Struct, frozen=True):
@@ -60,7 +58,6 @@ class RankPart(msgspec.Struct):
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageSums
     aside: dict[str, Counts]
-    off_policy: OffPolicyTally
 
 
 class Stage:
@@ -69,7 +66,6 @@ class Stage:
     Args:
         questions: the stage's own, without end.
         bare: questions that show nothing of peers', for when all of `questions` are too long; taken up only then.
-        tokenizer: digest of the policy's, under which log-probabilities are kept and published; empty: none are.
         weights: of tasks whose earlier groups are replayed more than others'.
     """
 
@@ -87,16 +83,14 @@ class Stage:
         cancellation: Cancellation,
         replay: Replay | None = None,
         bare: Iterator[Question] | None = None,
-        tokenizer: str = "",
         weights: Mapping[str, float] | None = None,
     ) -> None:
         self.key = key
         self._training = training
         self._policy = policy
         self._plan = plan
-        limits = SamplingLimits(training.completion_tokens, training.temperature, bool(tokenizer))
+        limits = SamplingLimits(training.completion_tokens, training.temperature)
         self._turns = Turns(plan, policy, sampler, limits)
-        self._tokenizer = tokenizer
         self._weights = weights
         self._scorer = scorer
         self._questions = questions
@@ -117,7 +111,7 @@ class Stage:
         self._longest = 0  # tokens of this node's own completions in this stage
         self._learnt: list[tuple[Question, Sequence[Score]]] = []
         self._joined_groups = 0
-        self.off_policy = OffPolicyTally()
+        self._left_out = 0  # peers' groups of questions that this node can answer itself
 
     @property
     def part(self) -> RankPart:
@@ -127,12 +121,11 @@ class Stage:
             self._reward_sum,
             self._completions,
             self.tokens,
-            self._deal.dealt,
+            self._deal.dealt - self._left_out,
             groups,
             self._learnt,
             self.tally.stage,
             self.aside.counts,
-            self.off_policy,
         )
 
     def end_steps(self) -> None:
@@ -147,7 +140,6 @@ class Stage:
         self._joined_groups += part.peer_groups
         self.tally.stage.join(part.sums)
         self.aside.join(part.aside)
-        self.off_policy.join(part.off_policy)
         for group in part.groups:
             self._publication.add(group)
 
@@ -163,7 +155,7 @@ class Stage:
     @property
     def peer_groups(self) -> int:
         """Peers' groups trained on."""
-        return self._deal.dealt + self._joined_groups - (self.off_policy.asked - self.off_policy.failed)
+        return self._deal.dealt - self._left_out + self._joined_groups
 
     def next_batch(self) -> dict[str, Any]:
         """What TRL's rollout function returns: `questions` groups of `generations`, own and peers', with rewards.
@@ -172,9 +164,9 @@ class Stage:
         successes at what this node fails at count, it answers their questions, too.
         """
         self.tally.begin_step()
-        share = self._deal.next_share(None if self._training.peer_tokens == "all" else self.aside.judge())
+        share = self._deal.next_share(self.aside.judge())
         places = self._training.questions - len(share)
-        gated = self._training.peer_loss in SUCCESS_GATED
+        gated = self._training.peer_loss == "success-gated"
         asked = len(share) if gated else 0
         answered: list[TrainingGroup] = []
         if gated:
@@ -198,8 +190,6 @@ class Stage:
         groups = [*telling, *others, *flat][: self._training.questions]
         foreign = {id(group) for group in others}
         self.tally.add_others(len(foreign))
-        for group in others:
-            self.off_policy.note(group, max(self.key.round - group.round, 0))
         return {
             "prompt_ids": [group.prompt for group in groups for _ in group.completions],
             "completion_ids": [tokens for group in groups for tokens in group.completions],
@@ -207,7 +197,6 @@ class Stage:
             "env_mask": [own for group in groups for own in group.own],
             REWARD_KEY: [reward for group in groups for reward in group.rewards],
             FOREIGN_KEY: [id(group) in foreign for group in groups for _ in group.completions],
-            LOGPROB_KEY: [drawn for group in groups for drawn in list_logprobs(group, id(group) in foreign)],
             DOUBT_KEY: [doubts for group in groups for doubts in list_doubts(group)],
             PEER_KEY: [self.aside.number(group.peer) for group in groups for _ in group.completions],
         }
@@ -215,7 +204,7 @@ class Stage:
     def _fit(self, group: TrainingGroup) -> TrainingGroup:
         """A group that is no fresh one, none of its completions longer than this node's own: else a peer's verbose
         answers would make the whole batch wide, and every step slow."""
-        if not group.peer or self._training.peer_tokens == "all":
+        if not group.peer:
             return group
         self.aside.note_peer(group)
         return cut_group(group, self._longest)
@@ -231,8 +220,7 @@ class Stage:
             theirs for theirs, own in zip(share, answered, strict=True) if not is_solved(own) and is_solved(theirs)
         ]
         self.tokens += sum(len(tokens) for group in answered for tokens in group.completions)
-        self.off_policy.asked += len(share)
-        self.off_policy.failed += len(failed)
+        self._left_out += len(share) - len(failed)
         return failed, answered
 
     def _generate_telling(self, places: int, asked: int = 0) -> tuple[list[TrainingGroup], list[TrainingGroup]]:
@@ -275,7 +263,7 @@ class Stage:
         found = self._find_short()
         limit = self._training.prompt_tokens
         if found is None and self._bare is not None:
-            _log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
+            log.warning("what peers wrote is too long to be shown: bare questions for the rest", prompt_tokens=limit)
             self._questions, self._bare = self._bare, None
             found = self._find_short()
         if found is None:
@@ -315,9 +303,7 @@ class Stage:
         """What is published of the groups so far."""
         groups = tuple(self._to_wire(group) for group in self._publication.choose())
         place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
-        if not any(group.logprobs for group in groups):
-            return Rollouts(VERSION, *place, groups)
-        return Rollouts(LOGPROBS_VERSION, *place, groups, self._tokenizer)
+        return Rollouts(VERSION, *place, groups)
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""
@@ -332,19 +318,7 @@ class Stage:
         cut = tuple(place for place, tokens in enumerate(group.completions) if tokens[-1] not in stops)
         reference = group.question.reference
         where = (reference.task, reference.config_digest, reference.seed, reference.index)
-        shares = self._training.share_logprobs and self._tokenizer
-        logprobs = tuple(self._pack(group, place) for place in range(len(group.texts))) if shares else ()
-        return Group(*where, tuple(group.texts), cut, reference.sources, logprobs if any(logprobs) else ())
-
-    def _pack(self, group: TrainingGroup, place: int) -> bytes:
-        """The log-probabilities of a completion as they travel; nothing where they are not known, or where the text
-        alone does not give its tokens, as readers would take them to be another's."""
-        tokens, known = group.completions[place], group.logprobs[place]
-        if not known:
-            return b""
-        cut, limit = tokens[-1] not in self._policy.stop_ids, self._training.completion_tokens
-        written, _ = encode_turns(self._plan, self._policy, group.texts[place], cut, limit)
-        return pack_logprobs(known) if written == tokens else b""
+        return Group(*where, tuple(group.texts), cut, reference.sources)
 
 
 def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
@@ -357,7 +331,6 @@ def cut_group(group: TrainingGroup, tokens_max: int) -> TrainingGroup:
         completions=[tokens[:limit] for tokens, limit in zip(group.completions, limits, strict=True)],
         own=[own[:limit] for own, limit in zip(group.own, limits, strict=True)],
         sure=[sure[:limit] for sure, limit in zip(group.sure, limits, strict=True)],
-        logprobs=[logprobs[:limit] for logprobs, limit in zip(group.logprobs, limits, strict=False)],
     )
 
 
@@ -366,11 +339,6 @@ def list_doubts(group: TrainingGroup) -> list[list[int]]:
     if not group.peer:
         return [[] for _ in group.completions]
     return [[1 - sure for sure in each] for each in group.sure]
-
-
-def list_logprobs(group: TrainingGroup, foreign: bool) -> list[list[float]]:
-    """Log-probabilities under which the completions were drawn; nothing for what was drawn just now."""
-    return list(group.logprobs) if foreign and group.logprobs else [[] for _ in group.completions]
 
 
 def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGroup]:

@@ -11,14 +11,12 @@ and `_step` are private there.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import structlog
 import torch
 from datasets import Dataset
 from transformers import DynamicCache, PreTrainedModel
@@ -26,21 +24,20 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from swarmd.config import Optimizer, PeerLoss, TrainingConfig
+from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
+from swarmd.logger import get_logger
 from swarmd.training.batches.batch import computes_twice, count_rows
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
     PEER_KEY,
     HeldBack,
-    PeerTokens,
     count_held,
     find_raised,
     hold_back,
     mark_doubtful,
 )
-from swarmd.training.batches.objective import WEIGHINGS, mark_foreign, silence_flat, weigh_foreign
-from swarmd.training.batches.ratios import RatioSums, find_known, mark_logprobs, weigh_tokens
+from swarmd.training.batches.objective import keep_positive, mark_foreign, silence_flat
 from swarmd.training.distributed.parallelism import SpreadKind, find_spread
 from swarmd.training.distributed.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
 from swarmd.training.gauges import Gauges
@@ -58,7 +55,7 @@ SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else wh
 REWARD_KEY = "swarm_reward"
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # rollout_func is used knowingly
 
 
@@ -95,9 +92,7 @@ def make_trainer(
     )
     use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
-    trainer.peer_loss, trainer.peer_gate = training.peer_loss, training.peer_gate
-    trainer.peer_ratio_max = training.peer_ratio_max
-    trainer.peer_tokens, trainer.peer_floor = training.peer_tokens, training.peer_floor
+    trainer.peer_floor = training.peer_floor
     lengthen_adapters(policy.model)
     policy.holding = trainer.holding = hold(trainer, spread)
     pace.optimizer = trainer.optimizer
@@ -156,13 +151,8 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
 
     args: Any  # a GRPOConfig
     optimizer: Any
-    peer_loss: PeerLoss = "as-is"
-    peer_gate: float = 0.0
-    peer_ratio_max: float = 1.0
-    peer_tokens: PeerTokens = "all"
     peer_floor: float = 0.0
     tell_held: Callable[[HeldBack], None] = staticmethod(lambda held: None)
-    tell_ratios: Callable[[RatioSums], None] = staticmethod(lambda sums: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Replicas()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
@@ -195,12 +185,9 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
         mark_foreign(batch, inputs)
         mark_doubtful(batch, inputs)
-        mark_logprobs(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
-        measured = self.peer_loss == "gate"  # of other rows on each rank
-        with self.holding.whole() if measured else contextlib.nullcontext():
-            return weigh_foreign(batch, self.peer_loss, self.peer_gate, self._measure_rows)
+        return keep_positive(batch)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         compute: Any = super()._compute_loss
@@ -232,42 +219,20 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         batch["num_items_in_batch"] = self.accelerator.gather(count_tokens(batch)).sum()
         return batch
 
-    def _measure_rows(self, batch: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
-        """Log-probabilities of some completions of a batch, (rows, tokens), under the policy as it is now."""
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[rows]
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[rows]
-        parts: int = self.args.per_device_train_batch_size
-        keep = batch["completion_ids"].size(1)
-        with torch.no_grad():
-            measured = [
-                self._get_per_token_logps_and_entropies(self.model, ids[start:end], mask[start:end], keep)[0]
-                for start, end in ((start, start + parts) for start in range(0, len(rows), parts))
-            ]
-        return torch.cat(measured)
-
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """What `_compute_logps` gives; in the loss, foreign tokens count as `peer_loss` and `peer_tokens` say."""
+        """What `_compute_logps` gives; in the loss, peers' tokens for which nothing vouches have no gradient."""
         computed = self._compute_logps(model, *args, **kwargs)
         if self._pass is None or model is self.ref_model:
             return computed
         bound_reference(self._pass, computed[0])
-        return self._hold_back(self._weigh(computed[0], self._pass), computed[1], self._pass), *computed[1:]
-
-    def _weigh(self, logps: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
-        """Log-probabilities of a pass with the gradients of foreign tokens weighed."""
-        weighing = WEIGHINGS.get(self.peer_loss)
-        if weighing is None or not bool(find_known(part).any()):
-            return logps
-        weighed, sums = weigh_tokens(logps, part, weighing, self.peer_ratio_max)
-        self.tell_ratios(sums)
-        return weighed
+        return self._hold_back(computed[0], computed[1], self._pass), *computed[1:]
 
     def _hold_back(self, logps: torch.Tensor, entropies: torch.Tensor, part: dict[str, Any]) -> torch.Tensor:
         """Log-probabilities of a pass without gradient at peers' tokens that do not count."""
-        if self.peer_tokens == "all" or not bool(part[PEER_KEY].any()):
+        if not bool(part[PEER_KEY].any()):
             return logps
         doubtful = part[DOUBT_KEY] & find_raised(part)
-        logps, held = hold_back(logps, entropies, doubtful, self.peer_tokens, self.peer_floor)
+        logps, held = hold_back(logps, entropies, doubtful, self.peer_floor)
         for each in count_held(part, held):
             self.tell_held(each)
         return logps
@@ -317,13 +282,13 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
             with self.accelerator.autocast():
                 got = compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            _log.info("prompts are not shared in training", reason=str(error)[:200])
+            log.info("prompts are not shared in training", reason=str(error)[:200])
             return False
         difference = max(float((a - b)[mask].abs().max()) for a, b in zip(got, expected[:2], strict=True))
         exact = self.args.bf16 is False and model.dtype == torch.float32
         agrees = difference <= (SHARED_TOLERANCE if exact else SHORT_TOLERANCE)
         if not agrees:
-            _log.info("prompts are not shared in training", difference=difference)
+            log.info("prompts are not shared in training", difference=difference)
         return agrees
 
 

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NoReturn
 import anyio
 import anyio.to_thread
 import msgspec
-import structlog
 from anyio.abc import TaskGroup
 
 from swarmd.config import Config, decode
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
-from swarmd.paths import DataPaths
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.settings import takes_weights
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 PERMANENT = (ConfigError, ModelError, SwarmError)
 PROGRESS_S = 0.25  # least time between two progress messages of a stage
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainerService:
@@ -106,7 +106,7 @@ class TrainerService:
         if self._running is not None and self._running[0] == command.train:
             self._running[1].ask()
         else:
-            _log.info("nothing to cancel", command=command.id, train=command.train)
+            log.info("nothing to cancel", command=command.id, train=command.train)
 
     async def _train(self, command: Train, cancellation: Cancellation, tasks: TaskGroup) -> None:
         event = await anyio.to_thread.run_sync(self._train_in_thread, command, cancellation)
@@ -175,7 +175,7 @@ class TrainerService:
                 self._spent = "memory ran out: a fresh process has it back"
             elif is_device_lost(error):
                 self._spent = "the accelerator failed: it works again in a fresh process only"
-            _log.exception("a stage failed", command=command.id)
+            log.exception("a stage failed", command=command.id)
             return CommandFailed(command.id, f"{type(error).__name__}: {error}")
         self._rounds.add(command.round)
         return event
@@ -209,14 +209,14 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         from swarmd.training.models.device import take_device
 
         take_device(config.training.device, ranks.rank)
-    config = settle_config(config, DataPaths(Path(start.data_dir)))
+    config = settle_config(config, NodeDirectory(Path(start.data_dir)))
     from swarmd.swarms.registry import make_plan
 
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import TrainingEngine
 
     quieten()
-    return TrainingEngine(config, DataPaths(Path(start.data_dir)), start.peer, plan, ranks, crew)
+    return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
 async def load_unless_stopped(
@@ -254,11 +254,11 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
     """End as asked, without the thread that loads: Python would wait for it, and nothing of it is to be kept."""
     if crew is not None:
         crew.end()
-    _log.info("stopped while loading")
+    log.info("stopped while loading")
     os._exit(ExitCode.OK)
 
 
-def _make_offering(config: Config, paths: DataPaths) -> WeightsOffering:
+def _make_offering(config: Config, paths: NodeDirectory) -> WeightsOffering:
     """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
     from swarmd.training.weights.offering import WeightsOffering
 
@@ -277,7 +277,7 @@ def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:
     return digest_policy(policy), digest_tokenizer(policy.tokenizer)
 
 
-def settle_config(config: Config, paths: DataPaths) -> Config:
+def settle_config(config: Config, paths: NodeDirectory) -> Config:
     """The configuration with the model that "auto" stands for. Raises ModelError when there is no such model."""
     if config.training.model != AUTO:
         locate_configured(config.training)
@@ -291,7 +291,7 @@ def settle_config(config: Config, paths: DataPaths) -> Config:
 
 def end_process(reason: str) -> None:
     """End this process at once: another rank is gone, and whatever waits for it waits for ever."""
-    _log.error("the trainer starts anew", reason=reason)
+    log.error("the trainer starts anew", reason=reason)
     os._exit(ExitCode.UNAVAILABLE)
 
 
@@ -303,7 +303,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         SwarmdError and anything else: this process must end, another may do better.
     """
     config = decode(start.config)
-    paths = DataPaths(Path(start.data_dir))
+    paths = NodeDirectory(Path(start.data_dir))
     pusher = Pusher(config, paths, start.peer, outbox.observe)
     check_trackers(config)
     outbox.progress("loading", note=config.training.model)
@@ -317,10 +317,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
-    fits = describe_fit(config, policy)
-    outbox.observe(
-        TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text, *fits)
-    )
+    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
+    outbox.observe(TrainerReady(*kind, *describe_fit(config, policy), engine.reward_max))
     try:
         await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
     except BaseExceptionGroup as errors:

@@ -8,7 +8,6 @@ process ends too, but where it sends notifications it first stays long enough to
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -23,10 +22,11 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.logger import get_logger
+from swarmd.observe.logging.redaction import known_secrets
 from swarmd.observe.telemetry import otlp
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
@@ -38,7 +38,7 @@ ORDER_BYTES_MAX = 4 * 1024 * 1024
 LINGER_SLACK_S = 30.0  # beyond notify.after_s: until then the daemon's death has been told
 LINGER_S_MAX = 600.0
 
-log = logging.getLogger("swarmd.web")
+log = get_logger("swarmd.web")
 
 
 class CompanionSetup(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def main() -> int:
 
 def run(config: Config, root: Path) -> int:
     """Serve, notify, or both. Raises SwarmdError where that cannot be done as configured."""
-    paths = DataPaths(root)
+    paths = NodeDirectory(root)
     cover_also(known_secrets(config, root))
     metrics = Metrics(paths, limits_of(config))
     node = LogNode(paths, facts_of(config), metrics=metrics)

@@ -14,9 +14,9 @@ import msgspec
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.http_server import Address, load_token
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.redaction import known_secrets
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import serve, url_of
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
@@ -71,7 +71,7 @@ def main(order: str) -> int:
 
 
 def _serve(show: PageServerSetup) -> None:
-    paths = DataPaths(Path(show.root))
+    paths = NodeDirectory(Path(show.root))
     config = load_config(Path(show.config)) if show.config else None
     if config is not None:
         cover_also(known_secrets(config, paths.root))

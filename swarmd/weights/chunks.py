@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.eventlog.files import make_directory, sync_directory, write_all, write_durably, write_failure
+from swarmd.files import make_directory, sync_directory, write_all, write_durably, write_failure
 from swarmd.weights.manifest import CHUNK_BYTES, CHUNKS_MAX, ChunkedFile, WeightsManifest, decode_manifest
 
 PARTIAL = ".part"  # suffix of a file of which chunks are missing

@@ -9,13 +9,13 @@ offer                   written last; what it names is whole
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from swarmd.errors import NotFoundError, RecordRejected
-from swarmd.eventlog.files import sync_file, write_durably
+from swarmd.files import sync_file, write_durably
+from swarmd.logger import get_logger
 from swarmd.weights.chunks import cut, is_intact, read_chunk
 from swarmd.weights.manifest import (
     FORMAT,
@@ -34,7 +34,7 @@ ANNOUNCED = "announced.tmp"  # where a trainer writes the next
 GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them together four times as much
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class OfferedWeights:

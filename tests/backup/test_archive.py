@@ -23,7 +23,7 @@ from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, restore_backup
 from swarmd.daemon.layout import claim_layout
 from swarmd.daemon.notes import read_restored
-from swarmd.errors import ArchiveError, LogDamaged, OtherVersion
+from swarmd.errors import ArchiveError, LogDamaged, OtherVersion, PathUnusable
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory
 from tests.backup.crash import dying
@@ -285,7 +285,7 @@ def test_two_restores_do_not_meet(archive: Path, tmp_path: Path) -> None:
     other = os.open(root, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ArchiveError, match="another command is writing") as refused:
+        with pytest.raises(PathUnusable, match="another command is at work") as refused:
             restore_backup(archive, root, None)
         assert refused.value.exit_code == 75
     finally:

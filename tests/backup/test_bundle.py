@@ -16,12 +16,10 @@ import pytest
 
 from swarmd.backup.bundle import BundleManifest, open_bundle, slice_of, write_bundle
 from swarmd.cli import run_command
-from swarmd.config import ChainConfig, Config, HubConfig, ResultsConfig, SwarmConfig, WebConfig
 from swarmd.core.state import State
 from swarmd.errors import ArchiveError, BundleHoldsSecret, ExitCode
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
-from swarmd.observe.logging.secret_locations import known_secrets, secret_locations
 from swarmd.units import find_place
 from tests.eventlog.making import follower_story, open_log, write_story
 
@@ -59,8 +57,8 @@ def test_of_a_long_log_the_newest_part_goes_in_with_the_snapshot_that_it_follows
         for _ in range(30):
             state = write_story(log, follower_story(), state, group=2)
             log.write_snapshot(state)
-    part = slice_of(tmp_path / "events", 60_000)
-    assert len(part.segments) < len(list((tmp_path / "events").glob("*.seg")))
+    segments, _ = slice_of(tmp_path / "events", 60_000)
+    assert len(segments) < len(list((tmp_path / "events").glob("*.seg")))
     made = write_bundle(tmp_path / "events", tmp_path / "b.tar.gz", {}, [], 60_000)
     assert made.first_seq > 0 and "oldest snapshot stands for them" in made.notes[0]
     opened = open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
@@ -167,35 +165,6 @@ def test_what_is_no_bundle_is_one_clear_error(content: bytes, tmp_path: Path) ->
         open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
 
 
-def test_every_place_of_a_secret_in_a_configuration_is_known(tmp_path: Path) -> None:
-    for name in ("hub", "web", "pass"):
-        (tmp_path / name).write_text(f"{SECRET}-{name}\n")
-        (tmp_path / name).chmod(0o600)
-    (tmp_path / "urls").write_text(f"https://rpc.example/v2/{SECRET}-file\n")
-    (tmp_path / "urls").chmod(0o600)
-    config = Config(
-        SwarmConfig(id="s"),
-        results=ResultsConfig(hub=HubConfig(repo="a/b", token="hub")),
-        web=WebConfig(token="web"),
-        chain=ChainConfig(
-            rpc=("file:urls", f"https://rpc.example/v2/{SECRET}-url"),
-            chain_id=1,
-            contract="0x" + "1" * 40,
-            passphrase="pass",
-        ),
-    )
-    environ = {"HF_TOKEN": f"{SECRET}-env", "HTTPS_PROXY": f"http://me:{SECRET}-p@x:1"}
-    assert f"{SECRET}-pass" not in known_secrets(config, tmp_path, environ)
-    found = known_secrets(config, tmp_path, environ, signing=True)
-    assert found == {f"{SECRET}-{name}" for name in ("hub", "web", "pass", "file", "url", "env", "p")}
-    assert {place.key for place in secret_locations(config)} >= {
-        "results.hub.token",
-        "web.token",
-        "chain.passphrase",
-        "chain.rpc",
-    }
-
-
 CONFIGURED = f"""
 role = "coordinator"
 data = "."
@@ -278,19 +247,6 @@ def test_the_doctor_is_asked_about_the_directory_that_is_bundled(
     open_bundle(tmp_path / "b.tar.gz", tmp_path / "there")
     found = next((tmp_path / "there").rglob("findings.json")).read_text()
     assert f"{node}/identity.key" in found and f"{tmp_path}/etc/identity.key" not in found
-
-
-def test_status_and_stories_of_a_directory_beside_its_configuration(
-    node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "node.toml").write_text(CONFIGURED)
-    for verb in ("status", "explain"):
-        assert run_command([verb, str(node), "--config", str(tmp_path / "node.toml")]) in (
-            ExitCode.OK,
-            ExitCode.FAILURE,
-        )
-        assert run_command([verb, "--config", str(tmp_path / "node.toml")]) == ExitCode.NEVER_STARTED
-    assert capsys.readouterr().out
 
 
 def test_from_the_command_line(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

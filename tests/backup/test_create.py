@@ -22,7 +22,7 @@ from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
-from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError
+from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.store import EventLog
@@ -148,7 +148,7 @@ def test_what_a_killed_backup_left_is_overwritten_but_not_one_in_progress(node: 
     other = os.open(left, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ArchiveError, match="another command is writing") as refused:
+        with pytest.raises(PathUnusable, match="another command is at work") as refused:
             make_backup(node, out, OPEN)
         assert refused.value.exit_code == 75 and left.exists()
     finally:
@@ -232,7 +232,7 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
         raise OSError(28, "No space left on device")
 
     make_backup(node, out, OPEN)
-    monkeypatch.setattr("swarmd.eventlog.files.os.fsync", full)
+    monkeypatch.setattr("swarmd.files.os.fsync", full)
     for place in (tmp_path / "new", tmp_path / "there"):
         (tmp_path / "there").mkdir(exist_ok=True)
         with pytest.raises(NoSpaceLeft, match=f"unpack to {place}"):

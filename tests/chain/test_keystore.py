@@ -28,7 +28,7 @@ from swarmd.chain.keystore import (
 )
 from swarmd.config import ChainConfig
 from swarmd.errors import ExitCode, KeystoreError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 KEY = "4c0883a69102937d6231471b5dbb6204fe5129617082792ae468d01a3f362318"
 ADDRESS = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"
@@ -279,8 +279,8 @@ def config(keystore: str = "account.json", passphrase: str = "account.pass") -> 
 
 def test_the_configured_account_is_loaded(path: Path, tmp_path: Path) -> None:
     private(tmp_path / "account.pass", PASSPHRASE + "\n")
-    assert load_account(config(), DataPaths(tmp_path)).address == ADDRESS
-    assert load_account(config(str(path), str(tmp_path / "account.pass")), DataPaths(Path("/"))).address == ADDRESS
+    assert load_account(config(), NodeDirectory(tmp_path)).address == ADDRESS
+    assert load_account(config(str(path), str(tmp_path / "account.pass")), NodeDirectory(Path("/"))).address == ADDRESS
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
@@ -290,15 +290,15 @@ def test_a_passphrase_is_taken_as_it_stands_but_for_the_end_of_the_line(tmp_path
 
 
 def test_a_passphrase_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:
-    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "passphrase file", "account.pass")
+    expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "passphrase file", "account.pass")
     private(tmp_path / "account.pass", "\n")
-    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "empty")
+    expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "empty")
     private(tmp_path / "account.pass", "x" * 5000)
-    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "larger")
+    expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "larger")
     (tmp_path / "account.pass").write_bytes(b"\xff\xfe")
-    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "UTF-8")
+    expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "UTF-8")
     private(tmp_path / "account.pass", PASSPHRASE).chmod(0o644)
-    expect_refusal(lambda: load_account(config(), DataPaths(tmp_path)), "chmod 600")
+    expect_refusal(lambda: load_account(config(), NodeDirectory(tmp_path)), "chmod 600")
 
 
 def test_credentials_of_the_service_manager_are_taken(
@@ -313,10 +313,10 @@ def test_credentials_of_the_service_manager_are_taken(
         file.chmod(0o440)
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(kept))
     given = config("credential:key", "credential:pass")
-    assert load_account(given, DataPaths(tmp_path)).address == ADDRESS
-    expect_refusal(lambda: load_account(config("credential:none", "credential:pass"), DataPaths(tmp_path)), "none")
+    assert load_account(given, NodeDirectory(tmp_path)).address == ADDRESS
+    expect_refusal(lambda: load_account(config("credential:none", "credential:pass"), NodeDirectory(tmp_path)), "none")
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
-    expect_refusal(lambda: load_account(given, DataPaths(tmp_path)), "LoadCredential=pass:FILE")
+    expect_refusal(lambda: load_account(given, NodeDirectory(tmp_path)), "LoadCredential=pass:FILE")
 
 
 @pytest.mark.parametrize("name", ["", "../account.json", "a/b", ".", "..", "a\0b"])
@@ -324,7 +324,9 @@ def test_a_credential_is_a_plain_name(path: Path, tmp_path: Path, monkeypatch: p
     (tmp_path / "inner").mkdir()
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path / "inner"))
     private(tmp_path / "account.pass", PASSPHRASE)
-    expect_refusal(lambda: load_account(config(f"credential:{name}"), DataPaths(tmp_path)), "no name of a credential")
+    expect_refusal(
+        lambda: load_account(config(f"credential:{name}"), NodeDirectory(tmp_path)), "no name of a credential"
+    )
 
 
 def test_a_random_passphrase_is_private_long_and_new(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_a_shipped_preset_learns_of_peers_what_the_node_can_vouch_for(path: Path) -> None:
-    training = {"peer_loss": "positive", "peer_tokens": "vouched", "peer_floor": DEFAULTS.training.peer_floor}
+    training = {"peer_loss": "positive", "peer_floor": DEFAULTS.training.peer_floor}
     assert training.items() <= every_key(DEFAULTS.training).items()
     assert training.items() <= {**training, **tomllib.loads(path.read_text()).get("training", {})}.items()
 

@@ -10,7 +10,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.known import TABLE
 from swarmd.training.models.pool import CHOICE
 from swarmd.training.worker import settle_config
@@ -58,7 +58,7 @@ def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
 
 def test_a_trainer_settles_auto_before_it_loads(tmp_path: Path) -> None:
     config = Config(SwarmConfig(id="s"), training=TrainingConfig(model="auto", device="cpu", pool=("embedded",)))
-    settled = settle_config(config, DataPaths(tmp_path))
+    settled = settle_config(config, NodeDirectory(tmp_path))
     assert settled.training.model == "embedded" and (tmp_path / CHOICE).is_file()
     named = Config(SwarmConfig(id="s"), training=TrainingConfig(model="embedded"))
-    assert settle_config(named, DataPaths(tmp_path)) is named
+    assert settle_config(named, NodeDirectory(tmp_path)) is named

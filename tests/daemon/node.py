@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from swarmd.core.events import Event
 from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 PATIENCE_S = 60.0  # longest wait where no time is what is looked at: other tests run beside
 RUNNER = Path(__file__).with_name("run_fake.py")
@@ -59,7 +59,7 @@ class FakeNode:
         }
         self.config = directory / "node.toml"
         self.config.write_text(CONFIG.format(**(defaults | settings)))
-        self.paths = DataPaths(data or directory / "data")
+        self.paths = NodeDirectory(data or directory / "data")
         self.output = directory / "daemon.log"
         self.process: subprocess.Popen[bytes] | None = None
 

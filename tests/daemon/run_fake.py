@@ -21,8 +21,8 @@ from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.observe.logging.logs import configure, tell_fatal
-from swarmd.observe.logging.secret_locations import known_secrets
-from swarmd.paths import DataPaths
+from swarmd.observe.logging.redaction import known_secrets
+from swarmd.paths import NodeDirectory
 from tests.forked import Forked, order_fork
 
 FAKE = str(Path(__file__).with_name("fake_worker.py"))
@@ -69,7 +69,7 @@ def main() -> int:
     if len(sys.argv) > 6:
         supervisor.Child = partial(ForkedChild, sys.argv[6])
     try:
-        code = run_node(config, DataPaths(Path(sys.argv[2])), programs)
+        code = run_node(config, NodeDirectory(Path(sys.argv[2])), programs)
     except SwarmdError as error:
         tell_fatal(error)
         code = error.exit_code

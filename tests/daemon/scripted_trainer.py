@@ -23,7 +23,7 @@ from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import RecordRejected
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, decode_rollouts, encode_rollouts
@@ -36,7 +36,7 @@ STEP_S = 0.1  # the time that an optimiser step takes, in which it can be cancel
 class ScriptedTrainer:
     """A node's trainer: its plan, what it keeps, and chance in place of a model."""
 
-    def __init__(self, config: Config, paths: DataPaths, peer: str) -> None:
+    def __init__(self, config: Config, paths: NodeDirectory, peer: str) -> None:
         self._config = config
         self._peer = peer
         self._plan = make_plan(config.swarm, config.training, paths.root)
@@ -143,7 +143,7 @@ async def train(
 
 async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     config = decode(start.config)
-    trainer = ScriptedTrainer(config, DataPaths(Path(start.data_dir)), start.peer)
+    trainer = ScriptedTrainer(config, NodeDirectory(Path(start.data_dir)), start.peer)
     outbox.observe(TrainerReady("cpu", "scripted", 1))
     running: dict[str, anyio.CancelScope] = {}
     async with anyio.create_task_group() as tasks:

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import anyio
-from structlog.testing import capture_logs
 
 from swarmd.core.commands import PublishReport, Train
 from swarmd.core.state import Result, State, Work
 from swarmd.core.values import RolloutsRef
 from swarmd.daemon.service import Node, digests_in_use
 from swarmd.eventlog.blobs import Blobs
+from tests.log_capture import capture_logs
 
 
 def ref(name: str, stage: int) -> RolloutsRef:

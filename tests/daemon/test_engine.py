@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StartWorker
@@ -27,6 +26,7 @@ from swarmd.daemon.engine import Engine
 from swarmd.errors import CommitTooLarge, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.digest import digest_commands
 from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
+from tests.log_capture import capture_logs
 
 SETTINGS = Settings("me", "test", "coordinator", "me", coordination=CoordinatorSettings())
 STARTED = NodeStarted(SETTINGS, "run")

@@ -19,7 +19,7 @@ from swarmd.dht.identity.identity import create_identity, generate_identity, loa
 from swarmd.errors import ExitCode, IdentityError, NotFoundError
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.daemon.node import PATIENCE_S
 from tests.dht.making import RSA
 from tests.eventlog.making import NO_COMMANDS
@@ -31,20 +31,20 @@ def config(**dht: str) -> Config:
     return Config(swarm=SwarmConfig(id="test"), role="coordinator", dht=DhtConfig(**dht))  # type: ignore[arg-type]
 
 
-def begin_log(data: DataPaths, peer: str) -> None:
+def begin_log(data: NodeDirectory, peer: str) -> None:
     with EventLog.open(data.events, peer, "run", bytes_max=LOG_BYTES_MAX) as log:
         log.append(1.0, [MemberSeen("peer")], NO_COMMANDS)
 
 
 def test_a_new_directory_gets_an_identity_once(tmp_path: Path) -> None:
-    made = node_identity(config(), DataPaths(tmp_path))
-    assert node_identity(config(), DataPaths(tmp_path)).peer_id == made.peer_id
-    assert node_identity(config(peer=made.peer_id), DataPaths(tmp_path)).peer_id == made.peer_id
+    made = node_identity(config(), NodeDirectory(tmp_path))
+    assert node_identity(config(), NodeDirectory(tmp_path)).peer_id == made.peer_id
+    assert node_identity(config(peer=made.peer_id), NodeDirectory(tmp_path)).peer_id == made.peer_id
 
 
 def test_a_pinned_identity_is_never_made(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=OTHER.peer_id) as missing:
-        node_identity(config(peer=OTHER.peer_id), DataPaths(tmp_path))
+        node_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
     assert "swarmd identity restore" in missing.value.fix
     assert list(tmp_path.iterdir()) == []
 
@@ -52,7 +52,7 @@ def test_a_pinned_identity_is_never_made(tmp_path: Path) -> None:
 def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     made = create_identity(tmp_path / "identity.key")
     with pytest.raises(IdentityError) as wrong:
-        node_identity(config(peer=OTHER.peer_id), DataPaths(tmp_path))
+        node_identity(config(peer=OTHER.peer_id), NodeDirectory(tmp_path))
     assert made.peer_id in wrong.value.message and OTHER.peer_id in wrong.value.message
 
 
@@ -60,8 +60,8 @@ def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None
 def test_an_rsa_identity_will_do(tmp_path: Path, begun: bool) -> None:
     write_private(tmp_path / "identity.key", RSA.encode())
     if begun:
-        begin_log(DataPaths(tmp_path), RSA.peer_id)
-    assert node_identity(config(peer=RSA.peer_id), DataPaths(tmp_path)).peer_id == RSA.peer_id
+        begin_log(NodeDirectory(tmp_path), RSA.peer_id)
+    assert node_identity(config(peer=RSA.peer_id), NodeDirectory(tmp_path)).peer_id == RSA.peer_id
 
 
 def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> None:
@@ -70,11 +70,11 @@ def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> N
     raw[-1] ^= 1
     key.write_bytes(raw)
     with pytest.raises(IdentityError, match="does not belong to its secret"):
-        node_identity(config(), DataPaths(tmp_path))
+        node_identity(config(), NodeDirectory(tmp_path))
 
 
 def test_a_missing_key_is_not_replaced(tmp_path: Path) -> None:
-    data = DataPaths(tmp_path / "data")
+    data = NodeDirectory(tmp_path / "data")
     data.root.mkdir()
     with pytest.raises(NotFoundError, match="there is no identity"):
         node_identity(config(identity="../elsewhere.key"), data)
@@ -85,12 +85,12 @@ def test_a_missing_key_is_not_replaced(tmp_path: Path) -> None:
 
 def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
     """The idle daemon stays small; the network worker proves the key."""
-    begin_log(DataPaths(tmp_path), create_identity(tmp_path / "identity.key").peer_id)
+    begin_log(NodeDirectory(tmp_path), create_identity(tmp_path / "identity.key").peer_id)
     (tmp_path / "config").write_bytes(msgspec.msgpack.encode(config()))
     program = (
         "import sys, pathlib\nfrom swarmd.config import decode\nfrom swarmd.daemon.identity import node_identity\n"
-        f"from swarmd.paths import DataPaths\nroot = pathlib.Path({str(tmp_path)!r})\n"
-        "node_identity(decode((root / 'config').read_bytes()), DataPaths(root))\n"
+        f"from swarmd.paths import NodeDirectory\nroot = pathlib.Path({str(tmp_path)!r})\n"
+        "node_identity(decode((root / 'config').read_bytes()), NodeDirectory(root))\n"
         "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -102,7 +102,7 @@ def test_run_with_a_pin_begins_nothing(tmp_path: Path, key: str, capsys: pytest.
     (tmp_path / "node.toml").write_text(
         f'role = "coordinator"\n[swarm]\nid = "test"\n[dht]\npeer = "{OTHER.peer_id}"\n[storage]\nfree_bytes_min = 0\n'
     )
-    data = DataPaths(tmp_path / "data")
+    data = NodeDirectory(tmp_path / "data")
     if key == "another":
         data.root.mkdir()
         create_identity(data.root / "identity.key")
@@ -125,12 +125,12 @@ from pathlib import Path
 from swarmd.config import load_config
 from swarmd.daemon.service import run_node
 from swarmd.observe.logging.logs import configure
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.daemon.run_fake import program
 configure("info", "json")
 network = (sys.executable, "-m", "swarmd.dht.worker")
 config = load_config(Path(sys.argv[1]))
-sys.exit(run_node(config, DataPaths(Path(sys.argv[2])), {"network": network, "trainer": program("trainer", "ok")}))
+sys.exit(run_node(config, NodeDirectory(Path(sys.argv[2])), {"network": network, "trainer": program("trainer", "ok")}))
 """
 
 
@@ -153,7 +153,7 @@ class Host:
 
     def __init__(self, root: Path, key: bytes = b"", boss: Host | None = None) -> None:
         root.mkdir()
-        self.data = DataPaths(root / "data")
+        self.data = NodeDirectory(root / "data")
         self.data.root.mkdir()
         write_private(self.data.root / "identity.key", key or generate_identity().encode())
         self.peer = load_identity(self.data.root / "identity.key").peer_id

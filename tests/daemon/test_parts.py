@@ -18,7 +18,6 @@ from types import SimpleNamespace
 
 import anyio
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
@@ -33,9 +32,9 @@ from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of, check_space
 from swarmd.dht import clock_watch
 from swarmd.errors import ControlError, NoSpaceLeft, NotFoundError, single_error
-from swarmd.observe.logging.redaction import REDACTED, Redactor
-from swarmd.observe.logging.secret_locations import PUSH_HEADERS, Part, withheld_from
+from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.shell.supervision import describe_status
+from tests.log_capture import capture_logs
 
 # --- the clock ---
 

@@ -15,7 +15,7 @@ from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.lock import LOCK_NAME
 from swarmd.eventlog.store import EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import plan
 from tests.core.story import settings
 from tests.daemon.node import fake_node
@@ -35,9 +35,9 @@ contract = "{CONTRACT}"
 """
 
 
-def logged(root: Path, *lives: Settings) -> DataPaths:
+def logged(root: Path, *lives: Settings) -> NodeDirectory:
     """A data directory in which a node was started so often."""
-    data, state = DataPaths(root), State()
+    data, state = NodeDirectory(root), State()
     with EventLog.open(data.events, "me", "run") as log:
         for life in lives:
             for event in (
@@ -97,8 +97,8 @@ def test_the_last_start_counts(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "events").mkdir()
-    refuse_other_swarm(DataPaths(tmp_path), SwarmName("any"))
-    assert swarm_of_log(DataPaths(tmp_path)) is None
+    refuse_other_swarm(NodeDirectory(tmp_path), SwarmName("any"))
+    assert swarm_of_log(NodeDirectory(tmp_path)) is None
 
 
 def test_a_node_does_not_start_on_another_swarms_log(tmp_path: Path) -> None:

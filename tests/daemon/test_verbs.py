@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli.inspect.status import read_status
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.daemon.node import fake_node
 
 
@@ -90,5 +90,5 @@ def test_run_refuses_an_identity_that_others_can_read(tmp_path: Path) -> None:
 def test_an_answer_of_another_version_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "events").mkdir()
     monkeypatch.setattr("swarmd.daemon.control.ask", lambda path, verb: b'{"at": null}')
-    status = read_status(DataPaths(tmp_path))
+    status = read_status(NodeDirectory(tmp_path))
     assert status.process.state == "mute" and "another version" in status.process.reason

@@ -19,7 +19,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Start, Stop, ToWorker
 from tests.forked import NETWORK, ForkedStreams, fork
@@ -42,7 +42,7 @@ class Driver:
 
     def __init__(self, root: Path, coordinator: str = "", bootstrap: tuple[str, ...] = (), **dht: Any) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.paths = DataPaths(root)
+        self.paths = NodeDirectory(root)
         key = root / "identity.key"
         self.peer_id = (read_identity(key) if key.exists() else create_identity(key)).peer_id
         self.config = Config(

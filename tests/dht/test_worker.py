@@ -44,10 +44,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck, read_standings
-from swarmd.dht.wire.records import ADMITTED_MAX, decode_signed
-from swarmd.dht.wire.shards import shard_of
+from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
 from swarmd.worker.messages import Perform, Stop
@@ -124,13 +122,13 @@ async def test_every_announcement_reaches_the_followers_once_and_before_they_loo
     coordinator = await swarm.coordinator()
     followers = [await swarm.follower(name, coordinator, poll_s=LOOK_S) for name in ("one", "two")]
     await asyncio.sleep(1.0)
-    for round in range(20):
+    for round in range(8):
         await announce(coordinator, round)
         for follower in followers:
             await follower.expect(RoundAnnounced, LOOK_S / 2, round=round)
         await coordinator.expect(RoundPublished, round=round)
         await coordinator.expect(RoundAnnounced, round=round)
-    assert len(followers[0].seen(RoundAnnounced)) == 20
+    assert len(followers[0].seen(RoundAnnounced)) == 8
 
 
 async def test_a_client_that_stores_nothing_hears_by_hints(swarm: Swarm) -> None:
@@ -195,32 +193,6 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     assert await two.stop() == 0
     await coordinator.expect(MemberLeft, peer=two.peer_id)
     await one.expect(MemberLeft, peer=two.peer_id)
-
-
-@pytest.mark.soak
-async def test_reports_and_rollouts_of_a_large_swarm_are_found_in_their_shards(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator)
-    two = await swarm.follower("two", coordinator)
-    await announce(coordinator, 0, shards=4)
-    await coordinator.do(CollectReports("collect/0/0", 0, 0))
-    refs = {node.peer_id: await publish(node, 0, [node.peer_id]) for node in swarm.nodes}
-    for peer in refs:
-        record = decode_signed((await coordinator.expect(ReportSeen, peer=peer)).record)
-        assert record.content.key == names.reports(SWARM, 0, 0, 4, shard_of(SWARM, peer, 0, 0, 4))
-    for node in swarm.nodes:
-        gathered = await gather(node, 0)
-        assert {ref.peer: ref.digest for ref in gathered.rollouts} == {
-            peer: ref.digest for peer, ref in refs.items() if peer != node.peer_id
-        }
-    await two.kill()  # it knows the shards again when it has read the clock
-    await two.start()
-    await two.expect(LinkUp, since=len(two.events))
-    since = len(two.events)
-    await two.do(Gather("gather/1/0", 1, 0, 0, 0, time.time() + 20.0))
-    again = await two.expect(RolloutsGathered, since=since, command="gather/1/0")
-    assert {ref.peer for ref in again.rollouts} == {coordinator.peer_id, one.peer_id}
-    assert not any(node.seen(RecordsRejected) for node in swarm.nodes)
 
 
 async def test_commands_are_done_again_under_the_same_id_without_harm(swarm: Swarm) -> None:
@@ -311,7 +283,7 @@ async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     await follower.expect(LinkDegraded)
     await follower.do(Register("register"))
     await follower.expect(CommandFailed, command="register")
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(1.0)
     await coordinator.start()
     await follower.expect(LinkUp, timeout_s=12.0)
     await follower.do(Register("register"))
@@ -319,17 +291,11 @@ async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     assert len(follower.seen(LinkDegraded)) == 1
 
 
-async def test_a_node_whose_name_cannot_be_printed_is_a_member_all_the_same(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    await swarm.follower("ada\u200dl\u00a0lovelace", coordinator)
-    await coordinator.expect(MemberSeen, name="ada l lovelace")
-
-
-async def test_a_node_whose_address_is_too_long_for_peers_is_a_member_all_the_same(swarm: Swarm) -> None:
+async def test_a_node_with_an_odd_name_and_too_long_an_address_is_a_member_all_the_same(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator()
     address = f"/dns4/{'.'.join(['far' * 20] * 3)}.example/tcp/38331"
-    await swarm.follower("one", coordinator, announce=(address,))
-    await coordinator.expect(MemberSeen, name="one")
+    await swarm.follower("ada\u200dl\u00a0lovelace", coordinator, announce=(address,))
+    await coordinator.expect(MemberSeen, name="ada l lovelace")
 
 
 async def test_the_whole_swarm_restarted_has_its_records_again(swarm: Swarm) -> None:
@@ -464,7 +430,7 @@ async def test_a_moved_node_is_no_twin_of_the_one_it_was(swarm: Swarm) -> None:
     one = await swarm.follower("one", coordinator, record_s=3000.0, poll_s=0.3)
     await one.kill()
     moved = await swarm.twin_of(one, coordinator, poll_s=0.3)
-    await asyncio.sleep(3.0)
+    await asyncio.sleep(1.5)
     assert moved.process.returncode is None and not moved.faults
 
 
@@ -473,7 +439,7 @@ async def test_an_own_restart_is_no_twin(swarm: Swarm) -> None:
     one = await swarm.follower("one", coordinator, poll_s=0.3)
     await one.kill()
     again = await swarm.follower("one", coordinator, poll_s=0.3)
-    await asyncio.sleep(2.0)
+    await asyncio.sleep(1.0)
     assert again.process.returncode is None and not again.faults
     assert not [event for event in coordinator.seen(MemberLeft) if event.peer == one.peer_id]
 

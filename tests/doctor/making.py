@@ -29,7 +29,6 @@ CPU = ProbeAnswer(
     cuda="",
     device="cpu",
     numbers="float32",
-    weights="float32",
     free=8 * GIB,
     total=16 * GIB,
     weighed=(ModelFit("embedded", GIB // 4, GIB // 16, True),),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from swarmd.cli import run_command
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import Equivocated, Event, NodeStarted, RoundAnnounced, RoundsSkipped, StageTrained
 from swarmd.core.reported import reports_in
+from swarmd.errors import ExitCode
 from swarmd.eventlog.reader import read_commits
 
 
@@ -21,10 +21,8 @@ def events_of(events: Path) -> Iterator[Event]:
 
 
 def verify(root: Path) -> None:
-    """`swarmd replay --verify` on a node's directory, as an operator runs it."""
-    command = [sys.executable, "-m", "swarmd", "replay", str(root), "--verify"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """`swarmd replay --verify` on a node's directory."""
+    assert run_command(["replay", str(root), "--verify"]) == ExitCode.OK
 
 
 def audit(swarm: LocalSwarm) -> None:

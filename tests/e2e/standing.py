@@ -53,7 +53,7 @@ def best_judged(swarm: ChainedSwarm, voter: str, round: int) -> str:
     """The highest sum over the stages of a round: of a peer as this node judged it, of itself as it was rewarded."""
     sums: dict[str, float] = {}
     stages = swarm.ground.stages
-    for event in events_of(swarm.places[swarm.peers.index(voter)].paths.events):
+    for event in events_of(swarm.places[swarm.peers.index(voter)].events):
         if isinstance(event, StageTrained):
             if event.round == round:
                 sums[voter] = sums.get(voter, 0.0) + event.reward

@@ -50,16 +50,19 @@ BOUNDARIES: list[Callable[[Event, int], bool]] = [
 ]
 
 
-def test_a_node_killed_at_each_boundary_of_a_submission(chained: ChainedSwarm) -> None:
+@pytest.mark.parametrize("boundaries", [BOUNDARIES[1:3], pytest.param(BOUNDARIES, marks=pytest.mark.soak)])
+def test_a_node_killed_at_each_boundary_of_a_submission(
+    chained: ChainedSwarm, boundaries: list[Callable[[Event, int], bool]]
+) -> None:
     """kill -9 of the daemon as soon as its log shows each step of a reward; it is started again at once."""
     chained.run()
     victim = chained.daemons[1]
-    for round, boundary in enumerate(BOUNDARIES):
+    for round, boundary in enumerate(boundaries):
         wait_for(chained, lambda event, round=round, boundary=boundary: boundary(event, round))  # type: ignore[misc]
         os.kill(victim.pid, signal.SIGKILL)
         chained.wait_until(lambda: victim.exit_code is not None, PATIENCE_S, "the daemon to be dead")
         victim.start()
-    chained.wait_settled(len(BOUNDARIES) - 1)
+    chained.wait_settled(len(boundaries) - 1)
     chained.stop()
     assert_once(chained)
     assert_rewards_are_the_logs(chained)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
-from swarmd.core.events import LinkDown, RoundAnnounced, RoundsSkipped, WorkerExited
+from swarmd.core.events import LinkDown, RoundsSkipped, WorkerExited
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm
 
@@ -34,38 +33,41 @@ def p2pd_of(network_pid: int) -> int:
 
 
 def skips_of(swarm: Swarm, number: int) -> list[RoundsSkipped]:
-    events = events_of(swarm.places[number - 1].paths.events)
+    events = events_of(swarm.places[number - 1].events)
     return [event for event in events if isinstance(event, RoundsSkipped)]
 
 
 def count(swarm: Swarm, number: int, kind: type) -> int:
-    return sum(isinstance(event, kind) for event in events_of(swarm.places[number - 1].paths.events))
+    return sum(isinstance(event, kind) for event in events_of(swarm.places[number - 1].events))
 
 
 @pytest.mark.nodes(2, trained=(2,))
 def test_each_process_killed_in_turn_finishes_its_round(swarm: Swarm) -> None:
-    """kill -9 of trainer, network worker, p2pd and daemon, each in the middle of training: no round is lost."""
-    swarm.run(rounds=5, training__steps=12)
-    for round, victim in enumerate(("trainer", "network", "p2pd", "daemon")):
-        swarm.wait_round(2, round)
-        swarm.wait_state(2, "round.training")
+    """kill -9 of trainer, network worker, p2pd and both daemons, each in the middle of training: no round is lost."""
+    swarm.run(rounds=6, training__steps=12)
+    for round, victim in enumerate(("trainer", "network", "p2pd", "daemon", "coordinator")):
+        number = 1 if victim == "coordinator" else 2
+        swarm.wait_round(number, round)
+        swarm.wait_state(number, "round.training")
         kill(swarm, victim)
     swarm.wait_over()
     swarm.stop()
-    assert [trained.round for trained in swarm.histories()["node-2"]] == [0, 1, 2, 3, 4]
+    for name, history in swarm.histories().items():
+        assert [trained.round for trained in history] == [0, 1, 2, 3, 4, 5], name
     assert skips_of(swarm, 2) == []
     assert count(swarm, 2, WorkerExited) >= 2
     assert count(swarm, 2, LinkDown) >= 1
 
 
 def kill(swarm: Swarm, victim: str) -> None:
-    """kill -9 one process of node 2; a killed daemon is started again, as systemd would."""
-    known = swarm.told(2)
-    if victim == "daemon":
-        swarm.daemons[1].send(signal.SIGKILL)
-        assert swarm.daemons[1].wait(PATIENCE_S)
-        swarm.daemons[1].start()
+    """kill -9 one process of node 2, or the coordinator itself; a daemon is started again, as systemd would."""
+    if victim in ("daemon", "coordinator"):
+        daemon = swarm.daemons[1 if victim == "daemon" else 0]
+        daemon.send(signal.SIGKILL)
+        assert daemon.wait(PATIENCE_S)
+        daemon.start()
         return
+    known = swarm.told(2)
     pids = {
         "trainer": lambda: known.training.worker.pid,
         "network": lambda: known.network.worker.pid,
@@ -110,33 +112,3 @@ def test_a_stopped_node_skips_and_says_so(swarm: Swarm) -> None:
     assert {skip.cause for skip in skips[known:]} <= {"slow", "fault"}
     shown = swarm.told(2).round
     assert shown.skipped == sum(skip.last - skip.first + 1 for skip in skips)
-
-
-@pytest.mark.nodes(2)
-def test_a_killed_coordinator_goes_on_where_it_was(swarm: Swarm) -> None:
-    swarm.run(rounds=4, training__steps=20)
-    swarm.wait_round(1, 1)
-    swarm.wait_state(1, "round.training")
-    swarm.daemons[0].send(signal.SIGKILL)
-    assert swarm.daemons[0].wait(PATIENCE_S)
-    swarm.daemons[0].start()
-    swarm.wait_over()
-    swarm.stop()
-    for name, history in swarm.histories().items():
-        assert [trained.round for trained in history] == [0, 1, 2, 3], name
-
-
-@pytest.mark.soak
-@pytest.mark.nodes(2)
-def test_bootstrap_peers_that_come_late_are_waited_for(swarm: Swarm) -> None:
-    swarm.prepare(rounds=2)
-    swarm.daemons[1].start()
-    swarm.wait_until(lambda: is_degraded(swarm, 2), PATIENCE_S, "a node that finds nobody")
-    time.sleep(3)  # a few more attempts
-    shown = swarm.told(2)
-    assert shown.network.state == "degraded"
-    assert shown.network.reason
-    assert shown.round.state == "joining"
-    swarm.daemons[0].start()
-    swarm.wait_over()
-    assert count(swarm, 2, RoundAnnounced) >= 2

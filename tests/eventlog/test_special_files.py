@@ -20,7 +20,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, list_segments
 from swarmd.eventlog.snapshot import read_snapshot
 from swarmd.eventlog.store import EventLog
-from swarmd.regular_files import READ_BYTES_MAX
+from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
 from swarmd.web.views.log_cursor import Cursor, commits_at
 

@@ -14,10 +14,10 @@ OUTSIDE = (
     ),
     Mutant(
         "a pipe in the place of a file is read",
-        "swarmd/regular_files.py",
+        "swarmd/files.py",
         "    if not stat.S_ISREG(mode):",
         "    if stat.S_ISDIR(mode):",
-        ("tests/eventlog/test_special_files.py", "tests/test_regular_files.py"),
+        ("tests/eventlog/test_special_files.py", "tests/test_files.py"),
     ),
     Mutant(
         "whoever kept a state may have it unpacked without a bound",

@@ -159,6 +159,7 @@ def test_what_was_interrupted_is_installed_again(checkout: Checkout) -> None:
     assert checkout.versions()["tiny"] == "1.0" and record.exists()
 
 
+@pytest.mark.soak
 def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) -> None:
     python = checkout.root / ".venv" / "bin" / "python"
     python.unlink()
@@ -170,6 +171,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
     assert checkout.versions()["tiny"] == "1.0" and not left.exists()
 
 
+@pytest.mark.soak
 def test_an_environment_of_a_python_that_was_replaced_by_the_next_is_made_anew(checkout: Checkout) -> None:
     """The link leads to the system's Python, whatever version that is by now; only the old one finds what is there."""
     checkout.prepare()
@@ -214,6 +216,7 @@ def test_torch_comes_in_the_other_build_where_there_is_none(checkout: Checkout, 
     assert checkout.versions()["torch"] == "2.0"
 
 
+@pytest.mark.soak
 def test_torch_is_changed_for_the_build_that_is_asked_for(checkout: Checkout) -> None:
     checkout.prepare(torch="cpu")
     checkout.prepare(torch="")

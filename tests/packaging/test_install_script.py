@@ -144,6 +144,7 @@ def test_who_has_no_home_is_asked_for_a_place(machine: Machine) -> None:
     expect_refusal(done, machine, "HOME is not set", "give a directory with --prefix")
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_packages_that_cannot_be_had_end_with_the_fix(machine: Machine) -> None:
     shutil.rmtree(machine.wheels)

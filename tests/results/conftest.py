@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.config import Config, HubConfig, ResultsConfig, SwarmConfig
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -17,12 +17,12 @@ NODE = GOLDEN / "crash"
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> DataPaths:
+def paths(tmp_path: Path) -> NodeDirectory:
     shutil.copytree(NODE / "events", tmp_path / "node" / "events")
     token = tmp_path / "node" / "hub.token"
     token.touch(0o600)
     token.write_text(f"{TOKEN}\n")
-    return DataPaths(tmp_path / "node")
+    return NodeDirectory(tmp_path / "node")
 
 
 def config_of(repo: str = "someone/", push_s: float = 30.0, every: int = 1) -> Config:

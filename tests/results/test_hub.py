@@ -15,7 +15,7 @@ from swarmd.config import HubConfig, ResultsConfig, SwarmConfig, TrainingConfig
 from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ConfigError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results import hub as hub_module
 from swarmd.results.history import read_history
 from swarmd.results.hub import NAME_CHARS_MAX, Pusher, repo_of
@@ -58,7 +58,7 @@ class Listener:
 
 
 def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
     heard = Listener()
     pusher = Pusher(config_of(), paths, PEER, heard)
@@ -85,7 +85,7 @@ def test_a_push_is_one_commit_of_the_whole_model_with_its_card(
     assert not (paths.results / "hub").exists()
 
 
-def test_adapters_are_pushed_as_peft_looks_for_them(hub: HubDouble, paths: DataPaths, checkpoint: Path) -> None:
+def test_adapters_are_pushed_as_peft_looks_for_them(hub: HubDouble, paths: NodeDirectory, checkpoint: Path) -> None:
     (checkpoint / "adapter_config.json").write_text('{"r": 8, "base_model_name_or_path": "/srv/models/base"}')
     heard = Listener()
     Pusher(config_of("someone/mine"), paths, PEER, heard).push(trained(), checkpoint)
@@ -98,7 +98,7 @@ def test_adapters_are_pushed_as_peft_looks_for_them(hub: HubDouble, paths: DataP
 
 
 def test_a_second_push_of_the_same_weights_does_not_upload_them_again(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
     heard = Listener()
     pusher = Pusher(config_of(), paths, PEER, heard)
@@ -112,10 +112,10 @@ def test_a_second_push_of_the_same_weights_does_not_upload_them_again(
 
 @pytest.mark.parametrize(
     ("part", "status", "word"),
-    [("/api/", 401, "401"), ("/commit/", 500, "500"), ("/preupload/", 403, "403")],
+    [("/api/", 401, "401"), ("/commit/", 500, "500")],
 )
 def test_a_refusal_of_the_hub_is_told_without_the_token(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path, part: str, status: int, word: str
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path, part: str, status: int, word: str
 ) -> None:
     hub.faults[part] = status
     heard = Listener()
@@ -126,11 +126,11 @@ def test_a_refusal_of_the_hub_is_told_without_the_token(
 
 
 def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
     hub.faults["/commit/"] = "hang"
     heard = Listener()
-    pusher = Pusher(config_of(push_s=4.0), paths, PEER, heard)
+    pusher = Pusher(config_of(push_s=1.5), paths, PEER, heard)
     pusher.push(trained(7), checkpoint)
     assert heard.events == [], "training is not kept waiting for what becomes of it"
     assert "push_s" in heard.wait().error
@@ -141,7 +141,7 @@ def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
 
 
 def test_a_push_that_is_due_while_another_goes_on_is_told_as_failed(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
     hub.faults["/create"] = "hang"
     heard = Listener()
@@ -156,7 +156,7 @@ def test_a_push_that_is_due_while_another_goes_on_is_told_as_failed(
 
 
 def test_a_process_that_dies_is_a_failed_push(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub_module, "CHILD", ("/bin/sh", "-c", "exit 9"))
     heard = Listener()
@@ -164,13 +164,13 @@ def test_a_process_that_dies_is_a_failed_push(
     assert "status 9" in heard.wait().error or "Broken pipe" in heard.events[-1].error
 
 
-def test_a_missing_checkpoint_is_a_failed_push(hub: HubDouble, paths: DataPaths, tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_a_failed_push(hub: HubDouble, paths: NodeDirectory, tmp_path: Path) -> None:
     heard = Listener()
     Pusher(config_of(), paths, PEER, heard).push(trained(), tmp_path / "gone")
     assert "gone" in heard.wait().error
 
 
-def test_the_model_that_was_chosen_gives_the_name(hub: HubDouble, paths: DataPaths, checkpoint: Path) -> None:
+def test_the_model_that_was_chosen_gives_the_name(hub: HubDouble, paths: NodeDirectory, checkpoint: Path) -> None:
     heard = Listener()
     config = msgspec.structs.replace(config_of(), training=TrainingConfig(model="auto"))
     pusher = Pusher(config, paths, PEER, heard)
@@ -180,7 +180,7 @@ def test_the_model_that_was_chosen_gives_the_name(hub: HubDouble, paths: DataPat
     assert b"base_model: Qwen/Qwen3-0.6B" in hub.files[heard.events[0].repo]["README.md"]
 
 
-def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: DataPaths) -> None:
+def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: NodeDirectory) -> None:
     config = msgspec.structs.replace(config_of(every=3), swarm=SwarmConfig(id="local", stages=3))
     pusher = Pusher(config, paths, PEER, Listener())
     due = [(round, stage) for round in range(7) for stage in range(3) if pusher.is_due(trained(round, stage))]
@@ -201,12 +201,12 @@ def test_the_name_is_completed_and_fits() -> None:
 
 
 @pytest.mark.parametrize("repo", ["someone", "a/b/c", "/x", "some one/", "-x/", "someone/na me"])
-def test_a_wrong_repository_ends_the_start(paths: DataPaths, repo: str) -> None:
+def test_a_wrong_repository_ends_the_start(paths: NodeDirectory, repo: str) -> None:
     with pytest.raises(ConfigError, match=r"results\.hub\.repo"):
         Pusher(config_of(repo), paths, PEER, Listener())
 
 
-def test_a_missing_open_or_empty_token_ends_the_start(paths: DataPaths) -> None:
+def test_a_missing_open_or_empty_token_ends_the_start(paths: NodeDirectory) -> None:
     token = paths.root / "hub.token"
     token.chmod(0o644)
     with pytest.raises(ConfigError, match="others may read it"):
@@ -224,7 +224,7 @@ def test_a_missing_open_or_empty_token_ends_the_start(paths: DataPaths) -> None:
 
 
 def test_without_a_token_of_its_own_that_of_the_environment_counts(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (paths.root / "hub.token").unlink()
     monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -236,7 +236,7 @@ def test_without_a_token_of_its_own_that_of_the_environment_counts(
     pusher.close()
 
 
-def test_what_is_no_text_is_no_token(paths: DataPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_text_is_no_token(paths: NodeDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", os.fsdecode(b"hf_\xff\xff\xff\xff\xff"))
     bare = msgspec.structs.replace(config_of(), results=ResultsConfig(hub=HubConfig("someone/")))
     with pytest.raises(ConfigError, match="in HF_TOKEN is empty or no token"):
@@ -244,7 +244,7 @@ def test_what_is_no_text_is_no_token(paths: DataPaths, monkeypatch: pytest.Monke
 
 
 def test_a_wrong_token_is_told_and_a_new_one_is_taken_at_the_next_push(
-    hub: HubDouble, paths: DataPaths, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
 ) -> None:
     token = paths.root / "hub.token"
     token.write_text("hf_wrong\n")

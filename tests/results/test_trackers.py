@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results import trackers as module
 from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files, prune_runs
+from tests.log_capture import capture_logs
 
 
 def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:
@@ -191,13 +191,13 @@ def test_all_of_a_tracker_happens_in_one_thread_which_ends_with_it() -> None:
 
 def test_a_tracker_that_cannot_begin_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file where the directory should be")
-    trackers = make_trackers(config_of(), DataPaths(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0)
     assert trackers.names == ()
     trackers.log(1, {"step/loss": 1.0})
 
 
 def test_event_files_are_written_by_default_below_the_data_directory(tmp_path: Path) -> None:
-    trackers = make_trackers(config_of(), DataPaths(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0)
     trackers.log(1, {"step/loss": 1.0})
     trackers.close()
     assert read_scalars(tmp_path / "results" / "tensorboard", "step/loss") == [(1, 1.0)]
@@ -205,8 +205,8 @@ def test_event_files_are_written_by_default_below_the_data_directory(tmp_path: P
 
 def test_without_the_package_the_node_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_installed", lambda package: False)
-    assert make_trackers(config_of(), DataPaths(tmp_path), "peer", 0).names == ()
-    assert make_trackers(config_of(tensorboard=False), DataPaths(tmp_path), "peer", 0).names == ()
+    assert make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0).names == ()
+    assert make_trackers(config_of(tensorboard=False), NodeDirectory(tmp_path), "peer", 0).names == ()
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
@@ -215,7 +215,7 @@ def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
 ) -> None:
     monkeypatch.setattr(module, "is_installed", lambda package: package != name)
     with pytest.raises(ConfigError, match=rf"pip install '{name}>="):
-        make_trackers(config_of(**{name: True}), DataPaths(tmp_path), "peer", 0)
+        make_trackers(config_of(**{name: True}), NodeDirectory(tmp_path), "peer", 0)
 
 
 class Recorded:
@@ -247,7 +247,7 @@ def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "wandb", double)
     monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    trackers = make_trackers(config_of(tensorboard=False, wandb=True), DataPaths(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(tensorboard=False, wandb=True), NodeDirectory(tmp_path), "peer", 0)
     trackers.log(3, {"step/loss": 1.0})
     trackers.close()
     assert double.opened["mode"] == "offline" and double.opened["project"] == "swarmd"
@@ -261,7 +261,7 @@ def test_a_full_trackio_database_takes_whole_stages_only(tmp_path: Path, monkeyp
     monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.setattr(module, "TRACKIO_BYTES_MAX", 10)
     monkeypatch.setenv("TRACKIO_DIR", "")  # put back afterwards
-    trackers = make_trackers(config_of(tensorboard=False, trackio=True), DataPaths(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(tensorboard=False, trackio=True), NodeDirectory(tmp_path), "peer", 0)
     (tmp_path / "results" / "trackio" / "swarmd.db").write_bytes(b"x" * 20)
     trackers.log(1, {"step/loss": 1.0})
     trackers.log(1, {"stage/reward": 0.5})
@@ -273,7 +273,7 @@ def test_the_real_package_takes_figures(tmp_path: Path, name: str, monkeypatch: 
     if not module.is_installed(name):
         pytest.skip(f"{name} is not installed")
     monkeypatch.setenv("TRACKIO_DIR", "")
-    trackers = make_trackers(config_of(tensorboard=False, **{name: True}), DataPaths(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(tensorboard=False, **{name: True}), NodeDirectory(tmp_path), "peer", 0)
     assert trackers.names == (name,)
     trackers.log(1, {"step/loss": 1.0})
     trackers.close()

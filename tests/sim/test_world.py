@@ -27,11 +27,11 @@ def test_the_seeds_keep_every_invariant(seeds: range) -> None:
     assert all(sum(getattr(summary, kind) for summary in runs) > 0 for kind in happened)
 
 
-@pytest.mark.parametrize("gather_peers", [2, 32])
+@pytest.mark.parametrize("gather_peers", [pytest.param(2, marks=pytest.mark.soak), 32])
 def test_swarms_whose_stages_have_shards_keep_every_invariant(gather_peers: int, seeds: range) -> None:
     """Also those of one member each, and however many peers a node gathers from."""
     given = SPAN | {"chain": False, "hostile": "none", "gather_peers": gather_peers}
-    worlds = [World(seed, draw_profile(seed, **given, shard_members=1 + seed % 2)) for seed in seeds[:4]]
+    worlds = [World(seed, draw_profile(seed, **given, shard_members=1 + seed % 2)) for seed in seeds[:2]]
     for world in worlds:
         world.play()
     clocks = [world.nodes[0].state.coordination for world in worlds]
@@ -83,7 +83,7 @@ def test_a_restored_node_whose_clock_is_ahead_takes_part_again() -> None:
 
 @pytest.mark.parametrize("stages", [1, 3])
 @pytest.mark.parametrize("behind", ["finish-stage", "abandon"])
-@pytest.mark.parametrize("chain", [False, True])
+@pytest.mark.parametrize("chain", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_both_policies_and_several_stages_under_heavy_faults(stages: int, behind: str, chain: bool) -> None:
     summary = run(1000 + stages, chain=chain, nodes=4, stages=stages, behind=behind, faults=120.0, quorum=1.0, **SPAN)
     assert summary.crashes > 5

@@ -18,25 +18,17 @@ from swarmd.swarms.rollouts import (
     COMPLETIONS_MAX,
     GROUPS_MAX,
     INDEX_MAX,
-    LOGPROB_BYTES_MAX,
-    LOGPROBS_VERSION,
-    LOWEST,
     SEED_MAX,
-    UNITS,
     VERSION,
     Group,
     Rollouts,
     check_origin,
     decode_rollouts,
     encode_rollouts,
-    pack_logprobs,
-    unpack_logprobs,
 )
 
 GROUP = Group("digits_sort", "0" * 16, 5, 7, ("<answer>1</answer>", "2"), (1,))
 BODY = Rollouts(VERSION, "swarm", "peer", 3, 0, (GROUP,))
-KNOWN = msgspec.structs.replace(GROUP, logprobs=(pack_logprobs([-0.5, -2.0]), b""))
-WITH_LOGPROBS = Rollouts(LOGPROBS_VERSION, "swarm", "peer", 3, 0, (KNOWN,), tokenizer="t" * 64)
 
 
 def plain(**changes: Any) -> dict[str, Any]:
@@ -52,11 +44,6 @@ def reason(body: bytes) -> str:
     with pytest.raises(RecordRejected) as caught:
         decode_rollouts(body)
     return caught.value.reason
-
-
-def known(version: int = LOGPROBS_VERSION, tokenizer: str = "t" * 64, **changes: Any) -> dict[str, Any]:
-    """A body with log-probabilities and changes of its group."""
-    return plain(version=version, tokenizer=tokenizer, groups=[{**msgspec.structs.asdict(KNOWN), **changes}])
 
 
 names = st.text(min_size=1, max_size=20)
@@ -106,7 +93,7 @@ def test_a_cut_or_bent_body_never_crashes(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        (plain(version=LOGPROBS_VERSION + 1), "version"),
+        (plain(version=VERSION + 1), "version"),
         (plain(version=math.nan), "malformed"),
         (plain(round=math.nan), "malformed"),
         (plain(round=-1), "malformed"),
@@ -124,14 +111,6 @@ def test_a_cut_or_bent_body_never_crashes(data: st.DataObject) -> None:
         (group(completions=["a" * (COMPLETION_CHARACTERS_MAX + 1), "b"]), "malformed"),
         (group(completions=[1, 2]), "malformed"),
         (group(completions=["a"], cut=[1]), "group-size"),
-        (known(logprobs=[b"12"]), "logprobs"),
-        (known(logprobs=[b"12", b"1"]), "logprobs"),
-        (known(logprobs=[b"12"] * (COMPLETIONS_MAX + 1)), "malformed"),
-        (known(logprobs=[b"12", b"1" * (LOGPROB_BYTES_MAX + 2)]), "malformed"),
-        (known(logprobs=[-0.5, math.nan]), "malformed"),
-        (known(version=VERSION), "logprobs"),
-        (known(tokenizer=""), "logprobs"),
-        (known(tokenizer="t" * 129), "malformed"),
     ],
 )
 def test_hostile_bodies(body: dict[str, Any], expected: str) -> None:
@@ -168,43 +147,3 @@ def test_the_body_must_be_what_its_reference_says() -> None:
             check_origin(BODY, wrong, "swarm")
     with pytest.raises(RecordRejected, match="reached swarm"):
         check_origin(BODY, ref, "another")
-
-
-@given(st.lists(st.floats(LOWEST, 0.0)))
-def test_log_probabilities_travel_within_their_error_and_two_bytes_a_token(values: list[float]) -> None:
-    packed = pack_logprobs(values)
-    assert len(packed) == 2 * len(values)
-    assert unpack_logprobs(packed) == pytest.approx(values, abs=0.5 / UNITS)
-
-
-@given(st.binary(max_size=64).filter(lambda packed: len(packed) % 2 == 0))
-def test_whatever_travels_is_a_number_and_none_is_positive(packed: bytes) -> None:
-    assert all(LOWEST <= value <= 0.0 for value in unpack_logprobs(packed))
-
-
-def test_a_log_probability_that_is_no_number_is_not_written() -> None:
-    assert unpack_logprobs(pack_logprobs([0.1, -math.inf])) == [0.0, LOWEST]
-    with pytest.raises(ValueError, match="no number"):
-        pack_logprobs([-0.5, math.nan])
-
-
-def test_a_body_without_log_probabilities_is_what_it_was() -> None:
-    assert decode_rollouts(encode_rollouts(WITH_LOGPROBS)) == WITH_LOGPROBS
-    assert encode_rollouts(WITH_LOGPROBS.without_logprobs) == encode_rollouts(BODY)
-    assert set(msgspec.msgpack.decode(encode_rollouts(BODY))) == {
-        "version",
-        "swarm",
-        "peer",
-        "round",
-        "stage",
-        "groups",
-    }
-
-
-def test_log_probabilities_are_dropped_before_text_is() -> None:
-    texts = ("x" * COMPLETION_CHARACTERS_MAX,) * 8
-    scored = tuple(pack_logprobs([-1.0] * COMPLETION_CHARACTERS_MAX) for _ in texts)
-    groups = tuple(Group("t", "d", 1, n, texts, logprobs=scored) for n in range(4))
-    body = Rollouts(LOGPROBS_VERSION, "swarm", "peer", 0, 0, groups, tokenizer="t")
-    read = decode_rollouts(encode_rollouts(body))
-    assert (len(read.groups), read.version, read.groups[0].logprobs) == (4, VERSION, ())

@@ -11,7 +11,7 @@ import pytest
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
@@ -47,7 +47,7 @@ def make_engine(tmp_path: Path) -> Callable[..., TrainingEngine]:
 
     def make(peer: str = "a", **settings: Any) -> TrainingEngine:
         config = make_config(**settings)
-        return TrainingEngine(config, DataPaths(tmp_path / peer), peer, make_plan(config.swarm))
+        return TrainingEngine(config, NodeDirectory(tmp_path / peer), peer, make_plan(config.swarm))
 
     return make
 

@@ -13,14 +13,13 @@ import pytest
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.math.prompts import ANSWERS_ARE, QUESTION_IS
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import (
     BODY_BYTES_MAX,
     COMPLETION_CHARACTERS_MAX,
-    LOGPROBS_VERSION,
     VERSION,
     Group,
     Rollouts,
@@ -65,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """Trains a fresh node's stage with what peers published; gives its report and the digest of its weights."""
 
     def train(offers: list[tuple[RolloutsRef, bytes]]) -> tuple[StageTrained, str]:
-        paths = DataPaths(tmp_path_factory.mktemp("node"))
+        paths = NodeDirectory(tmp_path_factory.mktemp("node"))
         engine = TrainingEngine(CONFIG, paths, "me", PLAN)
         refs = tuple(msgspec.structs.replace(ref, digest=engine._blobs.put(body)) for ref, body in offers)
         return engine.train(order(ROUND, refs), Cancellation()), engine.weights_digest
@@ -101,7 +100,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
     "a question of a later stage": (published(group(sources=(Source(0, PEER),))), {"source": 1}),
     "a stale round": (published(group(), round=ROUND - 2), {"stale": 1}),
     "a round to come": (published(group(), round=ROUND), {"future": 1}),
-    "an unknown version": (published(group(), version=LOGPROBS_VERSION + 1), {"version": 1}),
+    "an unknown version": (published(group(), version=VERSION + 1), {"version": 1}),
     "another swarm": (published(group(), swarm="other"), {"swarm": 1}),
     "another's name": (published(group(), peer="otto"), {"origin": 1}),
     "noise": (published(body=b"\xc1" * 100, named=1), {"malformed": 1}),
@@ -113,7 +112,7 @@ HOSTILE: dict[str, tuple[tuple[RolloutsRef, bytes], dict[str, int]]] = {
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> TrainingEngine:
     """A node that hears of peers and trains nothing."""
-    return TrainingEngine(CONFIG, DataPaths(tmp_path_factory.mktemp("node")), "me", PLAN)
+    return TrainingEngine(CONFIG, NodeDirectory(tmp_path_factory.mktemp("node")), "me", PLAN)
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

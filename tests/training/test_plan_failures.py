@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig
 from swarmd.errors import PlanFailed
@@ -15,6 +14,7 @@ from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
 from swarmd.training.batches.groups import Scorer
 from swarmd.training.sampling.turns import TurnCompletion
+from tests.log_capture import capture_logs
 from tests.training.test_engine import Maker, train
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import TensorBoard, Trackers
 from swarmd.training.batches.metrics import StageSums
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -151,4 +151,4 @@ def check_loads(files: dict[str, bytes], directory: Path, expected: dict[str, to
     weights = AutoModelForCausalLM.from_pretrained(place).state_dict()
     assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items()) and expected
     assert AutoTokenizer.from_pretrained(place).chat_template
-    assert DataPaths(directory / "data").results.is_dir()
+    assert NodeDirectory(directory / "data").results.is_dir()

@@ -12,7 +12,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import SwarmError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
@@ -43,7 +43,7 @@ class Node:
 
     def __init__(self, peer: str, directory: Path) -> None:
         self.peer = peer
-        self.paths = DataPaths(directory / peer)
+        self.paths = NodeDirectory(directory / peer)
         config = Config(SWARM, role="coordinator", training=TRAINING)
         self.engine = TrainingEngine(config, self.paths, peer, make_plan(SWARM, TRAINING, self.paths.root))
         self.context: tuple[RolloutsRef, ...] = ()
@@ -138,4 +138,6 @@ def test_a_late_joiner_without_material_answers_questions(tmp_path: Path) -> Non
 def test_another_number_of_stages_is_refused(tmp_path: Path) -> None:
     wrong = msgspec.structs.replace(SWARM, stages=2)
     with pytest.raises(SwarmError, match=r"swarm\.stages"):
-        TrainingEngine(Config(wrong, training=TRAINING), DataPaths(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path))
+        TrainingEngine(
+            Config(wrong, training=TRAINING), NodeDirectory(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path)
+        )

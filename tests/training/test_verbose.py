@@ -11,7 +11,7 @@ from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import SwarmError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.plan import Material, Question
 from swarmd.swarms.registry import make_plan
@@ -59,7 +59,7 @@ class Node:
         plan = make_plan(swarm, training, directory)
         assert isinstance(plan, MathPlan)
         config = Config(swarm, role="coordinator", training=training)
-        self.engine = TrainingEngine(config, DataPaths(directory / "node"), "node", plan)
+        self.engine = TrainingEngine(config, NodeDirectory(directory / "node"), "node", plan)
         self._plan, self._material = plan, Material()
         self._told: dict[int, tuple[RolloutsRef, ...]] = {}
 

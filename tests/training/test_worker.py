@@ -22,7 +22,7 @@ from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, Traini
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ConfigError, ExitCode
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training import worker as trainer
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import TrainerService
@@ -107,7 +107,7 @@ def test_a_life(start: type[Worker], tmp_path: Path) -> None:
         assert time.monotonic() - asked < 5
     first = worker.expect(StageTrained)
     assert first.steps == 8 and first.rollouts.peer == "peer"
-    assert Blobs(DataPaths(tmp_path / "data").blobs).get(first.rollouts.digest)
+    assert Blobs(NodeDirectory(tmp_path / "data").blobs).get(first.rollouts.digest)
     progress = [message for message in worker.seen if isinstance(message, Progress) and message.what == "training"]
     assert progress[-1].done == progress[-1].total == 8
     assert progress[-1].figures["tokens_per_s"] > 0 and "eta_s" in progress[-1].figures

@@ -123,16 +123,6 @@ TYPOS = (
         "chart = applied.after.chart",
         'chart = applied.after.chart if applied.after.chart != "stoped" else ""',
     ),
-    Typo(
-        "tests/core/node/test_rounds.py",
-        'assert node.state.chart == "syncing"\n    node.tell(NoRoundYet())',
-        'assert node.state.chart == "synced"\n    node.tell(NoRoundYet())',
-    ),
-    Typo(
-        "tests/core/test_properties.py",
-        'submission.chart in ("intended", "lost")',
-        'submission.chart in ("intended", "losst")',
-    ),
 )
 
 

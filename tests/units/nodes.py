@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from swarmd.core.events import Event
 from swarmd.daemon.control import ControlError, ask
 from swarmd.eventlog.reader import read_commits
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.units.private_systemd import TREE, VENV, PrivateSystemd
 
 SWARMD = f"{VENV}/bin/swarmd"
@@ -65,9 +65,9 @@ class Node:
         return self.machine.run("journalctl", "--unit", self.unit, "--output", "cat", "--no-pager")
 
     @property
-    def paths(self) -> DataPaths:
+    def paths(self) -> NodeDirectory:
         """Its data directory, seen from outside."""
-        return DataPaths(self.machine.path(self.data))
+        return NodeDirectory(self.machine.path(self.data))
 
     def events_of(self, kind: type[T]) -> list[T]:
         if not self.paths.events.is_dir():

@@ -113,6 +113,7 @@ def test_the_manual_needs_few_commands() -> None:
     assert "swarmd status" in commands[-1]
 
 
+@pytest.mark.soak
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
 def test_the_manual_leads_from_a_wheel_to_a_reported_stage(built: packaging.Built, vps: PrivateSystemd) -> None:

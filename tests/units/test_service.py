@@ -72,6 +72,7 @@ def test_a_node_is_started_watched_restarted_and_stopped(machine: PrivateSystemd
         verify(node.paths.events)
 
 
+@pytest.mark.soak
 def test_a_stop_leaves_no_process_and_no_socket(machine: PrivateSystemd) -> None:
     with node_on(machine, "clean") as node:
         node.install()
@@ -109,6 +110,7 @@ def test_each_exit_code_is_restarted_or_left_alone_as_the_manual_says(machine: P
     assert states["0"] == ("0", "inactive")
 
 
+@pytest.mark.soak
 def test_a_crash_loop_ends_and_is_told_by_the_notify_verb(machine: PrivateSystemd) -> None:
     """The failure unit as shipped, with its hardening, runs the real verb; here it hands the message to a program."""
     told = '[notify]\ncommand = ["/usr/bin/logger", "--tag", "canary-told"]\n'
@@ -123,6 +125,7 @@ def test_a_crash_loop_ends_and_is_told_by_the_notify_verb(machine: PrivateSystem
         assert machine.run("systemctl", "show", "swarmd-failure@tells.service", "-P", "Result").strip() == "success"
 
 
+@pytest.mark.soak
 def test_several_nodes_do_not_touch_one_another(machine: PrivateSystemd) -> None:
     with node_on(machine, "one") as one, node_on(machine, "two") as two:
         for node in (one, two):

@@ -18,7 +18,7 @@ from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.errors import ExitCode, IdentityInUse, LogInUse, UnitError
 from swarmd.eventlog.lock import take_lock
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.units import (
     ServicePaths,
     Transfer,
@@ -273,8 +273,8 @@ def test_all_goes_along_and_the_old_place_is_closed(made: Path, place: ServicePa
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (target.parent, target, target / "identity.key")]
     assert modes == [0o700, 0o700, 0o600]
     with pytest.raises(IdentityInUse, match=f"was moved away on .* to {target}"):
-        refuse_moved(DataPaths(made.parent))
-    refuse_moved(DataPaths(target))
+        refuse_moved(NodeDirectory(made.parent))
+    refuse_moved(NodeDirectory(target))
     again = found(made, place)
     assert again is not None and again.there
     target.rename(place.state / "elsewhere")
@@ -289,7 +289,7 @@ def test_nothing_is_overwritten(made: Path, place: ServicePaths) -> None:
     with pytest.raises(UnitError, match="--instance NAME"):
         found(made, place)
     assert other.read_bytes() == b"another"
-    refuse_moved(DataPaths(made.parent))
+    refuse_moved(NodeDirectory(made.parent))
 
 
 def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Path, place: ServicePaths) -> None:
@@ -301,7 +301,7 @@ def test_what_comes_meanwhile_is_not_overwritten_and_nothing_is_closed(made: Pat
     with pytest.raises(UnitError, match="cannot be copied"):
         copy_data(transfer)
     assert other.read_bytes() == b"another" and len(list(other.parent.parent.iterdir())) == 1
-    refuse_moved(DataPaths(made.parent))
+    refuse_moved(NodeDirectory(made.parent))
 
 
 def test_a_running_node_is_left_alone(made: Path, place: ServicePaths) -> None:

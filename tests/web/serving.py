@@ -16,7 +16,7 @@ import httpx
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.http_server import Address
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind
 from swarmd.web.app import make_app
 from swarmd.web.http.guard import AccessRules
@@ -82,7 +82,7 @@ def served(
 ) -> Iterator[Served]:
     """A server of one data directory; the log's end has been reached when the block begins."""
     endpoint = bind(LOCAL)
-    node = LogNode(DataPaths(directory), facts, archive=archive)
+    node = LogNode(NodeDirectory(directory), facts, archive=archive)
     app = make_app(node, doors or AccessRules(LOCAL), node)
     ready = threading.Event()
     server = HttpServer(app, ready.set, app.let_go)

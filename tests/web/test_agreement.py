@@ -21,7 +21,7 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.narrative.story import Story, reached
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.views.moments import plain
 from tests.daemon.node import fake_node
@@ -57,7 +57,7 @@ def look(directory: Path, server: Served) -> Views:
     rounds = range(max(0, reached(state)) + 1)
     return Views(
         state,
-        read_status(DataPaths(directory)),
+        read_status(NodeDirectory(directory)),
         read_history(directory),
         {round: tell_round(directory, round, now)[0] for round in rounds},
         server.json("/api/v1/swarm"),
@@ -189,7 +189,7 @@ def test_the_leaderboard_verb_ranks_as_the_status_does(log: Path, tmp_path: Path
     if state.coordination is None or not state.coordination.standings:
         return
     ranked = sorted(read_boards(directory).standings, key=lambda row: -row.reward)
-    status = read_status(DataPaths(directory))
+    status = read_status(NodeDirectory(directory))
     assert status.coordinator is not None
     assert [(row.peer, row.reward) for row in status.coordinator.standings] == [
         (row.peer, row.reward) for row in ranked[: len(status.coordinator.standings)]

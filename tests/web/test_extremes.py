@@ -19,7 +19,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit, load
 from swarmd.eventlog.offline.compact import compact
 from swarmd.observe.panel import panel_of
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.results.history import read_history
 from tests.core.story import Story, announced, coordinator_settings, gathered, trained
 from tests.eventlog.making import NODE, open_log
@@ -62,7 +62,7 @@ def test_a_log_with_the_greatest_numbers_is_folded_shown_and_taken_along(tmp_pat
     assert load(tmp_path / "opened" / "events")[0] == state
     compact(node / "events")
     assert load(node / "events")[0] == state
-    status = read_status(DataPaths(node))
+    status = read_status(NodeDirectory(node))
     panel_of(status)
     read_history(node)
     assert tell_round(node, 1, None)

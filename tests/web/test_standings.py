@@ -11,7 +11,7 @@ import pytest
 from swarmd.core.values import Standing
 from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings
 from swarmd.eventlog.fold import load
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until
 
 OTHER = "12D3KooWother"
@@ -25,7 +25,7 @@ def board(round: int, *rewards: tuple[str, float]) -> LeaderboardBody:
 
 
 def keep(directory: Path, swarm: str, kept: LeaderboardBody) -> None:
-    path = DataPaths(directory).standings
+    path = NodeDirectory(directory).standings
     path.parent.mkdir(exist_ok=True)
     before = path.stat().st_mtime_ns if path.exists() else 0
     keep_standings(path, swarm, kept)
@@ -56,7 +56,7 @@ def test_a_leaderboard_of_another_swarm_is_not_taken(tmp_path: Path, swarm: str)
     directory = copy_of(FOLLOWER, tmp_path)
     keep(directory, SWARM + swarm, board(3, (OTHER, 9.0)))
     if not swarm:
-        DataPaths(directory).standings.write_bytes(b"\xc1 no leaderboard")
+        NodeDirectory(directory).standings.write_bytes(b"\xc1 no leaderboard")
     with served(directory) as server:
         until(lambda: server.json("/api/v1/here")["read"] == 1.0)
         assert set(ranks(server)) == {ME}

@@ -27,8 +27,8 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.decoding import show_text
 from swarmd.errors import ConfigError, EndpointFailed, RpcRefused
+from swarmd.files import read_start
 from swarmd.http_server import is_loopback
-from swarmd.regular_files import read_start
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import suppress
 from time import monotonic
 
@@ -17,11 +16,12 @@ from swarmd.chain.watching.blocks import BlockHeader
 from swarmd.chain.watching.logs import Quantity
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
+from swarmd.logger import get_logger
 
 BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
 ALONE_S = 60.0  # it is left alone for so long
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RpcEndpoints:
@@ -105,7 +105,7 @@ SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the ne
 RETRY_S = 0.25  # between two rounds over the websocket endpoints
 DEAF_AFTER = 3  # new blocks found by asking that a subscription kept silent about
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 _headers = msgspec.json.Decoder(BlockHeader)
 
 

@@ -8,7 +8,6 @@ only after it has said the chain id of the configuration, and says it again afte
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -17,13 +16,14 @@ from swarmd.bounds import Backoff
 from swarmd.chain.endpoints.endpoint import RpcEndpoint, SocketEndpoint, Throttled, endpoint_of
 from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, quantity
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
+from swarmd.logger import get_logger
 
 BACKOFF = Backoff(0.25, 15.0)
 BLOCK = "eth_getBlockByNumber"
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class RpcCaller(Protocol):

@@ -7,7 +7,6 @@ holds every signed attempt before it is sent; after a crash the same order looks
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -41,6 +40,7 @@ from swarmd.errors import (
     PathUnusable,
     RpcRefused,
 )
+from swarmd.files import replace_durably
 from swarmd.gas import coins
 
 if TYPE_CHECKING:
@@ -345,25 +345,11 @@ class Journal:
     def _save(self) -> None:
         if self._path is None:
             return
-        fresh = self._path.with_name(f".{self._path.name}.new")
+        content = msgspec.json.format(msgspec.json.encode(self.record), indent=1)
         try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(self.record), indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            _sync(self._path.parent)
+            replace_durably(self._path, content, mode=0o600)
         except OSError as error:
             raise PathUnusable(f"the journal {self._path} cannot be written: {error.strerror}") from error
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class OperatorTransactions:

@@ -24,8 +24,7 @@ from swarmd.chain.fees import counted
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind, day_of
 from swarmd.errors import LogDamaged, LogInUse
-from swarmd.eventlog.files import sync_directory, write_all, write_failure
-from swarmd.regular_files import irregular, read_regular
+from swarmd.files import irregular, read_regular, sync_directory, write_all, write_failure
 
 FILE_BYTES_MAX = 16 * 1024 * 1024  # of lines since the file was begun; then another one is
 FILES_KEPT = 8  # the one in use among them; older ones are removed

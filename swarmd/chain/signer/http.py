@@ -7,7 +7,6 @@ to a submission, and ends at everything else.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import deque
 from collections.abc import AsyncIterator
@@ -45,7 +44,8 @@ from swarmd.errors import (
     PathUnusable,
 )
 from swarmd.http_server import bears_token
-from swarmd.paths import DataPaths, quoted
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory, quoted
 from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body, remote_of
 
 BODY_BYTES_MAX = 64 * 1024
@@ -64,7 +64,7 @@ NAMES = frozenset(ERRORS.values())
 PEER = re.compile(rf"[0-9A-Za-z._-]{{1,{PEER_CHARS_MAX}}}")
 
 B = TypeVar("B", bound="Body")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Body(msgspec.Struct, rename="camel"):
@@ -234,14 +234,14 @@ def _place(number: int, field: str) -> int:
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class SignerSetup(NamedTuple):
     """What a signer is to do."""
 
     chain: ChainConfig
-    data: DataPaths  # that relative files of `chain` lie in
+    data: NodeDirectory  # that relative files of `chain` lie in
     listen: http_server.Address
     access: Access
     audit: Path

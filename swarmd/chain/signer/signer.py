@@ -28,6 +28,7 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
+from swarmd.logger import get_logger
 
 
 class NonceCaller:
@@ -71,7 +72,7 @@ TAKEN: dict[SubmissionKind, str] = {
     "winners": "WinnerAlreadyVoted",
 }
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class SignerBusy(ChainError):

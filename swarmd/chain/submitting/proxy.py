@@ -24,7 +24,7 @@ from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, ExitCode, KeystoreError, RpcRefused, SignerError
 from swarmd.http_client import read_start
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
 ANSWER_BYTES_MAX = 64 * 1024  # more of a proxy's answer is not read
@@ -50,7 +50,7 @@ HINTS = {
 TOKEN = SecretKind("signer proxy's bearer token", KeystoreError, TOKEN_BYTES_MAX, "Ask the proxy's operator for one")
 
 
-def open_proxy(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Proxy:
+def open_proxy(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Proxy:
     """The configured proxy.
 
     Raises:

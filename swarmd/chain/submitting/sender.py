@@ -16,7 +16,7 @@ from swarmd.core.values import BlockRef, Prepared, Value
 
 if TYPE_CHECKING:
     from swarmd.chain.endpoints.rpc import RpcCaller
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
 
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,7 @@ class Sender(Protocol):
         """Ask why a mined attempt was reverted. Raises ContractRefused where the contract says it."""
 
 
-def make_sender(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Sender | None:
+def make_sender(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Sender | None:
     """The sender that the configuration asks for, None where nothing is to be submitted.
 
     Raises:

@@ -7,8 +7,6 @@ follows from `Submit` and the chain, and this process may be killed at any point
 
 from __future__ import annotations
 
-import logging
-
 from swarmd.chain.ports import AccountPort, BlockReader, ConfirmedBlock, ContractReader, NotThere
 from swarmd.chain.submitting.sender import Fate, Mined, Sender
 from swarmd.chain.submitting.tracking import (
@@ -33,10 +31,11 @@ from swarmd.errors import (
     RpcRefused,
     SwarmdError,
 )
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Broadcaster:
@@ -219,7 +218,7 @@ IDLE_S = 5.0  # everything is looked at again after so long without a new head
 HELD_S = 60.0  # what the day's budget has no room for is looked at again after so long
 DEAD_LOOKS = 2  # an attempt is gone when two looks find it so: endpoints do not all know the same block
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Submitter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import BlockRef, Prepared, SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -306,7 +306,7 @@ def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
     return list(kept.values())
 
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class SubmissionReporter:

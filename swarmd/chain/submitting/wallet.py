@@ -6,7 +6,6 @@ is spent, or can never come up, is another one taken.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,12 +18,13 @@ from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared
 from swarmd.errors import AccountPoor, ChainError, RpcRefused
+from swarmd.logger import get_logger
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
     from swarmd.chain.endpoints.rpc import RpcCaller
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
@@ -35,10 +35,10 @@ UNTIMELY = re.compile(
 )
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
-def open_wallet(config: ChainConfig, data: DataPaths, caller: RpcCaller) -> Wallet:
+def open_wallet(config: ChainConfig, data: NodeDirectory, caller: RpcCaller) -> Wallet:
     """The wallet of the configured keystore. Raises KeystoreError where its key cannot be read."""
     from swarmd.chain.keystore import load_account  # what signs is loaded where something is signed
 

@@ -7,7 +7,6 @@ not have the block yet says so then, where it would answer a range of numbers wi
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from swarmd.core.events import AnyChainLog, ChainBlock
 from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 
 TOGETHER = 16  # calls under way at once
@@ -31,7 +31,7 @@ GROW_AFTER = 8  # ranges answered one after another before the next one is twice
 
 A = TypeVar("A")
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class BlockHeader(msgspec.Struct, rename="camel", gc=False):

@@ -7,7 +7,6 @@ blocks that were read with those of the chain.
 
 from __future__ import annotations
 
-import logging
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -43,6 +42,7 @@ from swarmd.errors import (
     RpcRefused,
     SwarmdError,
 )
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
@@ -96,7 +96,7 @@ class OwnLogs:
 
 STILL_S = 1800.0  # without a further final block before that is told; Ethereum has one every 6.4 minutes
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Finality:
@@ -161,7 +161,7 @@ PAUSE = Backoff(0.25, 4.0)  # after a look that failed
 LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
 STALE_S = 60.0  # without a new block before endpoints are compared
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Reach(NamedTuple):
@@ -445,7 +445,7 @@ class Watcher:
 
 AGAIN_S = 300.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ExtensionsCheck:

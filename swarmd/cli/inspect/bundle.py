@@ -16,7 +16,7 @@ import typer
 
 from swarmd.cli.options import NodeDir
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths, quoted
+from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from swarmd.config import Config
@@ -58,8 +58,7 @@ def bundle(
     from swarmd.backup.bundle import write_bundle
     from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
-    from swarmd.observe.logging.redaction import Redactor
-    from swarmd.observe.logging.secret_locations import known_secrets
+    from swarmd.observe.logging.redaction import Redactor, known_secrets
 
     node = locate(directory, config)
     place, log = node.data, log_in(node, directory is None and config is None)
@@ -78,7 +77,7 @@ def find_config(place: Path) -> Path | None:
     """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
     from swarmd.units import place_with
 
-    own = DataPaths(place).config
+    own = NodeDirectory(place).config
     if own.is_file():
         return own
     service = place_with(place)
@@ -151,7 +150,7 @@ def _status(place: Path) -> bytes:
     from swarmd.cli.inspect.status import read_status
     from swarmd.cli.printing import encode_json
 
-    return encode_json(read_status(DataPaths(place)))
+    return encode_json(read_status(NodeDirectory(place)))
 
 
 def _stories(place: Path) -> bytes:
@@ -207,7 +206,7 @@ def _keys_in(place: Path) -> frozenset[str]:
     from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN
 
     try:
-        text = DataPaths(place).passphrase.read_text().strip()
+        text = NodeDirectory(place).passphrase.read_text().strip()
     except (OSError, UnicodeDecodeError):
         text = ""
     return frozenset([text]) if len(text) >= SECRET_CHARACTERS_MIN else frozenset()

@@ -13,7 +13,7 @@ from swarmd.cli.locate import locate, log_in
 from swarmd.cli.options import ConfigFile, NodeDir
 from swarmd.config import WebConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     import socket
@@ -91,7 +91,7 @@ def dashboard(
         raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
     node = locate(directory, config)
     web = load_config(config).web if config is not None else WebConfig()
-    if not DataPaths(node.data).events.is_dir():
+    if not NodeDirectory(node.data).events.is_dir():
         log_in(node, directory is None and config is None)
     token = token_named(token_file, web.token)
     page = PageOptions(listen or web.listen or LISTEN, token, (*(hosts or ()), *web.hosts), open_page)

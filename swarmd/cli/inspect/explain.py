@@ -12,7 +12,7 @@ import typer
 
 from swarmd.cli.options import ConfigFile
 from swarmd.errors import ConfigError, ControlError, ExitCode
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -86,7 +86,7 @@ def has_daemon(directory: Path) -> bool:
     from swarmd.observe.control import NoDaemon, ask
 
     try:
-        ask(DataPaths(find_log(directory).parent).control, "status", ANSWER_S)
+        ask(NodeDirectory(find_log(directory).parent).control, "status", ANSWER_S)
     except NoDaemon:
         return False
     except ControlError:

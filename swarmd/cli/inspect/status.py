@@ -16,7 +16,7 @@ from swarmd.cli.options import ConfigFile
 from swarmd.cli.printing import print_json
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ControlError, ExitCode
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.observe.status import Status
@@ -48,7 +48,7 @@ def status(
             raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")
         watch(node)
         return ExitCode.OK
-    current = read_status(DataPaths(node.data), node.config)
+    current = read_status(NodeDirectory(node.data), node.config)
     if as_json:
         print_json(current)
     else:
@@ -66,14 +66,14 @@ def watch(node: Located) -> None:
     from swarmd.observe.panel import panel_of
 
     console = Console()
-    current = read_status(DataPaths(node.data), node.config)
+    current = read_status(NodeDirectory(node.data), node.config)
     if not console.is_terminal:
         _watch_lines(node, current)
         return
     with contextlib.suppress(KeyboardInterrupt), Live(panel_of(current), console=console, auto_refresh=False) as live:
         while True:
             PAUSE.wait(WATCH_EVERY_S)
-            live.update(panel_of(read_status(DataPaths(node.data), node.config)), refresh=True)
+            live.update(panel_of(read_status(NodeDirectory(node.data), node.config)), refresh=True)
 
 
 def _watch_lines(node: Located, current: Status) -> None:
@@ -84,7 +84,7 @@ def _watch_lines(node: Located, current: Status) -> None:
                 typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
                 said = line
             PAUSE.wait(WATCH_EVERY_S)
-            current = read_status(DataPaths(node.data), node.config)
+            current = read_status(NodeDirectory(node.data), node.config)
 
 
 def line_of(status: Status) -> str:
@@ -101,7 +101,7 @@ def line_of(status: Status) -> str:
     return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"
 
 
-def read_status(paths: DataPaths, config: Path | None = None) -> Status:
+def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     """The status from the daemon, or from the log when no daemon answers; or that the node was never started.
 
     Args:
@@ -137,12 +137,12 @@ def status_from_log(node: Located, mute: str = "") -> Status:
     from swarmd.observe.status import LogStatus, status_of
     from swarmd.observe.weights import with_offer
 
-    events = DataPaths(node.data).events
+    events = NodeDirectory(node.data).events
     if not events.is_dir() or not list_segments(events):
         return _never_started(node, mute)
     state, next_seq = load(events)
     log = LogStatus(str(events), next_seq, log_bytes(events))
-    return with_offer(status_of(state, time.time(), log, mute=mute), DataPaths(node.data).weights)
+    return with_offer(status_of(state, time.time(), log, mute=mute), NodeDirectory(node.data).weights)
 
 
 def _never_started(node: Located, mute: str) -> Status:
@@ -153,7 +153,7 @@ def _never_started(node: Located, mute: str) -> Status:
     from swarmd.observe.status import LogStatus, status_of
 
     refuse_unmade(node)
-    status = status_of(State(), time.time(), LogStatus(str(DataPaths(node.data).events), 0, 0), mute=mute)
+    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
     if not mute:
         reason = f"made, and never started: `{node.next_command}` starts it"
         status = msgspec.structs.replace(status, process=msgspec.structs.replace(status.process, reason=reason))

@@ -22,8 +22,8 @@ from rich.live import Live
 from swarmd.cli.local_swarm.daemons import DaemonProcess
 from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
-from swarmd.cli.node.directory import held_alone
 from swarmd.errors import LocalSwarmFailed, PathUnusable
+from swarmd.files import held_alone
 from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.worker.runtime import TimeSource
 

@@ -70,13 +70,13 @@ def make(
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
     from swarmd.backup.create import BackupPlan, make_backup
     from swarmd.cli.node.passphrase import take_passphrase
-    from swarmd.paths import DataPaths, quoted
+    from swarmd.paths import NodeDirectory, quoted
 
     node, out = _read_places(places, config)
     directory = node.data
     outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
     secret = None if without_keys else take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
-    data = DataPaths(directory)
+    data = NodeDirectory(directory)
     manifest = make_backup(
         data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from swarmd.config import ChainConfig, Config, load_config
 from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
-from swarmd.eventlog.files import remedy, remove_left, sync_directory
+from swarmd.files import held_alone, remedy, replace_durably
 from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
@@ -47,33 +46,11 @@ def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
     return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
 
 
-@contextmanager
-def held_alone(place: Path) -> Iterator[None]:
-    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
-    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise PathUnusable(f"another command is at work in {place}", "Wait until it has ended") from error
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def put_private(path: Path, text: str) -> None:
     """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
-    fresh = path.with_name(f".{path.name}.new")
     try:
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        fresh.replace(path)
-        sync_directory(path.parent)
+        replace_durably(path, text.encode(), mode=0o600)
     except OSError as error:
-        remove_left(fresh)
         fix = remedy(error, path) or "Make room for it, and try again"
         raise PathUnusable(f"{path} cannot be written: {error.strerror}", fix) from error
 

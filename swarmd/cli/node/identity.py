@@ -23,9 +23,8 @@ from swarmd.dht.identity.identity import (
     write_private,
 )
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
-from swarmd.eventlog.files import remedy
-from swarmd.paths import DataPaths, quoted
-from swarmd.regular_files import read_start
+from swarmd.files import read_start, remedy
+from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from swarmd.dht.identity.backup import Backup, BackupMarks
@@ -102,7 +101,7 @@ def restore(
     raw = read_backup(source)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
     identity = opened.identity
-    logged = read_marks(DataPaths(data or path.parent), identity.peer_id)
+    logged = read_marks(NodeDirectory(data or path.parent), identity.peer_id)
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
     for line in restore_warnings(opened, logged):
@@ -220,14 +219,14 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
     from swarmd.dht.identity.backup import read_marks
 
     if data is not None:
-        marks = read_marks(DataPaths(data), peer)
+        marks = read_marks(NodeDirectory(data), peer)
         if marks is None:
             raise NotFoundError(
                 f"there is no event log in {data}", "Name the node's data directory, or leave --data out"
             )
         return marks
     try:
-        marks = read_marks(DataPaths(path.parent), peer)
+        marks = read_marks(NodeDirectory(path.parent), peer)
     except SwarmdError as error:
         _warn(f"the backup does not say how far the node has come: {error.message}")
         return None

@@ -50,10 +50,10 @@ def _tell_other_swarm(directory: Path) -> None:
     from swarmd.config import load_config
     from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
     from swarmd.errors import OtherSwarm, SwarmdError
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
 
     try:
-        data = DataPaths(directory)
+        data = NodeDirectory(directory)
         refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
     except OtherSwarm as error:
         typer.echo(f"note: no node starts with this configuration: {error}", err=True)

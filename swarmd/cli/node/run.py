@@ -11,7 +11,7 @@ from swarmd.cli.locate import config_of_node, locate
 from swarmd.cli.options import NodeDir
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
 
@@ -32,15 +32,15 @@ def run(
     import structlog
 
     from swarmd.daemon.service import run_node
-    from swarmd.eventlog.files import refusal
+    from swarmd.files import refusal
     from swarmd.observe.logging.logs import configure, tell_fatal
-    from swarmd.observe.logging.secret_locations import known_secrets
+    from swarmd.observe.logging.redaction import known_secrets
     from swarmd.swarms.registry import check_kind
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
     check_kind(loaded.swarm)
-    paths = DataPaths(data or locate(directory, config).data)
+    paths = NodeDirectory(data or locate(directory, config).data)
     secrets = known_secrets(loaded, paths.root, signing=True)
     is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from swarmd.cli.options import ListenAt, RequestToken
 from swarmd.config import ChainConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.chain.signer.http import SignerSetup
@@ -86,14 +85,14 @@ def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
             raise ConfigError(f"--peer {peer!r} is no peer id", "`swarmd identity show` prints that of a node")
 
 
-def _chain_of(config: Path | None) -> tuple[ChainConfig, DataPaths]:
+def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
     """The chain section of a configuration and its data directory; without one, defaults and this directory."""
     if config is None:
-        return ChainConfig((), 1, ""), DataPaths(Path.cwd())
+        return ChainConfig((), 1, ""), NodeDirectory(Path.cwd())
     loaded = load_config(config)
     if loaded.chain is None:
         raise ConfigError(f"{config} has no [chain]", "Name the swarm's chain and contract there, or with options")
-    return loaded.chain, DataPaths(config.parent / loaded.data)
+    return loaded.chain, NodeDirectory(config.parent / loaded.data)
 
 
 def _with_options(
@@ -146,5 +145,4 @@ def _set_up_logs(order: SignerSetup) -> None:
 
     urls = read_urls(order.chain.rpc, order.data.root)
     secrets = [secret for url in urls for secret in address_secrets(url)]
-    logging.getLogger("swarmd").setLevel(logging.INFO)
     configure("info", "auto", secrets=secrets + ([order.access.token] if order.access.token else []))

@@ -11,7 +11,7 @@ import typer
 from swarmd.cli.locate import RULE, locate
 from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.dht.identity.identity import Identity
@@ -48,7 +48,7 @@ def invite(
     if place.config is None:
         raise ConfigError("an invitation is a node's of the swarm, and here is none", "Name its directory: --dir DIR")
     config = load_config(place.config)
-    made = OwnInvitations(DataPaths(place.data).invitations)
+    made = OwnInvitations(NodeDirectory(place.data).invitations)
     if listed:
         _list(made.read(), time.time())
         return

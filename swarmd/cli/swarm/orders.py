@@ -12,10 +12,10 @@ import msgspec
 import tomlkit
 import typer
 
-from swarmd.cli.node.directory import held_alone
 from swarmd.cli.swarm.options import MAX_GWEI, Account, Endpoints, ManifestFile, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
+from swarmd.files import held_alone
 from swarmd.manifest import Manifest, sign_manifest, write_manifest
 from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
 from swarmd.manifest.layout import inline

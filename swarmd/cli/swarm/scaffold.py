@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import typer
 
 from swarmd.errors import ConfigError, PathUnusable
-from swarmd.eventlog.files import remedy
+from swarmd.files import remedy
 from swarmd.paths import quoted
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.registry import BUILT_IN

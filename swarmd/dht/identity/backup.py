@@ -13,11 +13,10 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, parse_identity
 from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError
-from swarmd.eventlog.files import remedy
 from swarmd.eventlog.fold import load, node_of
 from swarmd.eventlog.segment import list_segments
-from swarmd.paths import DataPaths
-from swarmd.regular_files import read_start
+from swarmd.files import read_start, remedy
+from swarmd.paths import NodeDirectory
 from swarmd.secret_files import read_sealed_header, seal, unseal
 
 FILE_BYTES_MAX = 64 * 1024
@@ -93,7 +92,7 @@ def open_backup(raw: bytes, passphrase: str, origin: str) -> Backup:
         raise IdentityDamaged(f"{origin} opens, but holds no backup of an identity") from error
 
 
-def read_marks(data: DataPaths, peer: str) -> BackupMarks | None:
+def read_marks(data: NodeDirectory, peer: str) -> BackupMarks | None:
     """How far the event log in a data directory says that the node has come; None if there is no log.
 
     Raises:

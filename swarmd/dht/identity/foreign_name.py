@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.regular_files import read_start
+from swarmd.files import read_start
 
 SUFFIX = ".called"  # identity.key.called
 NOTE_BYTES_MAX = 4096

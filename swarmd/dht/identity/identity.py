@@ -9,10 +9,8 @@ it.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,9 +21,8 @@ from typing import TYPE_CHECKING
 import base58
 
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
-from swarmd.eventlog.files import remedy
 from swarmd.paths import quoted
-from swarmd.secret_files import SecretKind, write_secret
+from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
 FILE_BYTES_MAX = 8192  # read at most; an RSA key of 4096 bits has 2,400
+KEY_FILE = SecretKind("identity", IdentityError, FILE_BYTES_MAX)
 PRIVATE_FILE = SecretKind("private file", IdentityError, FILE_BYTES_MAX)
 RSA_PREFIX = b"\x08\x00\x12"  # RL Swarm's swarm.pem
 PEER_PREFIX = b"\x00\x24\x08\x01\x12\x20"  # identity multihash of a libp2p Ed25519 PublicKey
@@ -195,37 +193,13 @@ def load_identity(path: Path) -> Identity:
 
 def read_identity(path: Path) -> Identity:
     """As `load_identity`, without the proof that needs `cryptography` where the key is Ed25519."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError as error:
+    if not os.path.lexists(path):
         raise NotFoundError(
             f"there is no identity {path}",
             f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
             f"`swarmd identity new {quoted(path)}`",
-        ) from error
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            fix = "Name the file that it leads to: no link is followed to a key"
-            raise IdentityError(f"the identity {path} is a symbolic link", fix) from error
-        raise IdentityError(f"the identity {path} cannot be opened: {error.strerror}", remedy(error, path)) from error
-    try:
-        _check_file(path, os.fstat(descriptor))
-        return parse_identity(os.read(descriptor, FILE_BYTES_MAX), str(path))
-    finally:
-        os.close(descriptor)
-
-
-def _check_file(path: Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        raise IdentityError(f"the identity {path} is not a regular file")
-    if status.st_uid != os.geteuid():
-        fix = f"Run as that user, or give the file away with `chown {os.geteuid()} {quoted(path)}`"
-        raise IdentityError(f"the identity {path} belongs to user {status.st_uid}, not to {os.geteuid()}", fix)
-    if status.st_mode & 0o077:
-        mode = stat.S_IMODE(status.st_mode)
-        raise IdentityError(
-            f"the identity {path} has mode {mode:04o}: others may read it", f"Run `chmod 600 {quoted(path)}`"
         )
+    return parse_identity(read_secret(Secret(path), KEY_FILE), str(path))
 
 
 def parse_identity(raw: bytes, origin: str) -> Identity:

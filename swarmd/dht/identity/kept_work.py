@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from swarmd.dht.identity.proof_of_work import LOOK_NUMBERS, WORK_BITS, find_work, work_bits
 from swarmd.errors import LogWriteFailed
-from swarmd.eventlog.files import write_durably
-from swarmd.regular_files import read_start
+from swarmd.files import read_start, write_durably
+from swarmd.logger import get_logger
 
 NUMBER_CHARS_MAX = 20
 TELL_S = 30.0  # between two lines about how far a search is
 MILLION = 1_000_000
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.logger import get_logger
 from swarmd.worker.runtime import TimeSource
 
 COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
 REPEAT_S = 60.0  # between two events about the same peer and reason
 NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Rejections:

@@ -3,7 +3,6 @@ writes and the network worker reads."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,13 +14,13 @@ from swarmd.bounds import DECODE_ERRORS, Real
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.members.withdrawal import ID_BYTES, WITHDRAWN_MAX, id_of, pack
 from swarmd.errors import ConfigError
-from swarmd.eventlog.files import make_directory, write_durably
-from swarmd.regular_files import read_start
+from swarmd.files import make_directory, read_start, write_durably
+from swarmd.logger import get_logger
 
 MADE_MAX = 4096  # listed; the oldest that are not withdrawn are forgotten
 MADE_BYTES_MAX = 2 * 1024 * 1024
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):

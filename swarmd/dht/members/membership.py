@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 
@@ -20,13 +19,14 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PROTOCOL, Membership
 from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
+from swarmd.logger import get_logger
 from swarmd.worker.tasks import within
 
 LEAVE_S = 1.5  # longest announcement of the leaving
 FIELD_NAMES_BYTES = 24  # "withdrawn" and "weights", and how long they are
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Members:

@@ -19,8 +19,7 @@ from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import ConfigError
-from swarmd.eventlog.files import write_durably
-from swarmd.regular_files import read_start
+from swarmd.files import read_start, write_durably
 from swarmd.worker.runtime import TimeSource
 
 ID_BYTES = 6

@@ -6,7 +6,6 @@ looked over every few seconds; whoever is over a bound is disconnected, stranger
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
@@ -17,13 +16,14 @@ from swarmd.dht.limits.budget import PeerBounds
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
+from swarmd.logger import get_logger
 
 LOOK_S = 2.0
 OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
 OUT_MAX = 4096
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
 
 

@@ -7,7 +7,6 @@ process wait for these when it ends.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import threading
 from contextlib import suppress
@@ -15,11 +14,13 @@ from typing import Any
 
 import anyio
 
+from swarmd.logger import get_logger
+
 LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
 ADDRESSES_MAX = 4  # of one name
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 
 

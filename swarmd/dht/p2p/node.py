@@ -8,7 +8,6 @@ there is no p2pd or when it dies meanwhile. What the node holds for others survi
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirec
 from swarmd.dht.ports import LinkLostListener
 from swarmd.dht.wire import names
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
+from swarmd.logger import get_logger
 
 PORT_PATIENCE_S = 5.0  # for a predecessor's p2pd to go
 RESTART = Backoff(0.2, 10.0)
@@ -37,7 +37,7 @@ ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 

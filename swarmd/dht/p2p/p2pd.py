@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 from collections import deque
@@ -20,6 +19,7 @@ from swarmd.dht.p2p.multiaddrs import is_free
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
 from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
 from swarmd.errors import AddressInUse
+from swarmd.logger import get_logger
 
 LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
@@ -35,7 +35,7 @@ RELAY: dict[str, str | int] = {
     "relayTimeLimit": "30m",
 }
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 install_control()
 
 

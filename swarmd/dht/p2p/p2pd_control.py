@@ -9,7 +9,6 @@ unread, for only then p2pd resets it; otherwise p2pd holds it open for as long a
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator
@@ -39,6 +38,7 @@ from swarmd.dht.p2p.hivemind_api import (
     read_pbmsg_safe,
 )
 from swarmd.errors import RecordRejected
+from swarmd.logger import get_logger
 
 CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
 ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept
@@ -50,7 +50,7 @@ SEARCH_S = 1.0  # a call that is given up after less says nothing about the peer
 ACCEPT_AGAIN_S = 0.2
 WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 

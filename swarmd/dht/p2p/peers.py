@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -25,6 +24,8 @@ from swarmd.dht.p2p.name_lookup import NameLookup, is_name
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.routing_diversity import surplus
 from swarmd.errors import ConfigError, NetworkDown
+from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 
 REJOIN_S = 10.0
 ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
@@ -38,7 +39,7 @@ CHECKED = 8  # peers of the table pinged in a round
 PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -117,10 +118,8 @@ class AddressBook:
         await asyncio.to_thread(self._write, json.dumps({"port": self.port, "peers": peers}))
 
     def _write(self, encoded: str) -> None:
-        temporary = self._path.with_suffix(".new")
         try:
-            temporary.write_text(encoded, encoding="utf-8")
-            temporary.replace(self._path)
+            replace_durably(self._path, encoded.encode())
         except OSError as error:
             log.warning("the peers met cannot be kept in %s: %s", self._path, error)
 

@@ -6,7 +6,6 @@ others, told again now and then while it counts, and bounded for each signer, so
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from typing import Protocol
 
@@ -27,6 +26,7 @@ from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import ROUNDS_AHEAD, RecordPolicy
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
+from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import Runtime
 
@@ -39,7 +39,7 @@ SIGNERS_MAX = MEMBERS_MAX  # of whom it is remembered what was told: as many as 
 KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
 RETELL_S = 300.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):

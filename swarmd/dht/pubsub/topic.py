@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from swarmd.dht.background import spawn
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.errors import NetworkDown
+from swarmd.logger import get_logger
 
 PUBLISH_S = 2.0
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Topic:

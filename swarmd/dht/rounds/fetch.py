@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
@@ -26,6 +25,7 @@ from swarmd.dht.ports import PeerCheck
 from swarmd.dht.rounds.body_holders import NAMES_BYTES_MAX, BodyHolders, encode_names, read_names
 from swarmd.dht.wire.records import BODY_BYTES_MAX
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.weights.manifest import CHUNK_BYTES_MAX
 from swarmd.weights.offered import GIVEN_BYTES_PER_S
 
@@ -88,7 +88,7 @@ def _itself(digest: str) -> str:
     return digest
 
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 T = TypeVar("T")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.worker.tasks import Limiter, TaskGroup, within
 
 LOOK_AGAIN_S = 0.3
@@ -38,7 +38,7 @@ SLOW_MAX = 1024  # peers that are noted for it
 WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
 FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class BodyBytes:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from random import Random
 
 from swarmd.dht.ports import Records, RecordsSink
 from swarmd.errors import NetworkDown
+from swarmd.logger import get_logger
 from swarmd.worker.runtime import Runtime
 
 WANTED_MAX = 256  # owners hinted at and not yet read; more are found by the poll
@@ -18,7 +18,7 @@ WHOLE_POLLS = 2.0  # times the time between two polls, after which all is asked 
 # have nothing read but what it hints at
 REST = 4.0  # times the processor time of a read, before the next: a crowd that fills a key has a part of a core at most
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class KeyWatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable
 from functools import partial
 
@@ -10,6 +9,7 @@ from swarmd.dht.ports import Keepers, Network, Record, RecordSink
 from swarmd.dht.store.own_records import OwnRecordStore
 from swarmd.dht.wire.records import Membership, Payload, is_far
 from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.logger import get_logger
 from swarmd.worker.runtime import Runtime
 from swarmd.worker.tasks import Limiter
 
@@ -20,7 +20,7 @@ RENEWALS = 3  # within a record's life
 FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Publisher:

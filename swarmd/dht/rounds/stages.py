@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 
 from swarmd.core.commands import PublishLeaderboard, PublishReport
@@ -14,8 +13,9 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected
+from swarmd.logger import get_logger
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Stages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from swarmd.dht.network_session import NetworkSession
@@ -11,10 +10,11 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import LeaderboardRecord
 from swarmd.errors import RecordRejected, SwarmdError
+from swarmd.logger import get_logger
 
 FETCH_S = 10.0  # for a leaderboard's body
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LeaderboardFollower:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -22,10 +21,12 @@ from swarmd.dht.wire.records import (
     check_payload,
 )
 from swarmd.errors import RecordRejected
+from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class OwnRecord(msgspec.Struct, array_like=True):
@@ -129,19 +130,7 @@ class OwnRecordFile:
         entries = [OwnRecord(msgspec.msgpack.encode(each.content), each.expiration, each.before) for each in kept]
         async with self._saving:
             try:
-                await anyio.to_thread.run_sync(_write, self._path, msgspec.msgpack.encode(entries))
+                write = partial(replace_durably, self._path, msgspec.msgpack.encode(entries), mode=0o600)
+                await anyio.to_thread.run_sync(write)
             except OSError as error:
                 log.warning("own records cannot be written to %s: %s", self._path, error)
-
-
-def _write(path: Path, encoded: bytes) -> None:
-    temporary = path.with_suffix(".new")
-    with open(temporary, "wb", opener=_open_private) as file:
-        file.write(encoded)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

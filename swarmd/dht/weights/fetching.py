@@ -8,7 +8,6 @@ has come stays on the disk, and the next attempt goes on with it.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -20,7 +19,8 @@ from anyio import to_thread
 from swarmd.bounds import Backoff
 from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
-from swarmd.eventlog.files import write_failure
+from swarmd.files import write_failure
+from swarmd.logger import get_logger
 from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
 
@@ -33,7 +33,7 @@ DOUBTED_S = 5.0  # that a chunk may take before another peer, with nothing else 
 MANIFEST_S = 20.0  # for a manifest from its owner
 MANIFEST_ATTEMPTS = 3  # at an owner before others are asked, and in all at one that takes long to say no
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class FetchedFile(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
@@ -32,6 +31,7 @@ from swarmd.errors import (
     WeightsUnavailable,
     WeightsUnfinished,
 )
+from swarmd.logger import get_logger
 from swarmd.weights.chunks import MANIFEST, PARTIAL, SUFFIX, is_intact
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer
 
@@ -44,7 +44,7 @@ SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
 HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class FetchProgress(msgspec.Struct, frozen=True):

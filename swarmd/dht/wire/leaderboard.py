@@ -15,7 +15,7 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, SignedRecord, check_payload, decode_signed, verifies
 from swarmd.errors import RecordRejected
-from swarmd.eventlog.files import write_durably
+from swarmd.files import write_durably
 
 ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed

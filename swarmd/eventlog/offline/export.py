@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 from swarmd.core.events import Envelope, Event, tag_of
 from swarmd.errors import PathUnusable, SwarmdError
 from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.files import TEMPORARY, write_failure
 from swarmd.eventlog.offline.text import event_body, event_json
+from swarmd.files import TEMPORARY, write_failure
 from swarmd.installed import extra_command
 
 ROWS_PER_GROUP = 65536

@@ -73,14 +73,13 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.observe.layers import first_line, hold_words, holding
-from swarmd.observe.narrative.patience import is_less, patience_turn
+from swarmd.observe.narrative.waiting import NO_NEWCOMERS, waiting_turn
 from swarmd.observe.narrative.words import (
     aside_words,
     bars_nobody,
     block_words,
     equivocation_words,
     is_marked,
-    off_policy_words,
     peers_words,
     skills_words,
     weights_level,
@@ -127,12 +126,14 @@ class Kind(NamedTuple):
         level: of its line; an event that changed nothing is told at "debug" in place of "info".
         words: with the event's fields in braces, or what makes the description out of it.
         is_news: worth a line although it changed nothing.
+        is_routine: a round is full of them, and they say nothing new as long as all is well: no line on a terminal.
     """
 
     lane: Lane
     level: Level
     words: str | Callable[[Any, Applied], Description]
     is_news: bool = False
+    is_routine: bool = False
 
 
 def describe(applied: Applied, stopped_s: float | None = None) -> Description:
@@ -157,8 +158,8 @@ def describe(applied: Applied, stopped_s: float | None = None) -> Description:
         told = told._replace(
             level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
         )
-    if waits := patience_turn(before, after):
-        told = told._replace(level="warning" if is_less(before, after) else "info", text=f"{told.text}; {waits}")
+    if waits := waiting_turn(before, after):
+        told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
     return told
 
 
@@ -291,7 +292,6 @@ def _trained(event: StageTrained, applied: Applied) -> Description:
         parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
     parts += [aside_words(event)] * marked
     details = [skills_words(event.skills)] * bool(event.skills)
-    details += [off_policy_words(event.off_policy)] if event.off_policy else []
     details += [aside_words(event)] * (bool(event.set_aside) and not marked)
     level: Level = "warning" if marked else "info"
     return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
@@ -374,25 +374,29 @@ WORDS: dict[type[EventBase], Kind] = {
         "warning",
         "this machine's clock was set by {step_s:+.0f} s; peers take no record of a clock that is wrong",
     ),
-    WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}"),
+    WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
     WorkerExited: Kind("workers", "warning", _exited),
     WorkerStartFailed: Kind("workers", "error", "{worker} worker cannot be started: {reason}"),
     LinkUp: Kind("network", "info", _linked),
     LinkDegraded: Kind("network", "warning", "the DHT node reaches nobody: {reason}"),
     LinkDown: Kind("network", "warning", _unlinked),
-    Registered: Kind("network", "info", "membership record stored"),
-    MemberSeen: Kind("network", "info", "member seen: {peer} {name}"),
+    Registered: Kind("network", "info", "membership record stored", is_routine=True),
+    MemberSeen: Kind("network", "info", "member seen: {peer} {name}", is_routine=True),
     MembersSeen: Kind("network", "info", "{count} members seen"),
     MemberLeft: Kind("network", "info", "member left: {peer}"),
     RoundAnnounced: Kind("rounds", "info", _announced),
     NoRoundYet: Kind("rounds", "info", "no round has been announced yet"),
     RoundsSkipped: Kind("rounds", "warning", _skipped),
-    RolloutsGathered: Kind("network", "info", _gathered),
-    ReportPublished: Kind("rounds", "info", _published),
-    ReportSeen: Kind("rounds", "info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}"),
+    RolloutsGathered: Kind("network", "info", _gathered, is_routine=True),
+    ReportPublished: Kind("rounds", "info", _published, is_routine=True),
+    ReportSeen: Kind(
+        "rounds", "info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}", is_routine=True
+    ),
     ReportsSeen: Kind("rounds", "info", "{count} reports of round {round} stage {stage}"),
-    RoundPublished: Kind("rounds", "info", "announcement of round {round} stage {stage} is in the DHT"),
-    LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published"),
+    RoundPublished: Kind(
+        "rounds", "info", "announcement of round {round} stage {stage} is in the DHT", is_routine=True
+    ),
+    LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published", is_routine=True),
     RecordsRejected: Kind("network", "warning", _rejected),
     Equivocated: Kind("network", "warning", _equivocated),
     CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
@@ -409,13 +413,16 @@ WORDS: dict[type[EventBase], Kind] = {
     ChainReorged: Kind("chain", "info", _reorged),
     SubmissionsCounted: Kind("chain", "debug", "{count} reports of round {round} stage {stage} are on the chain"),
     MembershipRead: Kind("chain", "info", _membership),
-    SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready"),
-    SubmissionSent: Kind("chain", "info", _submission("{submission}: sent")),
-    SubmissionIncluded: Kind("chain", "info", _submission("{submission}: on the chain, in block {block.number}")),
+    SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready", is_routine=True),
+    SubmissionSent: Kind("chain", "info", _submission("{submission}: sent"), is_routine=True),
+    SubmissionIncluded: Kind(
+        "chain", "info", _submission("{submission}: on the chain, in block {block.number}"), is_routine=True
+    ),
     SubmissionConfirmed: Kind("chain", "info", _submission("{submission}: confirmed, in block {block.number}")),
     SubmissionLost: Kind("chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")),
     SubmissionRefused: Kind("chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")),
 }
+ROUTINE = frozenset([str(kind.__struct_config__.tag) for kind, each in WORDS.items() if each.is_routine])
 LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in WORDS.items()}
 
 
@@ -453,7 +460,6 @@ _BULKY = (
     "first",
     "second",
     "stages",
-    "off_policy",
     "skills",
     "reports",
     "members",

@@ -23,7 +23,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.peers.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Equivocation, State
-from swarmd.core.values import EvidenceKind, OffPolicy, SetAside, Skill, WeightsCause, WeightsDamage
+from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
 
 
 def peers_words(count: int) -> str:
@@ -181,22 +181,6 @@ def coordinator_trouble(state: State) -> str:
     """Why what the coordinator says is to be doubted; empty where nothing is known."""
     told = [each for each in in_force(state) if bars_nobody(each)]
     return equivocation_words(told[-1], state) if told else ""
-
-
-# --- how far peers' text was from the policy that trained on it ---
-
-
-def off_policy_words(told: OffPolicy) -> str:
-    """Of a stage: how old foreign completions were, what their importance ratios say, and what was answered twice."""
-    said = [f"{told.completions} foreign completions, {told.rounds_mean:.1f} rounds old, {told.rounds_most} at most"]
-    if told.known:
-        said.append(
-            f"{told.known} with log-probabilities: mean ratio {told.ratio:.2f}, {told.effective:.0%} of their tokens "
-            f"effective, {told.cut:.0%} above the bound"
-        )
-    if told.asked:
-        said.append(f"of {told.asked} questions of peers {told.failed} were right there and always wrong here")
-    return "; ".join(said)
 
 
 # --- held-out accuracy by task ---

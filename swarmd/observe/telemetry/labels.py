@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from swarmd.core.chart_types import SubmissionState
-from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
+from swarmd.observe.narrative.waiting import Kind
 
 OTHER: Final = "other"
 LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")
@@ -58,7 +58,7 @@ REFUSAL_CODES = (
 REJECTION_REASONS = (
     "bad-signature", "bytes-in", "bytes-out", "calls", "config-digest", "connections", "doubled", "duplicate",
     "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
-    "hints", "idle", "index", "leaderboard-full", "logprobs", "malformed", "members-full", "missing", "nested",
+    "hints", "idle", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
     "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "other-protocol",
     "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
     "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",

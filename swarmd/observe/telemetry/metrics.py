@@ -23,7 +23,7 @@ from swarmd.observe.status import Status
 from swarmd.observe.telemetry import labels, readings
 from swarmd.observe.telemetry.outcomes import Count, Outcomes, counter_of, progress_of
 from swarmd.observe.telemetry.readings import ConfiguredLimits
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.worker.runtime import TimeSource
 
 DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
@@ -48,7 +48,7 @@ class Metrics:
 
     def __init__(
         self,
-        paths: DataPaths | None = None,
+        paths: NodeDirectory | None = None,
         limits: ConfiguredLimits | None = None,
         clock: TimeSource = time.time,
     ) -> None:
@@ -133,7 +133,7 @@ class Metrics:
         if self._paths is not None:
             yield from readings.read_memory(status)
 
-    def _look(self, paths: DataPaths, now: float) -> DiskUsage:
+    def _look(self, paths: NodeDirectory, now: float) -> DiskUsage:
         known = self._disk
         if known is not None and 0 <= now - known[0] < DISK_LOOK_S:
             return known[1]

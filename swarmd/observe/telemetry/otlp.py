@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from swarmd import __version__
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
+from swarmd.logger import get_logger
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 
@@ -28,7 +29,7 @@ PUSH_S = 30.0
 ANSWER_S = 60.0  # a receiver that has not taken a push by then counts as away: it may answer byte by byte, for ever
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
-log = logging.getLogger("swarmd.otlp")
+log = get_logger("swarmd.otlp")
 exporter_log = logging.getLogger("opentelemetry.exporter.otlp")  # says why at each push, and at each try of it
 
 

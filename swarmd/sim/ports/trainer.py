@@ -14,7 +14,7 @@ from swarmd.core.events import (
     WeightsAdopted,
     WeightsRefused,
 )
-from swarmd.core.values import OffPolicy, PeerWeights, RolloutsRef, Skill, WeightsCause
+from swarmd.core.values import PeerWeights, RolloutsRef, Skill, WeightsCause
 from swarmd.sim.ports.disk import SimCheckpoint
 from swarmd.sim.ports.worker import SimWorker
 
@@ -145,7 +145,6 @@ def measured(checkpoint: SimCheckpoint) -> dict[str, Any]:
     fallen = Skill("sort", share / 2, 64, 0.9, True, 2.5)
     return {
         "held_out": (share + share / 2) / 2,
-        "off_policy": OffPolicy(32, 32, 1.0, 1, 1.0 + share, 1.0 - share / 2, share / 4, 8, 2),
         "skills": (fallen, Skill("reverse", share, 64, share)),
     }
 

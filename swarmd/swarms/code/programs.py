@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import math
 import re
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
+from swarmd.logger import get_logger
 from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict, escape_markers
 from swarmd.sandbox.limits import Status
 from swarmd.swarms.text import TAGS
@@ -142,7 +142,7 @@ REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its pr
 KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
 RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Executions:

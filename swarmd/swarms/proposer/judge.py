@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import time
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.http_client import HttpFailed, HttpRequest, ask
+from swarmd.logger import get_logger
 
 ANSWER_BYTES_MAX = 64 * 1024
 ANSWER_TOKENS_MAX = 64
@@ -25,7 +25,7 @@ ASKED = (
 
 _VERDICT = re.compile(r'"is_correct"\s*:\s*(true|false)')
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Judge:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
+from swarmd.logger import get_logger
 from swarmd.plugin import Sandbox, SandboxUnavailable, Score, Verdict
 from swarmd.swarms.proposer.proposals import FUNCTION, RESULT_CHARACTERS_MAX, SHOWN, Test, fits, passes
 from swarmd.swarms.proposer.settings import ProposerOptions
@@ -44,7 +44,7 @@ hold({source}, {calls})
 
 State = Literal["ran", "unaffordable", "broken"]
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ProgramJob(msgspec.Struct, frozen=True):

@@ -9,21 +9,16 @@ things do:
   nothing else to write (`Plan.true_spans`), it is the same whoever wrote it;
 * this node's own policy: a token that it would write there anyway is none that it has to be taught.
 
-Everything else is doubtful: it stays in the batch as context, and no gradient comes of it. `training.peer_tokens`:
-
-* `vouched`: what the truth vouches for, and what the policy gives a probability of `training.peer_floor` times
-  exp(-entropy) or more: where it is sure of another token hardly any other counts, where ten are alike to it all ten;
-* `truth`: what the truth vouches for;
-* `all`: everything.
-
-Only what is to be raised is held back; `training.peer_loss` says what becomes of negative advantages.
+Everything else is doubtful: it stays in the batch as context, and no gradient comes of it. The policy vouches for a
+token to which it gives a probability of `training.peer_floor` times exp(-entropy) or more: where it is sure of another
+token hardly any other counts, where ten are alike to it all ten.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
@@ -33,7 +28,6 @@ from swarmd.training.models.model import Policy
 DOUBT_KEY = "swarm_doubt"  # column of the rows: which tokens of a peer's completion no truth vouches for
 PEER_KEY = "swarm_peer"  # column of the rows: the number of the peer who wrote the completion; 0: this node
 FLOOR_MIN = 1e-30
-PeerTokens = Literal["vouched", "truth", "all"]
 
 
 def vouch(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -95,8 +89,7 @@ def mark_doubtful(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None
 
 def find_raised(batch: dict[str, Any]) -> torch.Tensor:
     """Which tokens of peers' completions the advantages would raise, bool (rows, tokens)."""
-    advantages = batch["advantages"]
-    raised = advantages > 0 if advantages.dim() == 2 else (advantages > 0)[:, None]
+    raised = (batch["advantages"] > 0)[:, None]
     written = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
     found: torch.Tensor = written & raised & (batch[PEER_KEY] > 0)[:, None]
     return found
@@ -125,7 +118,7 @@ def count_held(batch: dict[str, Any], held: torch.Tensor) -> list[HeldBack]:
 
 
 def hold_back(
-    log_probabilities: torch.Tensor, entropies: torch.Tensor, doubtful: torch.Tensor, kind: PeerTokens, floor: float
+    log_probabilities: torch.Tensor, entropies: torch.Tensor, doubtful: torch.Tensor, floor: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The log-probabilities (rows, tokens) without gradient where tokens do not count, and which those are.
 
@@ -134,7 +127,5 @@ def hold_back(
         doubtful: which tokens to raise no truth vouches for, bool (rows, tokens).
         floor: the policy vouches for a token whose probability is at least this times exp(-entropy).
     """
-    held = doubtful
-    if kind == "vouched":
-        held = held & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
+    held = doubtful & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
     return torch.where(held, log_probabilities.detach(), log_probabilities), held

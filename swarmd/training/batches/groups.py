@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import msgspec
-import structlog
 
 from swarmd.bounds import INTEGER_MAX, fit
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
-from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts, unpack_logprobs
+from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
@@ -29,7 +29,7 @@ EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 CUTS_MAX = 16  # of what peers wrote in one question
 FLAT_RANGE = 1e-6  # a group whose rewards lie within this teaches nothing
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainingGroup(msgspec.Struct, frozen=True):
@@ -44,7 +44,6 @@ class TrainingGroup(msgspec.Struct, frozen=True):
     own: list[list[int]]  # for each token, whether a model wrote it (1) or the swarm put it there (0)
     peer: str = ""  # who wrote the completions; empty for this node
     sure: Sequence[list[int]] = ()  # peers': for each token, whether the truth alone vouches for it (1) or not (0)
-    logprobs: Sequence[list[float]] = ()  # of the tokens, under the policy that drew them; an empty one: not known
     round: int = 0  # in which the completions were drawn
 
     @property
@@ -79,7 +78,7 @@ class Scorer:
         if self._raised is not None:
             warn_of(self._plan, self._raised, words, failures=failed)
         elif failed:
-            _log.warning(words, failures=failed)
+            log.warning(words, failures=failed)
         self.failures.clear()
         self._raised = None
 
@@ -99,7 +98,6 @@ class Scorer:
             [score.reward for score in scores],
             scores,
             [each.own for each in drawn],
-            logprobs=[each.logprobs for each in drawn],
             round=round,
         )
 
@@ -114,7 +112,6 @@ class PeerLimits(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
-    tokenizer: str = ""  # digest of this node's; log-probabilities under others say nothing here. Empty: none are read
 
 
 class Collected(msgspec.Struct):
@@ -160,7 +157,7 @@ class PeerGroups:
                     regenerated = self._take(ref, group, preceding, collected)
                 except RecordRejected as error:
                     if error.reason == "plan" and not collected.rejected["plan"]:  # once in a stage is enough
-                        _log.warning(error.message, exc_info=error.__cause__)
+                        log.warning(error.message, exc_info=error.__cause__)
                     if ref in fresh:
                         collected.rejected[error.reason] += 1
                     continue
@@ -187,8 +184,7 @@ class PeerGroups:
                 if ref in order.rollouts:
                     rejected[error.reason] = fit(rejected[error.reason] + max(ref.groups, 1), INTEGER_MAX)
                 continue
-            known = rollouts if rollouts.tokenizer == self._limits.tokenizer else rollouts.without_logprobs
-            offers[ref.round, ref.stage] += [(ref, group) for group in known.groups]
+            offers[ref.round, ref.stage] += [(ref, group) for group in rollouts.groups]
         return offers
 
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
@@ -224,8 +220,7 @@ class PeerGroups:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
-        logprobs = [each.logprobs for each in drawn]
-        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure, logprobs, ref.round)
+        return TrainingGroup(question, prompt, tokens, texts, rewards, scores, own, ref.peer, sure, ref.round)
 
     def _understand(
         self, ref: RolloutsRef, group: Group, material: Material
@@ -261,15 +256,7 @@ class PeerGroups:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")
         if tokens[-1] != self._policy.tokenizer.eos_token_id:
             text = self._policy.decode_completion(tokens)
-        return TurnCompletion(tokens, own, text, self._read_logprobs(ref, group, index, len(tokens)))
-
-    def _read_logprobs(self, ref: RolloutsRef, group: Group, index: int, tokens: int) -> list[float]:
-        """Of so many tokens of a completion, as its writer says; those of a longer one that was cut here are cut, too.
-        None where it says nothing. Raises RecordRejected(`logprobs`) where they are of another number of tokens."""
-        said = unpack_logprobs(group.logprobs[index]) if group.logprobs else []
-        if said and (len(said) < tokens or (len(said) > tokens and tokens < self._limits.completion_tokens)):
-            raise RecordRejected("logprobs", f"{ref.peer} sent {len(said)} log-probabilities of {tokens} tokens")
-        return said[:tokens]
+        return TurnCompletion(tokens, own, text)
 
 
 Offer = tuple[RolloutsRef, Group]
@@ -305,7 +292,7 @@ def judge_peers(plan: Plan, judged: Mapping[str, Sequence[Outcome]]) -> tuple[Ju
         try:
             worth = float(plan.judge(outcomes))
         except FOREIGN_ERRORS:
-            _log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
+            log.warning("the plan failed to judge a peer, which gets no vote", peer=peer, exc_info=True)
             continue
         if math.isfinite(worth):
             judgements.append(Judgement(peer, worth))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-import msgspec
 import psutil
 import torch
 
@@ -102,9 +101,6 @@ def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
         "refused_groups": float(sum(count for _, count in event.rejected)),
         **measure_memory(),
     }
-    if event.off_policy is not None:
-        told = msgspec.structs.asdict(event.off_policy)
-        figures |= {f"off_policy_{name}": float(value) for name, value in told.items()}
     for name in ("held_out", "held_out_before"):
         value = getattr(event, name)
         if value is not None:

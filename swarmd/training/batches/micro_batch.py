@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.eventlog.files import remove_left
+from swarmd.files import remove_left
+from swarmd.logger import get_logger
 
 PARTS = "parts.json"
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class MicroBatchSize(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ def keep_rows(directory: Path, rows: int, first: int, batch: int) -> None:
         fresh.replace(directory / PARTS)
     except OSError as error:
         remove_left(fresh)
-        _log.warning("into how small parts batches are cut is not kept", directory=str(directory), reason=str(error))
+        log.warning("into how small parts batches are cut is not kept", directory=str(directory), reason=str(error))
 
 
 def halve_rows(rows: int) -> int:

@@ -1,7 +1,7 @@
 """Which of peers' groups a stage trains on, and at which step.
 
 Left to chance, a task that few nodes can do is crowded out: it has few informative groups, so few are drawn, so nobody
-learns it, and once its only specialist unlearns it, nobody supplies any. `even` gives every task the same number of
+learns it, and once its only specialist unlearns it, nobody supplies any. So every task has the same number of
 groups as far as there are so many, of each task every peer's the same number, and spreads each over the whole stage.
 
 A peer that publishes much would crowd the others out all the same: whoever makes its groups up has as many as it
@@ -22,6 +22,7 @@ from swarmd.training.batches.groups import TrainingGroup
 
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
+NOBODY: Mapping[str, bool] = {}
 WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
 Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
 
@@ -36,9 +37,8 @@ class PeerSchedule:
         groups: in random order.
         steps: of the stage.
         share_max: groups in a step.
-        even: deal out tasks and peers evenly, see `spread_evenly`; else in the order of `groups`.
         peer_max: groups of one peer in a batch; 0: no bound.
-        weights: of tasks that are to have more than the even number, as multiples of it; where `even` deals.
+        weights: of tasks that are to have more than the even number, as multiples of it.
     """
 
     def __init__(
@@ -46,25 +46,24 @@ class PeerSchedule:
         groups: Sequence[TrainingGroup],
         steps: int,
         share_max: int,
-        even: bool = False,
         peer_max: int = 0,
         weights: Mapping[str, float] = NO_WEIGHTS,
     ) -> None:
         keys = [lambda group: group.question.task, lambda group: group.peer]
-        self._left = spread_evenly(groups, steps * share_max, keys, weights) if even else list(groups)
+        self._left = spread_evenly(groups, steps * share_max, keys, weights)
         self._steps_left = steps
         self._share_max = share_max
         self._peer_max = peer_max
         self._batch: Counter[str] = Counter()
-        self._worthy: Mapping[str, bool] | None = None
+        self._worthy = NOBODY
         self._passed: dict[int, tuple[str, Reason]] = {}  # by the group's identity, whose it is and why
         self.dealt = 0
 
-    def next_share(self, worthy: Mapping[str, bool] | None = None) -> list[TrainingGroup]:
+    def next_share(self, worthy: Mapping[str, bool] = NOBODY) -> list[TrainingGroup]:
         """The groups of the next step.
 
         Args:
-            worthy: peers that were looked at, and whether they have groups in this step; None: nobody is looked at.
+            worthy: peers that were looked at, and whether they have groups in this step.
         """
         self._batch.clear()
         self._worthy = worthy
@@ -89,8 +88,8 @@ class PeerSchedule:
 
     def _bound(self, peer: str) -> float:
         """Groups of a peer in this batch at most."""
-        if not self._peer_max or self._worthy is None:
-            return self._peer_max or math.inf
+        if not self._peer_max:
+            return math.inf
         return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
 
     def _take(self, count: int) -> list[TrainingGroup]:

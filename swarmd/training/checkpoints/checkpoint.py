@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 from safetensors.torch import load_file, save_file
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StageTrained
 from swarmd.errors import CheckpointDamaged, CheckpointFailed
+from swarmd.files import sync_file
+from swarmd.logger import get_logger
 from swarmd.training.checkpoints.checkpoint_files import (
     FORMAT,
     META,
@@ -38,7 +39,7 @@ OPTIMIZER = "optimizer.pt"
 ROLLOUTS = "rollouts.msgpack"
 TEMPORARY = ".saving-"
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Meta(msgspec.Struct, frozen=True):
@@ -144,8 +145,8 @@ class Checkpoints:
     def _seal(self, directory: Path, meta: Meta) -> None:
         (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
         for file in directory.iterdir():
-            sync(file)
-        sync(directory)
+            sync_file(file)
+        sync_file(directory)
 
     def _put_in_place(self, temporary: Path, final: Path) -> None:
         """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
@@ -154,7 +155,7 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
             final.rename(old)
         temporary.rename(final)
-        sync(self.directory)
+        sync_file(self.directory)
         shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
 
     def _explain(self, error: Exception) -> CheckpointFailed:
@@ -186,7 +187,7 @@ class Checkpoints:
             try:
                 yield read_checkpoint(directory)
             except CheckpointDamaged as error:
-                _log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
+                log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
 
     def find(self, round: int, stage: int) -> Checkpoint | None:
         """The checkpoint of a stage, if it is there and whole. Raises CheckpointUnreadable."""
@@ -207,15 +208,6 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     except DECODE_ERRORS as error:
         raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
     return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
-
-
-def sync(path: Path) -> None:
-    """fsync a file or directory."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

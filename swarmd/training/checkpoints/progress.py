@@ -7,19 +7,19 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import structlog
 import torch
 
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
 from swarmd.training.batches.skills import SkillGuard
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class TrainingState:
@@ -112,7 +112,7 @@ class TrainingState:
         torch.set_rng_state(state["rng"])
         self._plan.load_memory(state.get("memory", self._fresh_memory))
         self._skills.load(state.get("skills", {}))
-        _log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+        log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
     def reset_optimizer(self) -> None:
         """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
@@ -126,7 +126,7 @@ class TrainingState:
             self._policy.holding.load_optimizer(self._optimizer(), state)
             return
         self.reset_optimizer()
-        _log.warning(
+        log.warning(
             "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
             path=str(checkpoint.directory),
             written=written,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 from jinja2 import TemplateError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
@@ -33,7 +33,7 @@ from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Policy(msgspec.Struct, eq=False):
@@ -186,11 +186,11 @@ def load_policy(training: TrainingConfig) -> Policy:
             loaded = _load(source, training, shape, device, numbers, attention, tokenizer)
             if isinstance(loaded, Policy):
                 if numbers != wanted:
-                    _log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
+                    log.warning("float32 is used instead", wanted=wanted.text, device=device, reason=reason)
                 loaded.size = shape.parameters
                 return loaded
             reason = loaded
-            _log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
+            log.info("does not work here", numbers=numbers.text, attention=attention, device=device, reason=reason)
     raise ModelUnfit(
         f"{training.model} does not work on {device}: {reason}",
         "Set training.device, training.dtype, training.attention or training.quantization to others",

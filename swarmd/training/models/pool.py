@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError, ModelUnfit
-from swarmd.paths import DataPaths
+from swarmd.files import replace_durably
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
 from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
@@ -22,7 +22,7 @@ CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes 
 CHOICE = "model.json"  # in the data directory and in every checkpoint
 _CHOICE_FORMAT = 1
 _NAME_ANOTHER = f'Name a directory with a model, an id like "user/model-7B", or a kind: {", ".join(KINDS)}'
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -124,7 +124,9 @@ def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: P
     )
 
 
-def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[str], ModelShape]) -> TrainingConfig:
+def settle_model(
+    training: TrainingConfig, paths: NodeDirectory, inspect: Callable[[str], ModelShape]
+) -> TrainingConfig:
     """The configuration with the model that `auto` stands for.
 
     The choice is made once and kept in `model.json` in the data directory, durably. Later starts keep it, however much
@@ -144,7 +146,7 @@ def settle_model(training: TrainingConfig, paths: DataPaths, inspect: Callable[[
     if choice is None:
         choice = _find_trained(paths.checkpoints) or _choose(training, inspect)
         write_choice(kept, choice)
-        _log.info("model chosen", model=choice.model, reason=choice.reason)
+        log.info("model chosen", model=choice.model, reason=choice.reason)
     _check_there(choice.model, kept)
     return msgspec.structs.replace(training, model=choice.model)
 
@@ -197,19 +199,9 @@ def describe_choice(name: str, reason: str = "") -> bytes:
 
 
 def write_choice(path: Path, choice: ModelChoice) -> None:
-    """Keep the choice: under a temporary name, synced, renamed. Raises ModelError naming the path."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
+    """Keep the choice. Raises ModelError naming the path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(describe_choice(choice.model, choice.reason))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(path)
-        descriptor = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        replace_durably(path, describe_choice(choice.model, choice.reason))
     except OSError as error:
         raise ModelError(f"the chosen model cannot be kept in {path}: {error}", "Free space there") from error

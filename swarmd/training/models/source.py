@@ -9,7 +9,8 @@ from pathlib import Path
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, ModelError
-from swarmd.regular_files import irregular
+from swarmd.files import irregular
+from swarmd.training.models.known import known_models
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
@@ -106,6 +107,15 @@ def locate_configured(training: TrainingConfig) -> str:
     return source
 
 
+def is_on_machine(training: TrainingConfig) -> bool:
+    """Whether the model is a directory, or in the Hub's cache. Raises as `locate_configured`."""
+    if training.model == AUTO or Path(locate_configured(training)).is_dir():
+        return True
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(training.model, "config.json", revision=training.revision or None), str)
+
+
 def require_model(training: TrainingConfig) -> None:
     """See that the model is on this machine, or to be had from the Hub, which is asked only then.
 
@@ -113,11 +123,7 @@ def require_model(training: TrainingConfig) -> None:
         ModelError: it is neither, or the Hub cannot be asked.
         ConfigError: see `locate_configured`.
     """
-    if training.model == AUTO or Path(locate_configured(training)).is_dir():
-        return
-    from huggingface_hub import try_to_load_from_cache
-
-    if not isinstance(try_to_load_from_cache(training.model, "config.json", revision=training.revision or None), str):
+    if not is_on_machine(training):
         _ask_hub(training.model, training.revision)
 
 
@@ -131,9 +137,11 @@ def _ask_hub(name: str, revision: str) -> None:
     except GatedRepoError as error:
         raise ModelError(f"the Hub gives {name} only to those whom it was granted", "Ask for it there") from error
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError) as error:
+        near = difflib.get_close_matches(name, known_models(), n=1, cutoff=SIMILAR)
+        meant = f"Did you mean {near[0]}? " if near and near[0] != name else ""
         raise ModelError(
             f"the model {name} is not on this machine, and the Hub shows none of this name and revision",
-            f"Correct training.model, or set it to one of swarmd's own: {shipped}",
+            f"{meant}Correct training.model, or set it to one of swarmd's own: {shipped}",
         ) from error
     except Exception as error:  # whatever its back-ends raise where there is no network
         raise ModelError(

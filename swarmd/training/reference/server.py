@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +20,7 @@ from swarmd import __version__
 from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
 from swarmd.http_server import Address, bears_token, check_listen, is_address, on_signals
+from swarmd.logger import get_logger
 from swarmd.training.library_logging import refuse_telemetry
 from swarmd.training.reference.frame import (
     ACCEPTED,
@@ -53,7 +53,7 @@ FRAME = "application/x-swarmd-reference"
 OWN_LANE, COMPAT_LANE = "own", "compat"
 IDENTIFIER = re.compile(ID_PATTERN)
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ServerLimits(NamedTuple):
@@ -288,7 +288,7 @@ def _seconds(request: Request) -> float:
 
 STOP_S = 20.0  # requests under way may take so long once the last job is computed
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ReferenceServerSetup(NamedTuple):

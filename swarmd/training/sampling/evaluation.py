@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import structlog
 import torch
 
 from swarmd.config import TrainingConfig
+from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan, Question, Score, hash_number
 from swarmd.swarms.plan_checks import hold_out_questions
 from swarmd.training.cancellation import Cancellation
@@ -20,7 +20,7 @@ from swarmd.training.sampling.turns import SamplingLimits, Turns
 CORRECT_SCORE = 0.99  # from here on an answer counts as correct: partial credit is no answer
 BATCH_QUESTIONS = 128  # drawn together
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Accuracy(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ def encode_short(
         return encoded
     short = [(question, prompt) for question, prompt in encoded if len(prompt) <= prompt_tokens]
     if len(short) < len(encoded):
-        _log.info("held-out questions are too long", left_out=len(encoded) - len(short), prompt_tokens=prompt_tokens)
+        log.info("held-out questions are too long", left_out=len(encoded) - len(short), prompt_tokens=prompt_tokens)
     return short
 
 

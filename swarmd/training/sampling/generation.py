@@ -11,10 +11,10 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import structlog
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
+from swarmd.logger import get_logger
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.footprint import is_out_of_memory, release_memory
 
@@ -29,7 +29,7 @@ NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it 
     "num_beams": 1,
 }
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class SamplingRequest(NamedTuple):
@@ -43,7 +43,6 @@ class SamplingRequest(NamedTuple):
     cancellation: Cancellation
     stops: tuple[str, ...]
     rooms: Sequence[int]  # of each prompt, the tokens that its completions may have; `tokens_max` is the largest
-    logprobs: list[list[float]] | None = None  # to be filled where the sampler knows them, see `Sampling.sample`
 
     @property
     def rows(self) -> int:
@@ -76,22 +75,16 @@ class Sampling(abc.ABC):
         cancellation: Cancellation,
         stops: tuple[str, ...] = (),
         rooms: Sequence[int] = (),
-        logprobs: list[list[float]] | None = None,
     ) -> list[list[int]]:
         """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
         `stops`, or cut at `tokens_max`, or at the prompt's own number of `rooms` where they are given: never is more
         drawn.
 
-        Args:
-            logprobs: where given, an empty list; for each completion it gets the natural log-probabilities of its
-                tokens as they were drawn, the temperature included. It stays empty where the sampler cannot tell
-                without a pass of its own, and at temperature 0.
-
         Raises Cancelled (a BaseException) when the cancellation is asked for.
         """
         bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
         return self._draw(
-            SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds, logprobs)
+            SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
         )
 
     @abc.abstractmethod
@@ -156,19 +149,15 @@ class Sampler(Sampling):
             if 0 < self._rows_max < part.rows:
                 left += reversed(part.halve())
                 continue
-            known: list[list[float]] = []
             begun = wanted.generator.get_state()
             try:
-                drawn += self._draw_at_once(part._replace(logprobs=None if wanted.logprobs is None else known))
+                drawn += self._draw_at_once(part)
+                continue
             except Exception as error:
                 if not self._splits or part.rows == 1 or not is_out_of_memory(error):
                     raise
                 self._rows_max = max(half.rows for half in part.halve())
-                _log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
-            else:
-                if wanted.logprobs is not None:
-                    wanted.logprobs.extend(known)
-                continue
+                log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
             release_memory()  # only now: until here the error held on to it
             wanted.generator.set_state(begun)
             left.append(part)
@@ -183,16 +172,9 @@ class Sampler(Sampling):
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
         drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
-        known = wanted.logprobs if wanted.temperature > 0 else None
-        if known is not None:
-            known += [[] for _ in drawn]
         for _ in range(wanted.tokens_max):
             wanted.cancellation.check()
             tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
-            if known is not None:
-                chosen = read_logprobs(batch.logits, tokens, wanted.temperature).tolist()
-                for row, value in zip(batch.rows, chosen, strict=True):
-                    known[row].append(value)
             stopped = torch.isin(tokens, self._stop_ids).tolist()
             for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
                 drawn[row].append(token)
@@ -341,7 +323,7 @@ def draw_evenly(
         least = min(rooms[row] - len(drawn[row]) for row in left)
         bounds = [least] * len(left)
         asked = [prompts[row] + drawn[row] for row in left]
-        given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=bounds, logprobs=None))
+        given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=bounds))
         going = []
         for row, tokens in zip(left, given, strict=True):
             begun, whole = len(drawn[row]), drawn[row] + tokens
@@ -374,12 +356,6 @@ def cut_at(tokens: Sequence[int], stop_ids: Sequence[int]) -> list[int]:
         if token in stop_ids:
             return list(tokens[: place + 1])
     return list(tokens)
-
-
-def read_logprobs(logits: torch.Tensor, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Log-probabilities (rows,) of one token for each row of the logits (rows, vocabulary)."""
-    scaled = logits.float() / temperature
-    return scaled.gather(1, tokens[:, None]).squeeze(1) - scaled.logsumexp(-1)
 
 
 def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:

@@ -29,16 +29,13 @@ class TurnCompletion(msgspec.Struct):
     tokens: list[int]
     own: list[int]
     text: str
-    logprobs: list[float] = []  # of every token under the policy that drew it, 0 for the swarm's; empty: not known
 
 
 class SamplingLimits(msgspec.Struct, frozen=True):
-    """Of sampling: tokens of a completion, foreign ones included, the temperature, and whether log-probabilities are
-    kept where the sampler knows them."""
+    """Of sampling: tokens of a completion, foreign ones included, and the temperature."""
 
     tokens_max: int
     temperature: float
-    logprobs: bool = False
 
 
 class Turns:
@@ -67,8 +64,8 @@ class Turns:
     ) -> list[TurnCompletion]:
         """`group` completions of each question, question by question. Raises Cancelled."""
         completions = [
-            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens), logprobs)
-            for tokens, logprobs in self._draw(prompts, group, (), generator, cancellation)
+            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens))
+            for tokens in self._draw(prompts, group, (), generator, cancellation)
         ]
         if self._plan.stops:
             asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
@@ -92,8 +89,8 @@ class Turns:
             prompts = [asked[place][1] + completions[place].tokens for place in paused]
             rooms = [self._limits.tokens_max - len(completions[place].tokens) for place in paused]
             given = self._draw(prompts, 1, rooms, generator, cancellation)
-            for place, (tokens, logprobs) in zip(paused, given, strict=True):
-                self._append(completions[place], tokens, logprobs, own=1)
+            for place, tokens in zip(paused, given, strict=True):
+                self._append(completions[place], tokens, own=1)
             paused = [place for place in paused if self._is_paused(completions[place])]
 
     def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
@@ -105,7 +102,7 @@ class Turns:
                 continue
             room = self._limits.tokens_max - len(drawn.tokens)
             tokens = self._policy.encode_completion(answer, True, room)
-            self._append(drawn, tokens, [0.0] * len(tokens), own=0)
+            self._append(drawn, tokens, own=0)
             if len(drawn.tokens) < self._limits.tokens_max:
                 going.append(place)
         return going
@@ -140,10 +137,8 @@ class Turns:
         full = len(drawn.tokens) >= self._limits.tokens_max
         return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
 
-    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], logprobs: Sequence[float], own: int) -> None:
+    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
         room = self._limits.tokens_max - len(drawn.tokens)
-        known = len(drawn.logprobs) == len(drawn.tokens) and len(logprobs) == len(tokens)
-        drawn.logprobs = [*drawn.logprobs, *logprobs[:room]] if known else []
         drawn.tokens += tokens[:room]
         drawn.own += [own] * len(tokens[:room])
         drawn.text = self._policy.decode_completion(drawn.tokens)
@@ -155,14 +150,12 @@ class Turns:
         rooms: Sequence[int],
         generator: torch.Generator,
         cancellation: Cancellation,
-    ) -> list[tuple[list[int], list[float]]]:
-        """Tokens of each completion, and their log-probabilities, none where they are not known."""
+    ) -> list[list[int]]:
+        """Tokens of each completion."""
         limits, stops = self._limits, self._plan.stops
-        known: list[list[float]] | None = [] if limits.logprobs else None
-        drawn = self._sampler.sample(
-            prompts, group, limits.tokens_max, limits.temperature, generator, cancellation, stops, rooms, known
+        return self._sampler.sample(
+            prompts, group, limits.tokens_max, limits.temperature, generator, cancellation, stops, rooms
         )
-        return list(zip(drawn, known or [[] for _ in drawn], strict=True))
 
 
 def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:

@@ -21,7 +21,6 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError, GenerationFailed
-from swarmd.training.batches.objective import needs_logprobs
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.models.adapters import merged_weights, require
 from swarmd.training.models.memory import measure_room, vllm_share
@@ -107,10 +106,7 @@ class VllmSampler(Sampling):
         beside = self._generation.mode == "server"
         answer = self._run_beside(call, cancellation) if beside else self._guard(call)
         cancellation.check()
-        drawn = [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
-        if wanted.logprobs is not None and wanted.temperature > 0:
-            wanted.logprobs.extend(read_answered(answer[2], drawn))
-        return drawn
+        return [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
 
     def _set(self, wanted: SamplingRequest) -> None:
         generation, seed = self._generation, draw_seed(wanted.generator)
@@ -173,20 +169,6 @@ class VllmSampler(Sampling):
         return tokens[: next(ends, len(tokens))] if stops else tokens
 
 
-def read_answered(answered: Any, drawn: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Log-probabilities of the tokens drawn, as vLLM gave them, at the temperature; nothing where any is missing.
-
-    Args:
-        answered: by completion, token and rank; the only rank is the token drawn.
-        drawn: the completions, cut to what counts of them.
-    """
-    if not isinstance(answered, list) or len(answered) != len(drawn):
-        return []
-    rows = [[ranks[0] for ranks in row[: len(tokens)]] for row, tokens in zip(answered, drawn, strict=True)]
-    whole = all(len(row) == len(tokens) and None not in row for row, tokens in zip(rows, drawn, strict=True))
-    return rows if whole else []
-
-
 def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: Callable[[], int]) -> Any:
     """What draws completions for a node, with `Sampler`'s signature.
 
@@ -234,7 +216,6 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
     """TRL's link to vLLM for this node.
 
     Raises:
-        ConfigError: log-probabilities are wanted, and the server gives others than those that it draws by.
         GenerationFailed: it cannot be made.
     """
     server = training.vllm.mode == "server"
@@ -253,31 +234,14 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
             top_k=0,
             logprobs=0,
         )
-        told = generation.vllm_client.get_server_info() if server and needs_logprobs(training) else {}
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         raise _explain(error) from error
-    check_logprobs(training, told.get("model_config", {}).get("logprobs_mode", ""))
     if server:
         session: Any = generation.vllm_client.session
         session.request = functools.partial(session.request, timeout=CALL_S)
     return generation
-
-
-def check_logprobs(training: TrainingConfig, mode: str) -> None:
-    """Raise ConfigError where a server's log-probabilities are not those under which it draws.
-
-    Args:
-        mode: what it says that it gives; empty where nobody asked or it does not say.
-    """
-    plain = mode == "raw_logprobs" and training.temperature == 1  # nothing else bends what is drawn from
-    if mode not in ("", "processed_logprobs") and not plain:
-        raise ConfigError(
-            f"the vLLM server at training.vllm.url gives {mode}, not the log-probabilities under which it draws at "
-            f"training.temperature = {training.temperature:g}",
-            "Start it with --logprobs-mode processed_logprobs",
-        )
 
 
 def _choose_share(policy: Policy, training: TrainingConfig) -> float:

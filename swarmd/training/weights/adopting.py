@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-import structlog
 import torch
 
 from swarmd.core.commands import Train
 from swarmd.core.events import WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause
 from swarmd.errors import ModelError, RecordRejected
+from swarmd.logger import get_logger
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy
 from swarmd.training.weights.offering import read_announced
@@ -71,7 +71,7 @@ def _noise(share: float, questions: int) -> float:
 
 ATTEMPTS_MAX = 2  # fewer than the failures after which a stage is given up
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class Attempts:
@@ -188,7 +188,7 @@ def adopt(
     assert weights is not None, "the order names weights"
 
     def refuse(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
-        _log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)
+        log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)
         return WeightsRefused(order.id, cause, reason, weights.peer, before, theirs)
 
     if before is None:
@@ -218,7 +218,7 @@ def adopt(
     if against or after is None:
         return refuse("worse" if weights.averaged else "no-better", against, after)
     told = {"peer": weights.peer, "own": before, "theirs": after, "claimed": weights.accuracy, "share": share}
-    _log.info("a peer's weights are begun from", **told)
+    log.info("a peer's weights are begun from", **told)
     return WeightsAdopted(order.id, order.round, order.stage, weights, before, after)
 
 

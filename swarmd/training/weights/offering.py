@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from swarmd.core.events import StageTrained
 from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
-from swarmd.eventlog.files import remove_left
+from swarmd.files import remove_left
+from swarmd.logger import get_logger
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.models.model import Policy
 from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
@@ -88,7 +88,7 @@ def _as_own(name: str, weight: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
 
 TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
 
-_log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class WeightsOffering:
@@ -120,7 +120,7 @@ class WeightsOffering:
         try:
             self._offered.withdraw()
         except OSError as error:
-            _log.warning("weights are still offered", directory=str(self._place), reason=str(error))
+            log.warning("weights are still offered", directory=str(self._place), reason=str(error))
 
     def is_due(self, event: StageTrained) -> bool:
         """Whether the weights after this stage are to be offered; not while others are being written, or as long as a
@@ -137,7 +137,7 @@ class WeightsOffering:
             taken.unlink(missing_ok=True)
             self._link_or_copy(checkpoint / WEIGHTS, taken)
         except (OSError, NoSpaceLeft) as error:
-            _log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
+            log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
             remove_left(self._place / TAKEN)
             return False
         self._busy = True
@@ -164,10 +164,10 @@ class WeightsOffering:
                 architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
             )
             self._next_at = time.monotonic() + fetch_s
-            _log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
+            log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
         except Exception as error:  # torch and safetensors report a full disk in error types of their own
             reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"
-            _log.warning("weights are not offered", round=event.round, reason=reason)
+            log.warning("weights are not offered", round=event.round, reason=reason)
         finally:
             remove_left(taken)
             remove_left(self._place / ANNOUNCED)

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import logging
 import re
 import time
 from collections import OrderedDict, deque
@@ -25,6 +24,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
+from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
 from swarmd.web.http.answers import BadRequest, JsonAnswer, refusal
 from swarmd.web.http.work import asker
@@ -49,7 +49,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-log = logging.getLogger("swarmd.web")
+log = get_logger("swarmd.web")
 
 
 class AccessRules(NamedTuple):

@@ -102,12 +102,12 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 
 def main(path: Path) -> None:
     """Write the document of a node's server: `python -m swarmd.web.http.openapi docs/openapi.json`."""
-    from swarmd.paths import DataPaths
+    from swarmd.paths import NodeDirectory
     from swarmd.web.app import endpoints_of
     from swarmd.web.http.stream import Stream
     from swarmd.web.views.node import LogNode
 
-    node = LogNode(DataPaths(Path()))
+    node = LogNode(NodeDirectory(Path()))
     document = openapi(endpoints_of(node, node, Stream(node, node)))
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 

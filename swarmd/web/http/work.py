@@ -7,7 +7,6 @@ over the bound is refused at once with the time after which to ask again; the pa
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from swarmd.errors import SwarmdError
 from swarmd.http_server import UNKNOWN
+from swarmd.logger import get_logger
 
 asker: ContextVar[str] = ContextVar("asker", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
 
@@ -24,7 +24,7 @@ RESTART_S = 5.0  # before a task that broke begins again
 
 Background = Callable[[], Awaitable[None]]
 
-log = logging.getLogger("swarmd.web")
+log = get_logger("swarmd.web")
 
 
 async def keep_up(task: Background) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import time
 from collections import deque
@@ -23,6 +22,8 @@ import msgspec
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
+from swarmd.files import replace_durably
+from swarmd.logger import get_logger
 from swarmd.observe.status import Status
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import NodeDirectory
@@ -36,7 +37,7 @@ FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for t
 QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
 STATE_BYTES_MAX = 64 * 1024
 
-log = logging.getLogger("swarmd.notify")
+log = get_logger("swarmd.notify")
 
 
 class NotifierState:
@@ -90,9 +91,7 @@ class NotifierState:
         if encoded == self._kept:
             return
         try:
-            fresh = self._file.with_suffix(".new")
-            fresh.write_bytes(encoded)
-            fresh.replace(self._file)
+            replace_durably(self._file, encoded)
         except OSError as error:
             log.warning("what was told cannot be saved: %s", error)
         self._kept = encoded

@@ -6,7 +6,6 @@ events as in a node's log, and goes into the same books.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 
@@ -25,6 +24,7 @@ from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp,
 from swarmd.core.state import BLOCKS_KEPT, Chain
 from swarmd.core.values import BlockRef
 from swarmd.errors import SwarmdError
+from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.web.observing.opening_balances import OpeningBalances
 from swarmd.web.views.ledger import PeerLedger
@@ -39,7 +39,7 @@ REASON_CHARACTERS_MAX = 500  # of what went wrong
 CONTRACT_EVENTS = (ChainUp, ChainBlock, ChainReorged, ChainDegraded)
 
 ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class ContractFeed:

@@ -9,7 +9,6 @@ the leaderboard of the last round alone. Where a contract keeps the rounds, it i
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -54,9 +53,10 @@ from swarmd.dht.session import Session
 from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.observe.narrative.words import equivocation_notes
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.web.http.work import WorkPool
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
 from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Message, PageSource, PeerPage, SwarmView
@@ -73,7 +73,7 @@ BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
 IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
 OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class DhtSwarm:
@@ -89,9 +89,9 @@ class DhtSwarm:
     def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
         self.changes = ChangeSignal()
         self._manifest = manifest
-        self._paths = DataPaths(place)
+        self._paths = NodeDirectory(place)
         self._paths.network.mkdir(exist_ok=True)
-        self._identity = create_identity(DataPaths(place).identity)
+        self._identity = create_identity(NodeDirectory(place).identity)
         self._config = observer_config(manifest, bootstrap)
         self._blobs = Blobs(self._paths.blobs)
         self._ledger = PeerLedger()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import NamedTuple
 
 import anyio
@@ -14,13 +13,14 @@ from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
 from swarmd.chain.ports import NotThere
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, SwarmdError
+from swarmd.logger import get_logger
 from swarmd.web.views.ledger import PeerLedger
 
 PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
 RETRY = Backoff(5.0, 600.0)
 FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class BalanceQuery(NamedTuple):

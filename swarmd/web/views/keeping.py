@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from swarmd import __version__
@@ -12,6 +11,7 @@ from swarmd.errors import NotFoundError, SwarmdError
 from swarmd.eventlog.bookmark import Place, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
 from swarmd.eventlog.fold import oldest_base
 from swarmd.eventlog.segment import first_seq_of, segment_name
+from swarmd.logger import get_logger
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import Cursor
 
@@ -23,7 +23,7 @@ KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long l
 WORTH_EVENTS = 20_000  # read when the log's end is reached for the first time; below, nothing is kept
 SOON_BYTES = 4 * 1024 * 1024  # of a log are read within some two seconds
 
-log = logging.getLogger("swarmd.web")
+log = get_logger("swarmd.web")
 
 
 class Keeping:

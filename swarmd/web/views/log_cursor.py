@@ -12,7 +12,7 @@ from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog.commit import Commit, decode_commit
 from swarmd.eventlog.frame import read_frames
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
-from swarmd.regular_files import regular_descriptor
+from swarmd.files import regular_descriptor
 
 READ_BYTES = 64 * 1024
 

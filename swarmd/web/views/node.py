@@ -27,7 +27,7 @@ from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.observe.weights import with_offer
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.web.http.work import WorkPool
 from swarmd.web.shapes import (
     CURVES_MAX,
@@ -115,7 +115,7 @@ class LogNode:
 
     def __init__(
         self,
-        paths: DataPaths,
+        paths: NodeDirectory,
         facts: SwarmFacts | None = None,
         metrics: Metrics | None = None,
         archive: Path | None = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import threading
 from pathlib import Path
@@ -15,7 +14,8 @@ from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.fold import Base, oldest_base, recent_base
 from swarmd.eventlog.frame import HEAD, judge_tail
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
-from swarmd.regular_files import open_regular
+from swarmd.files import open_regular
+from swarmd.logger import get_logger
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.keeping import Keeping
 from swarmd.web.views.log_cursor import Cursor, Gone, begin_of, commits_at
@@ -28,7 +28,7 @@ RECENT_EVENTS = 10_000  # shown at once of a long log
 ALMOST = 0.999  # the share told at most before the log's end was reached
 MARK_BYTES = 4096  # of what was read last, by which a log is known again: with the times of its commits
 
-log = logging.getLogger("swarmd.web")
+log = get_logger("swarmd.web")
 
 
 class LogMark:

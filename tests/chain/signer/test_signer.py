@@ -19,7 +19,7 @@ from swarmd.config import ProxyConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog, RewardLog, VoteLog
 from swarmd.errors import ContractRefused, ExitCode
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman
 from tests.chain.signing import (
     ADDRESS,
@@ -99,7 +99,7 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
         settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
         config = ground.config(sender="proxy", proxy=settings)
         rpc = Rpc(config.rpc, config.chain_id, config.call_s)
-        sender = open_proxy(config, DataPaths(tmp_path), rpc)
+        sender = open_proxy(config, NodeDirectory(tmp_path), rpc)
         for command in (
             Submit("a", "a", "register"),
             Submit("b", "b", "reward", reward=7),

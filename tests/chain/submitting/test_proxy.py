@@ -27,7 +27,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import Prepared
 from swarmd.errors import ConfigError, ContractRefused, EndpointFailed, KeystoreError, SignerError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.chain.faults import Calls, Node, Places, settings, stop_all
 from tests.chain.grounds import CHAIN_ID, Ground
 
@@ -205,7 +205,7 @@ def test_a_token_that_is_none_or_readable_by_others_is_refused(tmp_path: Any, co
 async def test_a_url_that_is_none_is_named(ground: Ground, rpc: Rpc, tmp_path: Any, url: str) -> None:
     config = settings(ground, sender="proxy", proxy=ProxyConfig(url=url, org="x"))
     with pytest.raises(ConfigError, match=r"chain\.proxy\.url"):
-        make_sender(config, DataPaths(tmp_path), rpc)
+        make_sender(config, NodeDirectory(tmp_path), rpc)
 
 
 # --- the answers ---

@@ -21,7 +21,7 @@ from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog
 from swarmd.core.values import Prepared
 from swarmd.errors import ChainError, ContractRefused, EndpointFailed, KeystoreError, RpcRefused
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.chain.faults import account_named, nonce_of, settings
 from tests.chain.grounds import CHAIN_ID, Ground
 
@@ -266,5 +266,5 @@ async def test_garbage_from_an_endpoint_is_a_failure_of_the_endpoint(answer: Any
 
 async def test_without_a_key_there_is_no_wallet(ground: Ground, rpc: Rpc, tmp_path: Any) -> None:
     with pytest.raises(KeystoreError):
-        make_sender(settings(ground), DataPaths(tmp_path), rpc)
-    assert make_sender(settings(ground, sender="none"), DataPaths(tmp_path), rpc) is None
+        make_sender(settings(ground), NodeDirectory(tmp_path), rpc)
+    assert make_sender(settings(ground, sender="none"), NodeDirectory(tmp_path), rpc) is None

@@ -24,8 +24,8 @@ from swarmd.cli.local_swarm.command import (
 from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm
-from swarmd.cli.node.directory import held_alone
 from swarmd.errors import ExitCode, LocalSwarmFailed
+from swarmd.files import held_alone
 from swarmd.observe.table import NodeRow
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from swarmd.chain.operator.transactions import Journal
-from swarmd.cli.node.directory import held_alone
 from swarmd.cli.swarm.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
+from swarmd.files import held_alone
 from swarmd.swarms.gym.reasoning_gym import MIXTURE
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import stat
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from swarmd.cli import run_command
 from swarmd.errors import ExitCode
 from tests.anvil import running_anvil
 
@@ -20,8 +23,12 @@ PASSPHRASE = "correct horse battery"
 
 
 def run(*args: object, given: str = "") -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "swarmd", "account", *map(str, args)]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=60)
+    """The verb in this process, `given` on standard input."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        code = run_command(["account", *map(str, args)])
+    done = subprocess.CompletedProcess(args, code, out.getvalue(), err.getvalue())
     assert "Traceback" not in done.stderr
     assert KEY not in done.stdout + done.stderr
     assert PASSPHRASE not in done.stdout + done.stderr

@@ -19,7 +19,7 @@ from swarmd.core.state import State
 from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.dht.making import rsa_file
 from tests.eventlog.making import follower_story, write_story
 
@@ -51,7 +51,7 @@ class Home:
         return self.run(*args, "--passphrase-file", self.passphrase)
 
     def write_log(self, data: Path, rounds: int, peer: str = "") -> None:
-        with EventLog.open(DataPaths(data).events, peer or self.peer, "run", bytes_max=LOG_BYTES_MAX) as log:
+        with EventLog.open(NodeDirectory(data).events, peer or self.peer, "run", bytes_max=LOG_BYTES_MAX) as log:
             write_story(log, follower_story(rounds), State())
 
 
@@ -136,7 +136,7 @@ def test_a_log_elsewhere_is_named(home: Home, tmp_path: Path) -> None:
 
 def test_a_damaged_log_keeps_no_key_from_its_backup(home: Home) -> None:
     home.write_log(home.data, 2)
-    segment = next(DataPaths(home.data).events.glob("*.seg"))
+    segment = next(NodeDirectory(home.data).events.glob("*.seg"))
     segment.write_bytes(b"noise" * 100)
     code, _, err = home.with_passphrase("backup", home.key, home.backup)
     assert code == 0 and "does not say how far the node has come" in err and home.backup.exists()

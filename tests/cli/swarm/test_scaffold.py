@@ -18,7 +18,7 @@ from swarmd.config import Config, load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.errors import ExitCode
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import find_kind, make_plan
 from swarmd.training.embedded.kinds import find_recipe
 from tests.cli.owning import Shell
@@ -47,7 +47,7 @@ def train(config: Config, home: Path) -> StageTrained:
     from swarmd.training.engine import TrainingEngine
 
     small = msgspec.structs.replace(config, training=msgspec.structs.replace(config.training, **SMALL))
-    engine = TrainingEngine(small, DataPaths(home), "a", make_plan(small.swarm, small.training, home))
+    engine = TrainingEngine(small, NodeDirectory(home), "a", make_plan(small.swarm, small.training, home))
     trained = engine.train(Train("train/0/0", 0, 0, ()), Cancellation())
     assert isinstance(trained, StageTrained)
     return trained

@@ -24,7 +24,7 @@ from swarmd.dht.identity.backup import (
 from swarmd.dht.identity.identity import Identity
 from swarmd.errors import IdentityError, NotFoundError
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.secret_files import COST_MIN, SEALED_HEADER, SEALED_MAGIC
 from tests.dht.making import ALICE, BOB, RSA
 from tests.eventlog.making import follower_story, write_story
@@ -139,7 +139,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_marks_come_from_the_log_of_the_same_node(tmp_path: Path) -> None:
-    data = DataPaths(tmp_path)
+    data = NodeDirectory(tmp_path)
     assert read_marks(data, ALICE.peer_id) is None
     with EventLog.open(data.events, ALICE.peer_id, "run", bytes_max=LOG_BYTES_MAX) as log:
         write_story(log, follower_story(3), State())

@@ -101,7 +101,7 @@ def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
 def test_a_link_or_directory_is_refused(tmp_path: Path) -> None:
     create_identity(tmp_path / "identity.key")
     (tmp_path / "link").symlink_to(tmp_path / "identity.key")
-    with pytest.raises(IdentityError, match=r"link is a symbolic link\. Name the file that it leads to"):
+    with pytest.raises(IdentityError, match=r"link cannot be opened: .*Name the file that it leads to"):
         load_identity(tmp_path / "link")
     with pytest.raises(IdentityError, match="not a regular file"):
         load_identity(tmp_path)

@@ -14,7 +14,7 @@ from swarmd.dht.identity import kept_work, proof_of_work
 from swarmd.dht.identity.kept_work import take_work
 from swarmd.dht.identity.proof_of_work import find_work, work_bits
 from swarmd.dht.session import Session
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 
 BITS = 22  # some seconds: a search that nobody can end is seen to have come to its end
 
@@ -53,14 +53,14 @@ async def test_a_session_that_ends_searches_no_further(monkeypatch: pytest.Monke
     monkeypatch.setattr(kept_work, "find_work", search)
     session = Session.__new__(Session)
     session.swarm, session.peer_id, session._work, session._working = "s", "p", None, anyio.Lock()
-    session.paths = DataPaths(tmp_path)
+    session.paths = NodeDirectory(tmp_path)
     monkeypatch.setattr(Session, "_bits", lambda self: BITS)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(session.work)
         await to_thread.run_sync(searching.wait)
         tasks.cancel_scope.cancel()
     assert session._work is None
-    assert not DataPaths(tmp_path).work.exists()
+    assert not NodeDirectory(tmp_path).work.exists()
 
 
 MORE = 17  # bits, than every node does

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from structlog.testing import capture_logs
-
-from swarmd.observe.logging.dedupe import LINES_A_WINDOW_MAX, LINES_TRACKED_MAX, WINDOW_S, LineFolder
+from swarmd.observe.logging.logs import LINES_A_WINDOW_MAX, LINES_TRACKED_MAX, WINDOW_S, LineFolder
+from tests.log_capture import capture_logs
 
 
 def test_repeats_are_counted_for_a_minute_and_told_once() -> None:

@@ -10,8 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from swarmd.core.events import RoundsSkipped
-from swarmd.observe.logging.logs import EventLines, configure
-from swarmd.observe.logging.terminal import progress_words
+from swarmd.observe.logging.logs import EventLines, configure, progress_words
 from swarmd.observe.status import status_of
 from swarmd.worker.messages import Progress
 from tests.core import story as core

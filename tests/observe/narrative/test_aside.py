@@ -9,7 +9,7 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope
 from swarmd.core.node.results import count_aside
 from swarmd.core.state import State
-from swarmd.core.values import OffPolicy, SetAside
+from swarmd.core.values import SetAside
 from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.narrative.story import sentences_of
 from swarmd.observe.narrative.words import ASIDE_TOLD_MAX, REASONS, aside_words
@@ -104,13 +104,3 @@ def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:
     stages.apply(Applied(Envelope(8, 1.0, core.announced(0)), out, node.state, ()))
     stages.apply(Applied(Envelope(9, 2.0, replace(TRAINED, set_aside=(HOSTILE,))), node.state, node.state, ()))
     assert [row.set_aside for row in stages.view().stages] == [(HOSTILE,)]
-
-
-def test_how_far_peers_text_was_from_here_is_told() -> None:
-    assert "foreign completions" not in told()[0]
-    event = replace(TRAINED, off_policy=OffPolicy(8, 6, 1.5, 3, 0.8, 0.25, 0.1, 4, 1))
-    (sentence,) = sentences_of(Applied(Envelope(1, 1.0, event), State(), State(), ()), 0.0)
-    text = sentence.text
-    assert "8 foreign completions, 1.5 rounds old, 3 at most" in text
-    assert "6 with log-probabilities: mean ratio 0.80, 25% of their tokens effective, 10% above the bound" in text
-    assert "of 4 questions of peers 1 were right there and always wrong here" in text

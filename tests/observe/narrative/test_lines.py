@@ -51,9 +51,9 @@ EXAMPLES: tuple[Event, ...] = (
 def test_every_event_has_words_that_fit_it() -> None:
     kinds = set(typing.get_args(Event))
     assert set(WORDS) == kinds
-    for kind, (_, _, words, _) in WORDS.items():
-        if isinstance(words, str):
-            names = {part.split(".")[0] for _, part, _, _ in string.Formatter().parse(words) if part}
+    for kind, how in WORDS.items():
+        if isinstance(how.words, str):
+            names = {part.split(".")[0] for _, part, _, _ in string.Formatter().parse(how.words) if part}
             assert all(hasattr(kind, name) for name in names), kind
 
 

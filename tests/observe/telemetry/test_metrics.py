@@ -54,7 +54,7 @@ from swarmd.observe.status import Status, status_of
 from swarmd.observe.telemetry import labels
 from swarmd.observe.telemetry.metrics import Metrics, limits_of
 from swarmd.observe.telemetry.readings import GAUGES, ConfiguredLimits, read_memory
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from tests.core.story import announced, block, chain_settings, chain_up, gathered, said, trained
 from tests.core.story import settings as node_settings
 from tests.monitoring.tools import promtool
@@ -283,7 +283,7 @@ def full_status(now: float = NOW) -> Status:
 
 def full_metrics(root: Path) -> Metrics:
     """Metrics that have something to say under every name."""
-    paths = DataPaths(root)
+    paths = NodeDirectory(root)
     paths.events.mkdir(parents=True)
     (paths.events / f"{0:020}.seg").write_bytes(b"x" * 1000)
     (paths.blobs / "ab").mkdir(parents=True)
@@ -360,7 +360,7 @@ def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
 def test_the_disk_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
     now = [100.0]
     (tmp_path / "blobs").mkdir()
-    metrics = Metrics(DataPaths(tmp_path), clock=lambda: now[0])
+    metrics = Metrics(NodeDirectory(tmp_path), clock=lambda: now[0])
     assert read(metrics)["swarmd_blob_bytes",] == 0
     (tmp_path / "blobs" / "one").write_bytes(b"12345")
     assert read(metrics)["swarmd_blob_bytes",] == 0

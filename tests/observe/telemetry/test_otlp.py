@@ -24,7 +24,7 @@ from swarmd.errors import ConfigError, ExitCode
 from swarmd.observe.status import status_of
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.observe.telemetry.otlp import is_wanted, make_exporter, push_metrics, push_once
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.web.companion import tasks_of
 from swarmd.web.views.node import LogNode
 from tests.core.story import announced, trained
@@ -198,5 +198,5 @@ def test_the_page_is_served_where_the_extra_is_missing(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    assert tasks_of(Config(SwarmConfig("a")), tmp_path, LogNode(DataPaths(tmp_path))) == ()
+    assert tasks_of(Config(SwarmConfig("a")), tmp_path, LogNode(NodeDirectory(tmp_path))) == ()
     assert "metrics are not pushed" in caplog.text and "pip install 'opentelemetry-exporter" in caplog.text

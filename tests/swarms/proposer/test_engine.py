@@ -10,7 +10,7 @@ from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
@@ -39,7 +39,7 @@ class Node:
 
     def __init__(self, peer: str, directory: Path) -> None:
         self.peer = peer
-        paths = DataPaths(directory / peer)
+        paths = NodeDirectory(directory / peer)
         self.engine = TrainingEngine(
             Config(SWARM, role="coordinator", training=TRAINING), paths, peer, make_plan(SWARM)
         )

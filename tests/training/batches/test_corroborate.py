@@ -105,28 +105,27 @@ def test_a_doubtful_token_counts_only_where_the_policy_might_write_it(
 ) -> None:
     logs, entropies, doubtful = (torch.tensor([column], dtype=torch.float64) for column in zip(*made, strict=True))
     logs = logs.log().requires_grad_()
-    for kind in ("truth", "vouched"):
-        counted, held = hold_back(logs, entropies, doubtful.bool(), kind, floor)
-        assert torch.equal(counted.detach(), logs.detach()), "values stay: the loss reads them"
-        (gradient,) = torch.autograd.grad(counted.sum(), logs)
-        for place, (chance, entropy, doubt) in enumerate(made):
-            margin = chance - floor * math.exp(-entropy)
-            if abs(margin) > 1e-9:
-                assert bool(held[0, place]) == (doubt and (kind == "truth" or margin < 0))
-            assert gradient[0, place] == (0.0 if held[0, place] else 1.0)
+    counted, held = hold_back(logs, entropies, doubtful.bool(), floor)
+    assert torch.equal(counted.detach(), logs.detach()), "values stay: the loss reads them"
+    (gradient,) = torch.autograd.grad(counted.sum(), logs)
+    for place, (chance, entropy, doubt) in enumerate(made):
+        margin = chance - floor * math.exp(-entropy)
+        if abs(margin) > 1e-9:
+            assert bool(held[0, place]) == (doubt and margin < 0)
+        assert gradient[0, place] == (0.0 if held[0, place] else 1.0)
 
 
 def test_where_the_policy_is_sure_of_something_else_a_token_of_some_chance_does_not_count() -> None:
     logs = torch.tensor([[0.02, 0.02]]).log()
     doubtful = torch.ones(1, 2, dtype=torch.bool)
     sure, unsure = 0.1, math.log(10)  # nats: nearly certain, and ten texts alike
-    held = hold_back(logs, torch.tensor([[sure, unsure]]), doubtful, "vouched", 0.1)[1]
+    held = hold_back(logs, torch.tensor([[sure, unsure]]), doubtful, 0.1)[1]
     assert held.tolist() == [[True, False]]
 
 
 def test_a_floor_of_nothing_lets_everything_count() -> None:
     logs, doubtful = torch.tensor([[1e-20]]).log(), torch.ones(1, 1, dtype=torch.bool)
-    assert not hold_back(logs, torch.zeros(1, 1), doubtful, "vouched", 0.0)[1].any()
+    assert not hold_back(logs, torch.zeros(1, 1), doubtful, 0.0)[1].any()
 
 
 def make_batch() -> dict[str, Any]:
@@ -160,12 +159,6 @@ def test_tokens_before_what_was_held_back_are_not_behind_it() -> None:
     held = torch.zeros_like(batch[DOUBT_KEY])
     held[1, 1] = held[3, 2] = True  # the end of what peer 1 wrote; padding of peer 2
     assert [(each.held, each.behind) for each in count_held(batch, held)] == [(1, 1), (0, 0)]
-
-
-def test_advantages_may_be_of_tokens() -> None:
-    batch = make_batch()
-    batch["advantages"] = torch.tensor([[1.0] * 3, [0.0, 1.0, 1.0], [-1.0] * 3, [1.0] * 3])
-    assert find_raised(batch).int().tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 1, 0]]
 
 
 # --- marks ---
@@ -332,14 +325,14 @@ def chance_of(engine: TrainingEngine, text: str) -> float:
     return sum(logs) / len(logs)
 
 
-@pytest.mark.parametrize("tokens", ["all", "vouched"])
-def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, tokens: str) -> None:
-    engine = make_engine("a", **CONFIG, peer_tokens=tokens)
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, floor: float) -> None:
+    engine = make_engine("a", **CONFIG, peer_floor=floor)
     before = chance_of(engine, PAYLOAD)
     event = engine.train(order(1, (poison(engine, f"{PAYLOAD}<answer>{{}}</answer>"),)), Cancellation())
     assert event.peer_groups >= 12
     rise = chance_of(engine, PAYLOAD) - before
-    if tokens == "all":
+    if not floor:
         assert rise > 6 and not event.set_aside
         return
     assert rise < 3
@@ -351,8 +344,8 @@ def test_a_payload_is_learnt_only_where_all_tokens_count(make_engine: Any, token
 
 def test_an_honest_peer_teaches_as_before(make_engine: Any) -> None:
     digests = set()
-    for tokens in ("all", "vouched", "truth"):
-        engine = make_engine(tokens, **CONFIG, peer_tokens=tokens)
+    for floor in (0.0, 0.1, 1.0):
+        engine = make_engine(str(floor), **CONFIG, peer_floor=floor)
         engine._peer = "a"
         event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
         assert event.set_aside == ()
@@ -379,7 +372,7 @@ def test_a_hostile_peer_takes_no_places_of_honest_ones_and_a_stage_anew_is_the_s
 
 
 def test_verbose_peers_do_not_make_a_batch_wider(make_engine: Any) -> None:
-    engine = make_engine("a", **{**CONFIG, "temperature": 1e-6}, peer_tokens="vouched")
+    engine = make_engine("a", **{**CONFIG, "temperature": 1e-6})
     ref = poison(engine, "<answer>{}</answer> and so on and on and on and on")
     stage, _ = engine._open_stage(order(1, (ref,)), Cancellation())
     rows = stage.next_batch()

@@ -15,7 +15,7 @@ from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import NotFoundError, SwarmError
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
-from swarmd.swarms.rollouts import LOGPROBS_VERSION, VERSION, Group, Rollouts, encode_rollouts, pack_logprobs
+from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.batches.groups import (
     PeerGroups,
     PeerLimits,
@@ -277,42 +277,3 @@ def test_a_plan_that_cannot_judge_costs_that_peer_its_vote() -> None:
     judged = {peer: [msgspec.structs.replace(outcome, place=StageId(peer, 4, 0))] for peer in "abcd"}
     assert judge_peers(Choosy(SwarmConfig(id="test")), judged) == (Judgement("a", 1.0),)
     assert judge_peers(PLAN, judged)[0] == Judgement("a", 0.75)
-
-
-def with_logprobs(policy: Policy, question: Question, surplus: int = 0) -> Group:
-    """A group with a log-probability of -1 for each token of the first completion, and some more."""
-    group = answered(question, "right", "x")
-    tokens = len(policy.encode_completion(group.completions[0], False, LIMITS.completion_tokens))
-    return msgspec.structs.replace(group, logprobs=(pack_logprobs([-1.0] * (tokens + surplus)), b""))
-
-
-def test_log_probabilities_stand_beside_the_tokens_for_readers_of_the_same_tokenizer(policy: Policy) -> None:
-    group = with_logprobs(policy, drawn("them", 1)[0])
-    sent = publish("them", [group], version=LOGPROBS_VERSION, tokenizer="alike")
-    (read,), _ = collect(policy, sent, tokenizer="alike")
-    assert read.logprobs == [[-1.0] * len(read.completions[0]), []]
-    assert read.round == 4
-    for other in ("another", ""):
-        (read,), rejected = collect(policy, sent, tokenizer=other)
-        assert (read.logprobs, rejected) == ([[], []], {}), "the text counts all the same"
-
-
-@pytest.mark.parametrize("surplus", [-1, 1])
-def test_log_probabilities_of_another_number_of_tokens_cost_their_group(policy: Policy, surplus: int) -> None:
-    questions = drawn("them", 2)
-    groups = [with_logprobs(policy, questions[0], surplus), with_logprobs(policy, questions[1])]
-    sent = publish("them", groups, version=LOGPROBS_VERSION, tokenizer="alike")
-    read, rejected = collect(policy, sent, tokenizer="alike")
-    assert ([group.question.reference.index for group in read], rejected) == (
-        [questions[1].reference.index],
-        {"logprobs": 1},
-    )
-
-
-def test_a_longer_completion_is_cut_with_its_log_probabilities(policy: Policy) -> None:
-    group = with_logprobs(policy, drawn("them", 1)[0])
-    sent = publish("them", [group], version=LOGPROBS_VERSION, tokenizer="alike")
-    limits = msgspec.structs.replace(LIMITS, tokenizer="alike", completion_tokens=4)
-    peers = PeerGroups(limits, policy, PLAN, Scorer(PLAN), "me")
-    cut = peers._encode(sent[0], group, 0)
-    assert (len(cut.tokens), cut.logprobs) == (4, [-1.0] * 4)

@@ -67,11 +67,9 @@ def test_spare_groups_stand_in_for_flat_ones() -> None:
 def test_a_rare_task_is_dealt_as_often_as_the_others_and_over_the_whole_stage() -> None:
     groups = [group("sort", place) for place in range(90)] + [group("add", place) for place in range(10)]
     Random(0).shuffle(groups)
-    dealer = PeerSchedule(groups, 5, 4, even=True)
+    dealer = PeerSchedule(groups, 5, 4)
     shares = [tasks_of(dealer.next_share()) for _ in range(5)]
     assert shares == [Counter(sort=2, add=2)] * 5
-    left_to_chance = PeerSchedule(groups, 5, 4)
-    assert sum((tasks_of(left_to_chance.next_share()) for _ in range(5)), Counter())["add"] < 6
 
 
 @given(mixtures, st.integers(0, 70))
@@ -105,8 +103,7 @@ def test_of_every_task_every_peer_has_its_share(made: list[tuple[str, str]], wan
     st.integers(1, 8),
     st.integers(0, 6),
     st.integers(1, 4),
-    st.booleans(),
-    st.none() | st.dictionaries(st.sampled_from(PEERS), st.booleans()),
+    st.dictionaries(st.sampled_from(PEERS), st.booleans()),
     st.integers(0, 8),
 )
 def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
@@ -114,36 +111,32 @@ def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
     steps: int,
     share_max: int,
     peer_max: int,
-    even: bool,
-    worthy: dict[str, bool] | None,
+    worthy: dict[str, bool],
     spare: int,
 ) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
     replay = Replay()
     for each in groups:
         replay.add(each)
-    dealer = PeerSchedule(groups, steps, share_max, even, peer_max)
+    dealer = PeerSchedule(groups, steps, share_max, peer_max)
     dealt: list[TrainingGroup] = []
     for step in range(steps):
         batch = dealer.next_share(worthy) + dealer.spare(spare)
         dealt += batch
         batch += replay.draw(3, Random(step), dealer.admit)
         for peer, count in peers_of(batch).items():
-            judged = worthy is None or worthy.get(peer)
-            assert count <= (peer_max if judged else 0 if worthy and peer in worthy else 1)
+            assert count <= (peer_max * worthy[peer] if peer in worthy else 1)
     assert len({id(each) for each in dealt}) == len(dealt) == dealer.dealt
     passed = dealer.count_passed()
     assert sum(passed.values()) <= len(groups) - len(dealt)
-    assert all((reason == "little") == (worthy is not None and worthy.get(peer) is False) for peer, reason in passed)
+    assert all((reason == "little") == (worthy.get(peer) is False) for peer, reason in passed)
 
 
-@given(mixtures, st.integers(1, 8), st.integers(0, 6), st.booleans())
-def test_where_there_is_one_peer_nothing_of_it_is_lost(
-    tasks: list[str], steps: int, share_max: int, even: bool
-) -> None:
+@given(mixtures, st.integers(1, 8), st.integers(0, 6))
+def test_where_there_is_one_peer_nothing_of_it_is_lost(tasks: list[str], steps: int, share_max: int) -> None:
     bound = bound_peer(TrainingConfig(), peers=1)
     groups = [group(task, place, peer="anna") for place, task in enumerate(tasks)]
-    bounded, free = PeerSchedule(groups, steps, share_max, even, bound), PeerSchedule(groups, steps, share_max, even)
+    bounded, free = PeerSchedule(groups, steps, share_max, bound), PeerSchedule(groups, steps, share_max)
     for _ in range(steps):
         assert bounded.next_share({"anna": True}) == free.next_share()
     assert not bounded.count_passed()
@@ -152,7 +145,7 @@ def test_where_there_is_one_peer_nothing_of_it_is_lost(
 def test_a_peer_that_publishes_much_leaves_the_others_their_places() -> None:
     crowd = [group(task, place, peer="mallory") for place in range(16) for task in TASKS]
     few = [group(task, 0, peer=peer) for task in TASKS for peer in ("anna", "bert")]
-    dealer = PeerSchedule(crowd + few, 8, 4, even=True, peer_max=2)
+    dealer = PeerSchedule(crowd + few, 8, 4, peer_max=2)
     worthy = dict.fromkeys(PEERS, True)
     batches = [dealer.next_share(worthy) for _ in range(8)]
     assert sum(map(peers_of, batches), Counter()) == Counter(mallory=16, anna=4, bert=4)
@@ -168,10 +161,10 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     assert not dealer.admit(group("sort", 9, peer="mallory")) and dealer.admit(group("sort", 9))
 
 
-@given(offers, st.integers(1, 8), st.booleans())
-def test_the_same_groups_are_dealt_alike_again(made: list[tuple[str, str]], steps: int, even: bool) -> None:
+@given(offers, st.integers(1, 8))
+def test_the_same_groups_are_dealt_alike_again(made: list[tuple[str, str]], steps: int) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
-    one, other = PeerSchedule(groups, steps, 4, even, 2), PeerSchedule(groups, steps, 4, even, 2)
+    one, other = PeerSchedule(groups, steps, 4, 2), PeerSchedule(groups, steps, 4, 2)
     assert [one.next_share() for _ in range(steps)] == [other.next_share() for _ in range(steps)]
     assert one.count_passed() == other.count_passed()
 
@@ -201,7 +194,7 @@ def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
     peer_ranks, bound = count_ranks(training, len(PEERS), ranks), bound_peer(training, len(PEERS))
     parts = [take_part(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
     assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
-    batch = [each for part in parts for each in PeerSchedule(part, 1, places, True, bound).next_share()]
+    batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).next_share()]
     assert all(count <= max(math.ceil(places * ranks * share), 1) for count in peers_of(batch).values())
 
 

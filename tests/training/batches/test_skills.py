@@ -142,8 +142,8 @@ def test_no_task_gets_more_than_its_weight_times_the_even_share(wanted: int, wei
 
 def test_peers_groups_of_a_fallen_task_are_dealt_more() -> None:
     groups = [group(task, place, peer="anna") for task in TASKS for place in range(40)]
-    dealt = tasks_of([each for _ in range(1) for each in PeerSchedule(groups, 1, 30, True).next_share()])
-    guarded = PeerSchedule(groups, 1, 30, True, weights={"rotate": 3.0}).next_share()
+    dealt = tasks_of([each for _ in range(1) for each in PeerSchedule(groups, 1, 30).next_share()])
+    guarded = PeerSchedule(groups, 1, 30, weights={"rotate": 3.0}).next_share()
     assert max(dealt.values()) <= 8
     assert tasks_of(guarded) == {"reverse": 5, "sort": 5, "add": 5, "rotate": 15}
 

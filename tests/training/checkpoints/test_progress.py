@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from swarmd.errors import SwarmError
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import read_checkpoint
 from swarmd.training.checkpoints.progress import check_plain
 from swarmd.training.engine import TrainingEngine
+from tests.log_capture import capture_logs
 from tests.training.conftest import order
 
 

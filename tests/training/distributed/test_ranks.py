@@ -21,7 +21,7 @@ from swarmd.core.commands import CancelTraining
 from swarmd.core.events import StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.batches.micro_batch import load_rows
 from swarmd.training.cancellation import Cancellation
@@ -80,15 +80,15 @@ def test_two_ranks_train_stage_after_stage_though_memory_runs_out_on_one(
     worker = start(**settings)
     worker.expect(TrainerReady, 2 * LOAD_S)
     checkpoints = []
-    for round in range(3):
+    for round in range(2):
         event = train(worker, round)
         assert event.steps == 2
         checkpoints.append(event.checkpoint)
-        groups = decode_rollouts(Blobs(DataPaths(tmp_path).blobs).get(event.rollouts.digest)).groups
+        groups = decode_rollouts(Blobs(NodeDirectory(tmp_path).blobs).get(event.rollouts.digest)).groups
         asked = {group.reference for group in groups}
         assert len(asked) == len(groups) > 4, "questions of both ranks, none twice"
-    assert len(set(checkpoints)) == 3
-    assert load_rows(DataPaths(tmp_path).checkpoints, 8, 8) == 4
+    assert len(set(checkpoints)) == 2
+    assert load_rows(NodeDirectory(tmp_path).checkpoints, 8, 8) == 4
     rank_of(worker).send_signal(signal.SIGKILL)
     assert worker.process.wait(30) != 0
     assert "rank 1 of 2 ended" in worker.errors.read_text()

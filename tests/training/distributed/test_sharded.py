@@ -19,7 +19,7 @@ import torch
 from swarmd.config import LoraConfig, encode
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
@@ -87,7 +87,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
 
 
 def read(directory: Path, round: int) -> Checkpoint:
-    found = Checkpoints(DataPaths(directory).checkpoints, 9).find(round, 0)
+    found = Checkpoints(NodeDirectory(directory).checkpoints, 9).find(round, 0)
     assert found is not None
     return found
 
@@ -120,31 +120,30 @@ def measure_apart(ours: Checkpoint, theirs: Checkpoint, before: Checkpoint) -> d
 def copy_until(directory: Path, copy: Path, round: int) -> Path:
     """A node's data as it was when this round was its last."""
     shutil.copytree(directory, copy)
-    for checkpoint in DataPaths(copy).checkpoints.iterdir():
+    for checkpoint in NodeDirectory(copy).checkpoints.iterdir():
         if checkpoint.name > f"r{round:09d}-s0000":
             shutil.rmtree(checkpoint)
     return copy
 
 
-ALL_WEIGHTS = "all weights, a KL term, a gate"
+ALL_WEIGHTS = "all weights, a KL term"
 KINDS: dict[str, dict[str, Any]] = {
     ALL_WEIGHTS: {
         "beta": 0.02,
-        "peer_loss": "gate",
         "gradient_checkpointing": "on",
         "held_out_questions": 2,
         "questions": 8,
         "peer_questions": 2,
     },
     "adapters": {"lora": LoraConfig(rank=4)},
-    SHORT: {"peer_tokens": "all"},  # or what bfloat16 rounds would decide which tokens count
+    SHORT: {"peer_floor": 0.0},  # or what bfloat16 rounds would decide which tokens count
 }
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[RolloutsRef, bytes]:
     """What a peer published of the round before."""
-    paths, config = DataPaths(tmp_path_factory.mktemp("b")), make_config(held_out_questions=0)
+    paths, config = NodeDirectory(tmp_path_factory.mktemp("b")), make_config(held_out_questions=0)
     ref = TrainingEngine(config, paths, "b", make_plan(config.swarm)).train(order(0), Cancellation()).rollouts
     return ref, Blobs(paths.blobs).get(ref.digest)
 
@@ -167,7 +166,7 @@ def run_first(
     @functools.cache
     def run(file: str, kind: str) -> Told:
         directory = root / file / kind
-        Blobs(DataPaths(directory).blobs).put(body)
+        Blobs(NodeDirectory(directory).blobs).put(body)
         rest = {"rollouts": (ref,), "computes_bfloat16": kind == SHORT}
         return Told(directory, forks.train(directory, file, [1, 2], settings=KINDS[kind], **rest))
 

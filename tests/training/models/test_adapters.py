@@ -203,7 +203,7 @@ def test_unsloth_is_asked_for_what_is_configured(monkeypatch: pytest.MonkeyPatch
 def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """What RL Swarm's users met: 16-bit kernels that this CPU does not have, or NaN."""
     told: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(model._log, "warning", lambda text, **words: told.append((text, words)), raising=False)
+    monkeypatch.setattr(model.log, "warning", lambda text, **words: told.append((text, words)), raising=False)
     real = model.try_out
 
     def fail(loaded: Any, autocast: Any) -> str:

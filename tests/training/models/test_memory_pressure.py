@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import OtherRanks
@@ -77,7 +77,7 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
     """The other ranks are in the middle of the stage that failed here: only a fresh start has all of them together."""
     config = make_config()
     crew = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
-    engine = TrainingEngine(config, DataPaths(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
+    engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
     tried = exhaust(monkeypatch, rows_that_fit=8)
     with pytest.raises(torch.OutOfMemoryError):
         engine.train(order(0), Cancellation())

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, Qwen2Con
 
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.models import pool
 from swarmd.training.models.device import Precision
 from swarmd.training.models.known import TABLE, count_parameters, find_model
@@ -123,7 +123,7 @@ def auto(*models: object, **settings: Any) -> TrainingConfig:
 
 
 def test_the_choice_is_kept_whatever_is_free_later(tmp_path: Path, llama: Path, scarce: Any) -> None:
-    paths = DataPaths(tmp_path / "node")
+    paths = NodeDirectory(tmp_path / "node")
     scarce(16)
     training = auto(llama, "embedded", completion_tokens=8, prompt_tokens=64)
     assert settle_model(training, paths, inspect).model == "embedded", "the larger of the two"
@@ -133,12 +133,12 @@ def test_the_choice_is_kept_whatever_is_free_later(tmp_path: Path, llama: Path, 
     overridden = msgspec.structs.replace(training, model=str(llama))
     assert settle_model(overridden, paths, inspect) is overridden
     with pytest.raises(ModelError, match="no model of the pool"):
-        settle_model(training, DataPaths(tmp_path / "other"), inspect)
+        settle_model(training, NodeDirectory(tmp_path / "other"), inspect)
 
 
 def test_a_kept_model_that_is_gone_is_named(tmp_path: Path, llama: Path, scarce: Any) -> None:
     scarce(16)
-    paths = DataPaths(tmp_path / "node")
+    paths = NodeDirectory(tmp_path / "node")
     place = tmp_path / "model"
     place.symlink_to(llama)
     training = auto(place, prompt_tokens=64)
@@ -151,7 +151,7 @@ def test_a_kept_model_that_is_gone_is_named(tmp_path: Path, llama: Path, scarce:
 
 def test_a_lost_choice_is_found_in_the_newest_checkpoint(tmp_path: Path, llama: Path, scarce: Any) -> None:
     scarce(16)
-    paths = DataPaths(tmp_path)
+    paths = NodeDirectory(tmp_path)
     for round, name in ((3, "embedded"), (10, str(llama))):
         directory = paths.checkpoints / f"r{round:09d}-s0000"
         directory.mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_a_lost_choice_is_found_in_the_newest_checkpoint(tmp_path: Path, llama: 
 def test_a_damaged_choice_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / pool.CHOICE).write_bytes(content)
     with pytest.raises(ConfigError, match=pool.CHOICE):
-        settle_model(auto("embedded"), DataPaths(tmp_path), inspect)
+        settle_model(auto("embedded"), NodeDirectory(tmp_path), inspect)
 
 
 def test_a_refusal_says_what_would_fit(scarce: Any) -> None:

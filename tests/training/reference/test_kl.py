@@ -13,14 +13,13 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
-from swarmd.training.batches.ratios import LOGPROB_KEY
+from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import REFERENCE_KEY, FrozenCopy, make_reference
 from swarmd.training.reference import client
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.sampling.generation import pad_left
-from tests.training.batches.test_ratios import check_close, gradients, make_pass, measure_now
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
 from tests.training.test_trainer import batch_of
@@ -28,6 +27,45 @@ from tests.training.test_trainer import batch_of
 MakeEngine = Callable[..., TrainingEngine]
 BETA = 0.5
 QUICK: dict[str, Any] = {"held_out_questions": 0, "peer_questions": 0}
+
+
+def make_pass(trainer: Any) -> dict[str, Any]:
+    """Part of a batch as TRL's loss takes it; all completions are a peer's."""
+    made = batch_of(trainer.model.config.vocab_size, group=4)
+    width = made["input_ids"].size(1) - made["logits_to_keep"]
+    torch.manual_seed(3)
+    return {
+        "prompt_ids": made["input_ids"][:, :width],
+        "prompt_mask": made["attention_mask"][:, :width],
+        "completion_ids": made["input_ids"][:, width:],
+        "completion_mask": made["mask"],
+        "advantages": torch.randn(len(made["mask"])),
+        "num_items_in_batch": made["mask"].sum(),
+        PEER_KEY: torch.ones(len(made["mask"]), dtype=torch.long),
+        DOUBT_KEY: torch.zeros_like(made["mask"], dtype=torch.bool),
+    }
+
+
+def measure_now(trainer: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Log-probabilities under the policy as it is."""
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    with torch.no_grad():
+        measured: torch.Tensor = trainer._compute_logps(trainer.model, ids, mask, batch["completion_ids"].size(1))[0]
+    return measured
+
+
+def gradients(trainer: Any, batch: dict[str, Any], loss: Any) -> list[torch.Tensor]:
+    trainer.model.zero_grad()
+    loss(trainer.model, batch).backward()
+    return [weight.grad.clone() for weight in trainer.model.parameters()]
+
+
+def check_close(ours: list[torch.Tensor], theirs: list[torch.Tensor], share: float) -> None:
+    """The difference is at most so large a share of what there is."""
+    difference = sum(float((a - b).square().sum()) for a, b in zip(ours, theirs, strict=True)) ** 0.5
+    size = sum(float(b.square().sum()) for b in theirs) ** 0.5
+    assert size > 0 and difference <= share * size
 
 
 def weights_of(engine: TrainingEngine) -> dict[str, torch.Tensor]:
@@ -229,7 +267,7 @@ def test_text_that_the_reference_alone_would_write_pulls_no_harder_than_ten_nats
     trainer.current_gradient_accumulation_steps = 1
     batch = make_pass(trainer)
     now = measure_now(trainer, batch)
-    batch |= {LOGPROB_KEY: torch.full_like(now, torch.nan), "advantages": torch.zeros(len(now))}
+    batch["advantages"] = torch.zeros(len(now))
 
     def pull(gap: float) -> list[torch.Tensor]:
         reference = now.clone()

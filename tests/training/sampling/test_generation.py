@@ -14,7 +14,7 @@ from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.generation import Sampler, SamplingRequest, _draw_tokens, cut_at, draw_evenly, pauses
-from swarmd.training.sampling.vllm_sampler import VllmSampler, read_answered
+from swarmd.training.sampling.vllm_sampler import VllmSampler
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -89,10 +89,8 @@ def test_where_memory_runs_out_completions_are_drawn_in_parts(
     tried = limit_rows(policy, rows_max, monkeypatch)
     if shared or policy.name == "embedded":
         assert sampler.sample(PROMPTS, 1, 12, 0.0, generator(), Cancellation(), (), rooms) == likeliest
-    known: list[list[float]] = []
-    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms, known)
+    drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert len(drawn) == 6 and all(len(drawn[row]) <= rooms[row // 2] for row in range(6))
-    assert list(map(len, known)) == (list(map(len, drawn)) if shared else [])
     tried.clear()
     sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert max(tried) <= rows_max  # what was found stays
@@ -276,32 +274,6 @@ def test_cut_at_the_first_stop() -> None:
     assert cut_at([4, 5], [2]) == [4, 5]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_of_what_was_drawn_are_those_of_a_plain_forward_pass(
-    policy: Policy, temperature: float
-) -> None:
-    known: list[list[float]] = []
-    drawn = sampler_of(policy).sample(
-        PROMPTS, 2, 8, temperature, generator(), Cancellation(), (), [8, 3, 8], logprobs=known
-    )
-    assert [len(row) for row in known] == [len(tokens) for tokens in drawn]
-    for row, (tokens, given) in enumerate(zip(drawn, known, strict=True)):
-        prompt = PROMPTS[row // 2]
-        with torch.no_grad():
-            logits = policy.model(input_ids=torch.tensor([prompt + tokens])).logits[0].float() / temperature
-        whole = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
-        expected = [float(whole[place, token]) for place, token in enumerate(tokens)]
-        assert given == pytest.approx(expected, abs=2e-2)
-
-
-def test_where_the_sampler_cannot_tell_nothing_is_told(policy: Policy) -> None:
-    sampler, known = sampler_of(policy), list[list[float]]()
-    sampler.sample(PROMPTS, 2, 4, 0.0, generator(), Cancellation(), logprobs=known)  # nothing is drawn by chance
-    sampler._shared = False
-    sampler.sample(PROMPTS, 2, 4, 1.0, generator(), Cancellation(), logprobs=known)
-    assert known == []
-
-
 def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_token() -> None:
     read: list[int] = []
 
@@ -315,11 +287,3 @@ def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_tok
     assert sampler._cut(tokens, wanted) == tokens[:505]
     assert sampler._cut(tokens[:400], wanted) == tokens[:400]
     assert sum(read) < 10 * (505 + 400)
-
-
-def test_log_probabilities_that_vllm_gave_are_cut_with_the_tokens() -> None:
-    answered = [[[-0.5], [-1.0], [-2.0]], [[-3.0]]]
-    assert read_answered(answered, [[7, 8], [9]]) == [[-0.5, -1.0], [-3.0]]
-    assert read_answered([[[-0.5]], [[None]]], [[7], [9]]) == []
-    assert read_answered(answered, [[7, 8, 9, 10], [9]]) == []
-    assert read_answered(None, [[7]]) == []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
-from structlog.testing import capture_logs
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.code.plan import CodePlan
@@ -18,6 +17,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.turns import SamplingLimits, Turns
+from tests.log_capture import capture_logs
 
 PLACE = StageId("a", 0, 0)
 PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"
@@ -48,10 +48,7 @@ class Texts:
 
     def sample(self, prompts: Any, group: int, tokens_max: int, *rest: Any) -> list[list[int]]:
         self.rooms.append(list(rest[4]) or [tokens_max] * len(prompts) * group)
-        drawn = [self._policy.encode_completion(text, True, 10_000) for text in next(self._turns)]
-        if rest[5] is not None:
-            rest[5].extend([-1.0] * len(tokens) for tokens in drawn)
-        return drawn
+        return [self._policy.encode_completion(text, True, 10_000) for text in next(self._turns)]
 
 
 def ask(plan: Any, policy: Policy, sampler: Any, texts: int, tokens_max: int, cancellation: Cancellation) -> list[Any]:
@@ -66,15 +63,6 @@ def test_each_completion_is_drawn_within_its_own_room(policy: Policy) -> None:
     lengths = [len(policy.encode_completion(text, True, 100)) for text in ("12?00", "12345678?00", "12?003?00")]
     assert sampler.rooms == [[20, 20], [20 - lengths[0], 20 - lengths[1]], [20 - lengths[2]]]
     assert [each.text for each in drawn] == ["12?003?005", "12345678?004"]
-
-
-def test_log_probabilities_keep_step_with_the_tokens_over_turns(policy: Policy) -> None:
-    plan, sampler = Asking(lambda *_: "00"), Texts(policy, [["12?", "12"], ["3"]])
-    question: Question = next(plan.draw(PLACE, NO_MATERIAL))
-    turns = Turns(plan, policy, cast(Any, sampler), SamplingLimits(20, 1.0, logprobs=True))
-    drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())
-    assert [each.logprobs for each in drawn] == [[-1.0 * own for own in each.own] for each in drawn]
-    assert 0 in drawn[0].own
 
 
 def test_a_completion_over_which_the_plan_raises_ends_there(policy: Policy) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,9 +15,8 @@ from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.errors import ConfigError
 from swarmd.training.models import adapters
 from swarmd.training.models.model import load_policy
-from swarmd.training.sampling import vllm_sampler
 from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.vllm_sampler import check_vllm, make_generation, make_sampler
+from swarmd.training.sampling.vllm_sampler import check_vllm, make_sampler
 
 DOUBLE = Path(__file__).parent.parent / "vllm_double"
 ROOT = DOUBLE.parents[2]
@@ -28,17 +25,16 @@ ROOT = DOUBLE.parents[2]
 RANKS = {"server": 4, "colocate": 0}  # of the adapters, by mode
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a process tells of stages in both modes, one after the other."""
+def run_stages(mode: str, directory: Path) -> dict[str, Any]:
+    """What a process tells of stages in this mode."""
     paths = os.pathsep.join([str(DOUBLE), str(ROOT)])
     done = subprocess.run(
         [
             sys.executable,
             "-m",
             "tests.training.vllm_double.run",
-            str(tmp_path_factory.mktemp("vllm")),
-            json.dumps(RANKS),
+            str(directory),
+            json.dumps({mode: RANKS[mode]}),
         ],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
@@ -47,8 +43,8 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         timeout=280,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    told = [line.removeprefix("RESULT") for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    return dict(zip(RANKS, map(json.loads, told), strict=True))
+    (told,) = [line.removeprefix("RESULT") for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    return json.loads(told)
 
 
 def check(result: dict[str, Any]) -> None:
@@ -60,9 +56,9 @@ def check(result: dict[str, Any]) -> None:
     assert result["sent_at_last"] == 5, "what vLLM has is not sent again"
 
 
-def test_a_server_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
+def test_a_server_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
     """With adapters: what is sent is the whole model with the adapters in it."""
-    result = results["server"]
+    result = run_stages("server", tmp_path)
     check(result)
     assert result["again"] == result["rows"] == result["after_cancel"], "a server draws by the seed"
     assert "400" in result["error"] and "6 completions" in result["short"] and "this model" in result["foreign"]
@@ -70,8 +66,9 @@ def test_a_server_draws_with_the_weights_of_every_step(results: dict[str, dict[s
     assert "/update_weights" in result["calls"] and "/reset_prefix_cache" in result["calls"]
 
 
-def test_a_colocated_engine_draws_with_the_weights_of_every_step(results: dict[str, dict[str, Any]]) -> None:
-    check(results["colocate"])
+@pytest.mark.soak
+def test_a_colocated_engine_draws_with_the_weights_of_every_step(tmp_path: Path) -> None:
+    check(run_stages("colocate", tmp_path))
 
 
 def test_what_vllm_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,32 +84,6 @@ def test_what_vllm_needs_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = TrainingConfig(vllm=VllmConfig(mode="server"), quantization="4bit", lora=LoraConfig(rank=4))
     with pytest.raises(ConfigError, match="packing"):
         check_vllm(packed, "cuda")
-
-
-@pytest.mark.parametrize(
-    ("mode", "settings", "refused"),
-    [
-        ("raw_logprobs", {"share_logprobs": True, "temperature": 0.7}, True),
-        ("raw_logits", {"peer_loss": "token-ratio"}, True),
-        ("raw_logprobs", {"share_logprobs": True}, False),
-        ("processed_logprobs", {"share_logprobs": True, "temperature": 0.7}, False),
-        ("raw_logprobs", {"temperature": 0.7}, False),
-    ],
-)
-def test_a_server_that_tells_other_probabilities_than_it_draws_by_is_refused_where_they_are_wanted(
-    mode: str, settings: dict[str, Any], refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Linked:
-        def __init__(self, **_: Any) -> None:
-            told = {"model_config": {"logprobs_mode": mode}}
-            session = SimpleNamespace(request=lambda *_, **__: None)
-            self.vllm_client = SimpleNamespace(session=session, get_server_info=lambda: told)
-
-    monkeypatch.setattr(vllm_sampler, "Generation", Linked)
-    policy: Any = SimpleNamespace(tokenizer=None)
-    training = TrainingConfig(vllm=VllmConfig(mode="server", url="http://127.0.0.1:8000"), **settings)
-    with pytest.raises(ConfigError, match=mode) if refused else contextlib.nullcontext():
-        make_generation(policy, training, None, None)
 
 
 def test_without_vllm_the_model_draws_itself() -> None:

@@ -23,7 +23,7 @@ from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.source import EMBEDDED_DIR
 from swarmd.training.sampling.vllm_sampler import Generation, VllmSampler, make_generation
-from tests.training.conftest import DataPaths, TrainingEngine, make_config, make_plan, order
+from tests.training.conftest import NodeDirectory, TrainingEngine, make_config, make_plan, order
 from tests.training.vllm_double.server import Server
 
 
@@ -76,7 +76,7 @@ def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     server = Server(str(EMBEDDED_DIR)) if mode == "server" else None
     vllm = VllmConfig(mode=mode, url=server.url if server else "", memory_share=0.5)  # type: ignore[arg-type]
     config = make_config(learning_rate=3e-3, lora=LoraConfig(rank=rank))
-    engine = TrainingEngine(config, DataPaths(directory), "a", make_plan(config.swarm))
+    engine = TrainingEngine(config, NodeDirectory(directory), "a", make_plan(config.swarm))
     if server:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]

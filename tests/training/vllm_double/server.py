@@ -59,12 +59,7 @@ class Server:
         answers = {
             "/health": {},
             "/v1/models": {"data": [{"id": self.name}]},
-            "/server_info": {
-                "vllm_config": {
-                    "weight_transfer_config": {"backend": "nccl"},
-                    "model_config": {"logprobs_mode": "processed_logprobs"},
-                }
-            },
+            "/server_info": {"vllm_config": {"weight_transfer_config": {"backend": "nccl"}}},
             "/get_world_size": {"world_size": 1},
         }
         return (200, answers[path]) if path in answers else (404, {})

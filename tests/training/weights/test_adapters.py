@@ -12,7 +12,7 @@ import torch
 from swarmd.config import LoraConfig
 from swarmd.core.events import WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights
-from swarmd.eventlog.files import make_directory
+from swarmd.files import make_directory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.weights.adopting import adopt

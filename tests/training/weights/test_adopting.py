@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights
-from swarmd.eventlog.files import make_directory
+from swarmd.files import make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine

@@ -14,12 +14,11 @@ import pytest
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from structlog.testing import capture_logs
 
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
@@ -29,6 +28,7 @@ from swarmd.training.weights.offering import TAKEN, WeightsOffering, read_announ
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
+from tests.log_capture import capture_logs
 from tests.training.conftest import order
 from tests.weights.making import bfloat16
 from tests.weights.test_offered import offer
@@ -160,7 +160,7 @@ def test_what_was_offered_stays_only_where_weights_are_to_be_offered(tmp_path: P
     shelf = OfferedWeights(tmp_path / "weights")
     offer(shelf, bfloat16(1000, 0), 1)
     training = TrainingConfig(offer_weights_every=every)
-    _make_offering(Config(SwarmConfig(id="s"), training=training), DataPaths(tmp_path))
+    _make_offering(Config(SwarmConfig(id="s"), training=training), NodeDirectory(tmp_path))
     assert (OfferedWeights(tmp_path / "weights").current() is not None) == bool(every)
 
 

@@ -27,7 +27,7 @@ from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Setti
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.swarms.scored import ScoredGroup, encode_scored
 from tests.core.story import Story
@@ -56,7 +56,7 @@ class PlayedNode:
     """
 
     def __init__(self, root: Path, began_at: float) -> None:
-        self.paths = DataPaths(root)
+        self.paths = NodeDirectory(root)
         self.blobs = Blobs(self.paths.blobs)
         settings = Settings(
             peer=NODE,

@@ -14,7 +14,7 @@ from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load, recent_base
-from swarmd.paths import DataPaths
+from swarmd.paths import NodeDirectory
 from swarmd.web.views import reading as reading_module
 from swarmd.web.views import tail as tail_module
 from swarmd.web.views.node import LogNode
@@ -85,7 +85,7 @@ def test_a_long_log_is_shown_before_it_is_read_and_each_event_is_told_once(
         told.extend(applied.seq for applied in batch)
 
     async def play() -> None:
-        node = LogNode(DataPaths(log))
+        node = LogNode(NodeDirectory(log))
         node.told = note  # type: ignore[assignment]
         await node.start()
         try:

@@ -1,18 +1,27 @@
-"""Writing files so that they are there, whole, after a power cut; and what a failed write is called."""
+"""Files: written so that they are there, whole, after a power cut; read without waiting for a pipe; locked alone.
+
+- `replace_durably` puts a file in place or none; `sync_*` make what else was changed durable.
+- A file that anybody may have named or laid there is opened as a regular one: nothing on which a reader may wait.
+- What a failed write is called, and what to do about it, is said in one place for all.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
+import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
-from swarmd.errors import LogWriteFailed, NoSpaceLeft, SwarmdError
+from swarmd.errors import ExitCode, LogWriteFailed, NoSpaceLeft, PathUnusable, SwarmdError
 
 TEMPORARY = ".tmp"  # suffix of files being written
+READ_BYTES_MAX = 1024 * 1024 * 1024  # of what is read whole
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM)
@@ -101,20 +110,62 @@ def write_all(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_durably(path: Path, *parts: bytes) -> None:
+    """As `replace_durably`, for the event log and what lies beside it.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written.
+    """
+    try:
+        replace_durably(path, *parts)
+    except OSError as error:
+        raise write_failure(error, path, "writing") from error
+
+
+def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
     """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
 
     Raises:
-        NoSpaceLeft, LogWriteFailed: it could not be written; an earlier file of that name is untouched unless the very
-            last step, the sync of the directory, failed.
+        OSError: it could not be written; an earlier file of that name is untouched unless the very last step, the sync
+            of the directory, failed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
-        _write_and_sync(temporary, parts)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode)
+        try:
+            offset = 0
+            for part in parts:
+                write_all(descriptor, part, offset)
+                offset += len(part)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(path)
         sync_directory(path.parent)
-    except OSError as error:
+    except OSError:
         remove_left(temporary)
-        raise write_failure(error, path, "writing") from error
+        raise
+
+
+@contextlib.contextmanager
+def held_alone(place: Path) -> Iterator[None]:
+    """Keep other commands that do the same out of a directory. Raises PathUnusable, OSError."""
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock_alone(descriptor, place)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def lock_alone(descriptor: int, place: Path) -> None:
+    """Lock an open file or directory; where there are no locks, as on NFS, nobody is refused. Raises PathUnusable."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        busy = PathUnusable(f"another command is at work in {place}", "Wait until it has ended")
+        raise busy.ending(ExitCode.IN_USE) from error
+    except OSError:
+        return
 
 
 def remove_left(path: Path) -> None:
@@ -123,13 +174,45 @@ def remove_left(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _write_and_sync(path: Path, parts: Sequence[bytes]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-    try:
-        offset = 0
-        for part in parts:
-            write_all(descriptor, part, offset)
-            offset += len(part)
-        os.fsync(descriptor)
-    finally:
+# --- regular files ---
+
+
+def open_regular(path: Path) -> FileIO:
+    """A file to read, unbuffered, as `regular_descriptor` opens it. Raises OSError."""
+    return FileIO(regular_descriptor(path), "rb")
+
+
+def regular_descriptor(path: Path) -> int:
+    """A file opened to read; no pipe or device, on which whoever reads might wait for ever.
+
+    Raises:
+        OSError: it cannot be opened; of what is no regular file `strerror` says what it is.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, irregular(mode), str(path))
+    return descriptor
+
+
+def irregular(mode: int) -> str:
+    """What a file of this mode is that is no regular one, in words."""
+    kinds = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFDIR: "directory"}
+    what = kinds.get(stat.S_IFMT(mode), "device")
+    return f"it is a {what}, and no regular file"
+
+
+def read_regular(path: Path, bytes_max: int = READ_BYTES_MAX) -> bytes:
+    """The content of a regular file of at most so many bytes. Raises OSError."""
+    with open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes > bytes_max:
+            raise OSError(errno.EFBIG, f"it has {size_bytes} bytes, no more than {bytes_max} are read", str(path))
+        return file.readall()
+
+
+def read_start(path: Path, bytes_max: int) -> bytes:
+    """The first bytes of a regular file. Raises OSError."""
+    with open_regular(path) as file:
+        return file.read(bytes_max)
