@@ -119,7 +119,7 @@ def _check(manifest: WeightsManifest) -> None:
 
 
 OFFER_FORMAT = 1
-OFFER_BYTES_MAX = 160  # with the field's name within what nodes of before take of unknown fields
+OFFER_BYTES_MAX = 160
 
 
 class WeightsOffer(msgspec.Struct, frozen=True, array_like=True):

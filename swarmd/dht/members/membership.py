@@ -17,13 +17,11 @@ from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.ports import Record
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ADDRESSES_MAX, NAME_LENGTH_MAX, PROTOCOL, Membership
-from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import IdentityInUse, NetworkDown, RecordRejected
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import within
 
 LEAVE_S = 1.5  # longest announcement of the leaving
-FIELD_NAMES_BYTES = 24  # "withdrawn" and "weights", and how long they are
 ALERT_S = 60.0  # after registering, and after a twin has shown itself, the memberships are read often
 
 log = get_logger(__name__)
@@ -90,7 +88,7 @@ class Members:
             invitation=session.invitation,
             protocol=PROTOCOL,
             withdrawn=withdrawn,
-            weights=_beside(withdrawn, offer),
+            weights=offer,
             shards=place.shards,
             epoch=place.epoch,
             shard=shard,
@@ -255,11 +253,6 @@ class Members:
             log.debug("the membership was not written again: %s", error)
         finally:
             self._insisting = False
-
-
-def _beside(withdrawn: bytes, offer: bytes) -> bytes:
-    """The offer of weights, where there is room: nodes of before take no more unknown fields than that."""
-    return offer if len(withdrawn) + len(offer) <= UNKNOWN_BYTES_MAX - FIELD_NAMES_BYTES else b""
 
 
 def _printable(name: str) -> str:

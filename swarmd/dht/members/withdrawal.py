@@ -23,7 +23,7 @@ from swarmd.files import read_start, write_durably
 from swarmd.worker.runtime import TimeSource
 
 ID_BYTES = 6
-WITHDRAWN_MAX = 32  # of one host at a time; with the field's name within what nodes of before take of unknown fields
+WITHDRAWN_MAX = 32  # of one host at a time
 HOSTS_MAX = 256  # whose lists are kept
 CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: each has a file written and all records judged anew
 

@@ -107,7 +107,7 @@ def _clocks_differ(one: ClockRecord, other: ClockRecord, apart_s: float) -> bool
         return False
     if apart_s == 0.0 or (place_of(other) < place_of(one) and apart_s < CLOCK_SET_S):
         return True
-    numbered = one.opening == other.opening > 0 and not one.final
+    numbered = one.opening == other.opening and not one.final
     return numbered and place_of(one) == place_of(other)
 
 

@@ -98,7 +98,7 @@ class ClockRecord(RecordContent, frozen=True, tag="clock"):
     opened_at: Real
     deadline_at: Real
     final: bool = False
-    opening: Count = 0  # number of the announcement among all of this coordinator; 0: it has none
+    opening: Count = 0  # number of the announcement among all of this coordinator; of the final one 0
     shards: Shards = 0  # of each stage's reports and rollouts, from the round `sharded_since` on; 0: they are one
     sharded_since: Round = 0
     shards_before: Shards = 0  # in the rounds before that

@@ -107,11 +107,11 @@ class TrainingState:
         self._policy.load_weights(checkpoint.read_weights())
         state = checkpoint.read_optimizer()
         self._pace.steps = checkpoint.meta.steps
-        self._pace.fresh_from = state.get("fresh_from", 0)
+        self._pace.fresh_from = state["fresh_from"]
         self._load_optimizer(checkpoint, state["optimizer"])
         torch.set_rng_state(state["rng"])
-        self._plan.load_memory(state.get("memory", self._fresh_memory))
-        self._skills.load(state.get("skills", {}))
+        self._plan.load_memory(state["memory"])
+        self._skills.load(state["skills"])
         log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
 
     def reset_optimizer(self) -> None:

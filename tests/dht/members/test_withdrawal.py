@@ -35,8 +35,9 @@ from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, RecordPolicy
-from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX
+from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import ConfigError, RecordRejected
+from swarmd.weights.manifest import OFFER_BYTES_MAX
 from tests.dht.making import ALICE, BOB, COORDINATOR, MEMBERSHIP, REPORT, SWARM, judge, signed_by
 
 CREATOR = COORDINATOR.peer_id
@@ -148,13 +149,12 @@ def test_a_list_that_is_none_is_refused(packed: bytes) -> None:
     assert judge(signed, MEMBERSHIP.key, policy_of(Withdrawals(CREATOR))) == "oversized"
 
 
-def test_the_longest_list_fits_and_nodes_of_before_take_it_for_an_unknown_field() -> None:
+def test_the_longest_list_fits_with_an_offer_of_weights() -> None:
     name, address = "\U0001f600" * 64, "/" + "x" * 255
     full = Membership("s" * 64, name, "n" * 64, 1.7e9, True, (address,) * 8, 2**63 - 1, OF_BOB, 2**16)
-    longest = replace(full, withdrawn=bytes(WITHDRAWN_MAX * ID_BYTES))
-    payload = len(msgspec.msgpack.encode(longest))
-    assert is_packed(longest.withdrawn) and payload <= PAYLOAD_BYTES_MAX["membership"]
-    assert payload - len(msgspec.msgpack.encode(full)) <= UNKNOWN_BYTES_MAX
+    longest = replace(full, withdrawn=bytes(WITHDRAWN_MAX * ID_BYTES), weights=bytes(OFFER_BYTES_MAX))
+    assert is_packed(longest.withdrawn)
+    assert len(msgspec.msgpack.encode(longest)) <= PAYLOAD_BYTES_MAX["membership"]
 
 
 # --- the list of those made here ---

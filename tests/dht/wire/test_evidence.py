@@ -76,7 +76,6 @@ HONEST: dict[str, tuple[Any, ...]] = {
         replace(NUMBERED, deadline_at=1.7e9 + 5, opening=6),
     ),
     "an earlier place, for a clock was ahead": (COORDINATOR, CLOCK, replace(CLOCK, round=2), 2800.0),
-    "a coordinator of before, which numbers nothing": (COORDINATOR, CLOCK, replace(CLOCK, deadline_at=1.7e9 + 90)),
     "more rounds after the last": (COORDINATOR, replace(CLOCK, final=True), CLOCK),
     "the same number after a restore": (COORDINATOR, NUMBERED, replace(NUMBERED, round=9, deadline_at=1.7e9 + 90)),
     "two lives": (ALICE, MEMBERSHIP, replace(MEMBERSHIP, nonce="another")),

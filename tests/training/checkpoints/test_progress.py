@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
@@ -31,16 +30,8 @@ def test_what_no_checkpoint_gives_back_is_refused_when_it_is_written(value: obje
         check_plain({"level": value})
 
 
-def forget_name(checkpoint: Path) -> None:
-    """As older versions wrote it."""
-    meta = json.loads((checkpoint / "meta.json").read_text())
-    assert meta.pop("optimizer")
-    (checkpoint / "meta.json").write_text(json.dumps(meta))
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["named", "as older versions wrote it"])
 def test_another_optimiser_begins_anew_and_the_weights_go_on(
-    make_engine: Callable[..., TrainingEngine], tmp_path: Path, old: bool
+    make_engine: Callable[..., TrainingEngine], tmp_path: Path
 ) -> None:
     round = 0
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
@@ -48,8 +39,6 @@ def test_another_optimiser_begins_anew_and_the_weights_go_on(
         trained = engine.train(order(round), Cancellation())
         place = engine.place_of(trained)
         assert read_checkpoint(place).meta.optimizer == before
-        if old:
-            forget_name(place)
         with capture_logs() as logs:
             again = make_engine(optimizer=after, steps=1, held_out_questions=0)
         told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]
