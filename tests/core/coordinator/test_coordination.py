@@ -189,7 +189,7 @@ def test_a_report_counts_once(node: Story) -> None:
 
 def test_a_reward_above_what_the_recipe_can_give_does_not_count(node: Story) -> None:
     open_without_trainer(node)
-    publish(node, announcement(node.tell(TrainerReady("cpu", "tiny", 1, reward_max=1.2))))
+    node.tell(TrainerReady("cpu", "tiny", 1, reward_max=1.2))
     node.tell(report("a", 0, reward=1e6), *[report(f"idle {number}", 0, reward=1.3) for number in range(6)])
     assert not coordination(node).reports and node.state.rejections == (("reward-too-high", 7),)
     node.tell(report("a", 0, reward=1.2))
