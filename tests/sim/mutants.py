@@ -144,6 +144,15 @@ MUTANTS = (
         waiting,
         "    return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0",
         "    return False",
+        (
+            ("stages", 1),
+            ("quorum", 1.0),
+            ("train_mean_s", 5.0),
+            ("stage_s", 25.0),
+            ("nodes", 3),
+            ("behind", "finish-stage"),
+            ("faults", 120.0),
+        ),
     ),
     Mutant(
         "a member is waited for no longer than it took",
