@@ -10,14 +10,9 @@ from typing import Any, cast
 import pytest
 
 from swarmd.dht.limits.budget import RESERVE, Flow, PeerBounds, RemotePeer
-from swarmd.dht.limits.door import BURST_S as DOOR_BURST_S
-from swarmd.dht.limits.door import CALLS_PER_S, RequestLimits
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
-from swarmd.dht.store.validator import REWRITES_BURST, REWRITES_PER_S, Validator
-from swarmd.dht.wire.records import RecordPolicy
-from swarmd.errors import RecordRejected
 
 pytestmark = pytest.mark.anyio
 
@@ -32,25 +27,6 @@ def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
         flow.try_charge(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD)
     )
     assert taken == 1000 * (1 - RESERVE)
-
-
-def test_a_crowd_from_one_address_makes_the_calls_of_one_address() -> None:
-    door, made, began = RequestLimits(lambda peer, reason, detail: None), 0, time.monotonic()
-    for caller in [RemotePeer(peer, "10.0.0.1") for peer in CROWD] * 12:
-        try:
-            door.enter_call(caller, "DHTProtocol.rpc_ping", 40)
-        except RecordRejected:
-            continue
-        door.leave_call(caller, 40, 0.0)
-        made += 1
-    assert made <= CALLS_PER_S.prefix * (DOOR_BURST_S + time.monotonic() - began) + 1
-
-
-def test_a_crowd_that_writes_its_records_anew_in_turn_has_no_fresh_burst_each_time() -> None:
-    validator, began = Validator(RecordPolicy("swarm", ""), Rejections(time.monotonic)), time.monotonic()
-    places = [f"{peer}/key" for peer in CROWD]
-    taken = sum(validator.rewrites_quota.try_charge(place) for _ in range(100) for place in places)
-    assert taken <= len(CROWD) * (REWRITES_BURST + REWRITES_PER_S * (time.monotonic() - began) + 1)
 
 
 class Taker:

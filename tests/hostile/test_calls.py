@@ -47,13 +47,3 @@ async def test_calls_that_are_taken_back_leave_nothing_behind(tmp_path: Path) ->
         await take_back_calls(siege.stranger, calls=160)
         assert siege.growth_mib < GROWTH_MIB_MAX
         await siege.is_unharmed()
-
-
-@pytest.mark.soak
-async def test_a_thousand_calls_that_are_taken_back_leave_nothing_behind(tmp_path: Path) -> None:
-    async with besieged(tmp_path) as siege:
-        await siege.be_silent()
-        for _ in range(16):
-            await take_back_calls(siege.stranger, calls=64)
-        assert siege.growth_mib < GROWTH_MIB_MAX
-        await siege.is_unharmed()

@@ -107,15 +107,6 @@ def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watc
     assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id, worked=False)], "it may come back all the same"
 
 
-def test_a_crowd_that_leaves_and_comes_back_is_news_as_slowly_as_a_new_one(watcher: Watcher) -> None:
-    crowd = [generate_identity() for _ in range(int(IDLE_BURST))]
-    assert len(watcher.read(*(of(each, 5000.0) for each in crowd))) == IDLE_BURST
-    assert len(watcher.read(*(of(each, 5001.0, leaving=True) for each in crowd))) == IDLE_BURST
-    assert watcher.read(*(of(each, 5002.0) for each in crowd)) == []
-    watcher.now += 60
-    assert 0 < len(watcher.read(*(of(each, 5002.0) for each in crowd))) < IDLE_BURST
-
-
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "MEMBERS_MAX", 2)
     watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))

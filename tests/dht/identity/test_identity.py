@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from swarmd.cli.node.identity import app
 from swarmd.dht.identity.identity import (
     create_identity,
     generate_identity,
     hold_identity,
-    is_peer_id,
     load_identity,
     public_key_of,
     read_identity,
@@ -134,32 +131,6 @@ def test_the_identity_is_held_by_one_process(tmp_path: Path) -> None:
         other.wait()
     with hold_identity(path):
         assert load_identity(path).peer_id
-
-
-@pytest.mark.parametrize("text", ["", "12D3KooW", "Qm" + "1" * 44, "0OIl", "1" * 52, "x" * 1000])
-def test_what_is_no_peer_id(text: str) -> None:
-    assert not is_peer_id(text)
-
-
-def test_the_command_line_makes_and_shows(tmp_path: Path) -> None:
-    path = str(tmp_path / "identity.key")
-    made = CliRunner().invoke(app, ["new", path])
-    shown = CliRunner().invoke(app, ["show", path])
-    again = CliRunner().invoke(app, ["new", path])
-    assert made.exit_code == shown.exit_code == 0 and made.output == shown.output
-    assert is_peer_id(made.output.strip())
-    assert isinstance(again.exception, IdentityError)
-
-
-def test_reading_the_peer_id_loads_no_cryptography(tmp_path: Path) -> None:
-    create_identity(tmp_path / "identity.key")
-    program = (
-        "import sys, pathlib\nfrom swarmd.dht.identity.identity import read_identity\n"
-        f"read_identity(pathlib.Path({str(tmp_path / 'identity.key')!r}))\n"
-        "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_an_identity_does_not_show_its_secret() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport, Register
 from swarmd.core.events import LinkUp, MemberSeen, Registered, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.identity.identity import is_peer_id, load_identity, public_key_of, read_identity
-from swarmd.dht.identity.rsa import LENGTHS, RsaIdentity, parse_rsa, rsa_peer_id
+from swarmd.dht.identity.identity import load_identity
+from swarmd.dht.identity.rsa import LENGTHS, parse_rsa
 from swarmd.dht.identity.signatures import signature_bytes, verify
 from swarmd.errors import IdentityError
 from tests.dht.driver import Driver
@@ -41,21 +41,6 @@ async def test_p2pd_runs_with_the_key_under_the_same_peer_id(tmp_path: Path, bit
         assert load_identity(path).peer_id == p2p.peer_id.to_base58()
     finally:
         await p2p.shutdown()
-
-
-def test_the_peer_id_is_the_one_that_hivemind_computes(tmp_path: Path) -> None:
-    from swarmd.dht.p2p.hivemind_api import PeerID
-
-    content = rsa_file(tmp_path / "swarm.pem")
-    identity = load_identity(tmp_path / "swarm.pem")
-    assert (
-        identity.peer_id == PeerID.from_identity(content).to_base58() == read_identity(tmp_path / "swarm.pem").peer_id
-    )
-    assert identity.encode() == content and identity.is_whole()
-    assert identity.kind == "rsa-2048" and repr(identity) == f"Identity({identity.peer_id})"
-    assert is_peer_id(identity.peer_id) and identity.peer_id.startswith("Qm")
-    with pytest.raises(ValueError, match="not the peer id of an Ed25519 key"):
-        public_key_of(identity.peer_id)
 
 
 @pytest.mark.parametrize(("bits", "exponent", "says"), [(1024, 65537, "1024 bits"), (2048, 3, "exponent")])
@@ -108,43 +93,6 @@ def test_a_signature_with_the_key_of_another_does_not_count() -> None:
     mixed = ours[:key_bytes] + theirs[key_bytes : key_bytes + signed_bytes] + ours[-4:]
     assert not verify(RSA.peer_id, mixed, MESSAGE)
     assert not verify(OTHER_RSA.peer_id, mixed, MESSAGE)
-
-
-@pytest.mark.parametrize(("bits", "exponent"), [(1024, 65537), (2048, 3)])
-def test_a_peer_with_an_unfit_key_signs_nothing_that_counts(bits: int, exponent: int) -> None:
-    unfit = RsaIdentity(rsa.generate_private_key(exponent, bits))
-    assert not verify(unfit.peer_id, unfit.sign(MESSAGE), MESSAGE)
-
-
-def test_a_public_key_of_another_kind_is_no_rsa_key() -> None:
-    curve = ec.generate_private_key(ec.SECP256R1()).public_key()
-    der = curve.public_bytes(DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    assert not verify(rsa_peer_id(der), der + bytes(256) + LENGTHS.pack(len(der), 256), MESSAGE)
-    noise = b"\x30" * 300
-    assert not verify(rsa_peer_id(noise), noise + bytes(256) + LENGTHS.pack(300, 256), MESSAGE)
-
-
-@given(st.data())
-def test_a_changed_bit_anywhere_in_a_signature_is_found(data: st.DataObject) -> None:
-    changed = bytearray(SIGNATURE)
-    changed[data.draw(st.integers(0, len(changed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert not verify(RSA.peer_id, bytes(changed), MESSAGE)
-
-
-@given(st.binary(max_size=1200), st.sampled_from([RSA.peer_id, ALICE.peer_id, "", "Qm"]))
-def test_noise_is_no_signature(noise: bytes, peer: str) -> None:
-    assert not verify(peer, noise, MESSAGE)
-    assert not verify(peer, noise + LENGTHS.pack(min(len(noise), 65535), 0), MESSAGE)
-
-
-@given(st.binary(max_size=1200), st.integers(0, 65535), st.integers(0, 65535))
-def test_the_length_of_a_signature_lies_within_the_value(value: bytes, key_bytes: int, signed_bytes: int) -> None:
-    value += LENGTHS.pack(key_bytes, signed_bytes)
-    try:
-        found = signature_bytes(RSA.peer_id, value)
-    except ValueError:
-        return
-    assert 256 <= found < len(value)
 
 
 @pytest.mark.anyio

@@ -18,25 +18,11 @@ def changes(now: list[float]) -> ChangeLimit[int]:
     return ChangeLimit(2, 10.0, lambda: now[0])
 
 
-def test_the_first_word_counts_at_once_and_once(changes: ChangeLimit[int]) -> None:
-    assert changes.admit("a", 1) and not changes.admit("a", 1)
-    assert changes.admit("b", 1)
-
-
 def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit[int], now: list[float]) -> None:
     changes.admit("a", 1)
     assert not changes.admit("a", 2)
     now[0] = 10.0
     assert changes.admit("a", 2) and not changes.admit("a", 2)
-
-
-def test_what_is_replaced_before_its_time_is_refused(changes: ChangeLimit[int]) -> None:
-    changes.admit("a", 1)
-    assert not changes.admit("a", 2)
-    with pytest.raises(RecordRejected) as refused:
-        changes.admit("a", 3)
-    assert refused.value.reason == "flood"
-    assert not changes.admit("a", 3), "each is refused once"
 
 
 def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit[int], now: list[float]) -> None:

@@ -38,9 +38,3 @@ def test_a_crowd_leaves_a_reserve_to_those_that_are_known(seconds: float) -> Non
     said(limits, crowd)
     assert said(limits, ["member"] * 5, known=True) == 4, "one sender's bound holds for members too"
     assert said(limits, crowd) == 0, "what comes back is members' first"
-
-
-def test_one_sender_takes_nothing_of_others() -> None:
-    limits = GossipLimits(Rate(4.0, 1.0), Rate(40.0, 2.0), Clock())
-    assert said(limits, ["loud"] * 100) == 4
-    assert said(limits, [f"quiet-{number}" for number in range(26)]) == 26

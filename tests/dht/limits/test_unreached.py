@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmd.dht.limits.unreached import PEERS_MAX, REST, REST_MAX_S, REST_MIN_S, Unreached
+from swarmd.dht.limits.unreached import REST, REST_MAX_S, Unreached
 
 TOOK_S = 3.0
 
@@ -34,25 +34,8 @@ def test_a_peer_costs_a_tenth_of_the_time_at_most_and_less_each_time(unreached: 
     assert rests[1:] == [min(2**power * REST * TOOK_S, REST_MAX_S) for power in range(1, 6)]
 
 
-def test_who_refuses_at_once_rests_for_a_moment(unreached: Unreached, now: list[float]) -> None:
-    assert rest_of(unreached, now, 0.01) == REST_MIN_S
-
-
-def test_calls_that_went_out_together_are_one(unreached: Unreached, now: list[float]) -> None:
-    for _ in range(8):
-        unreached.miss("a", TOOK_S)
-    now[0] = REST * TOOK_S
-    assert not unreached.rests("a")
-
-
 def test_who_is_heard_of_is_called_again(unreached: Unreached, now: list[float]) -> None:
     unreached.miss("a", TOOK_S)
     unreached.hear("a")
     assert not unreached.rests("a")
     assert rest_of(unreached, now, TOOK_S) == REST * TOOK_S, "and begins anew"
-
-
-def test_a_crowd_of_names_is_remembered_within_bounds(unreached: Unreached) -> None:
-    for number in range(PEERS_MAX + 1):
-        unreached.miss(str(number), TOOK_S)
-    assert not unreached.rests("0") and unreached.rests("1")

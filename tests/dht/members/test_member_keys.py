@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarmd.config import DhtConfig
-from swarmd.dht.members.member_keys import AT_ONCE, WATCHED_SLOWLY, MemberKeys
+from swarmd.dht.members.member_keys import WATCHED_SLOWLY, MemberKeys
 from swarmd.dht.ports import RecordsSink
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -94,23 +94,6 @@ def test_the_coordinator_watches_all_shards_each_once_while_its_records_are_rene
     assert session.looked == [own_key(shards, 0)], "a twin of the coordinator would write there"
 
 
-async def test_the_coordinator_reads_shards_that_are_new_few_at_once_and_again_until_they_are_read() -> None:
-    session = Watching(coordinating=True)
-    keys_of(session)
-    session.announce(1, 2 * AT_ONCE)
-    session.polls = 2
-    with pytest.raises(Enough):
-        await session.task()
-    first = [names.members(SWARM, 2 * AT_ONCE, 0, shard) for shard in range(AT_ONCE)]
-    assert session.looked == 2 * first, "nobody answered"
-    for name in first:
-        session.seen[name]({})
-    session.looked, session.polls = [], 1
-    with pytest.raises(Enough):
-        await session.task()
-    assert session.looked == [names.members(SWARM, 2 * AT_ONCE, 0, AT_ONCE + shard) for shard in range(AT_ONCE)]
-
-
 async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
     session = Watching(coordinating=True)
     keys_of(session)
@@ -127,17 +110,3 @@ async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_a
         dht = session.config.dht
         assert polls == [1, 2, 4, 8, 16, 32], "from then on it is watched as often"
         assert 32 < dht.record_s / RENEWALS / dht.poll_s <= 64
-
-
-def test_the_members_of_a_large_swarm_are_estimated_by_those_in_the_own_shard() -> None:
-    session = Watching(coordinating=False)
-    keys = keys_of(session)
-    assert keys.members_about(7) == 7
-    session.announce(1, 8)
-    session.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
-    assert keys.members_about(75) == 480 and keys.members_about(500) == 500
-    coordinating = Watching(coordinating=True)
-    keys = keys_of(coordinating)
-    coordinating.announce(1, 8)
-    coordinating.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
-    assert keys.members_about(433) == 433, "it knows all of them"

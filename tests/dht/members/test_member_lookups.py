@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from swarmd.dht.members import member_lookups
 from swarmd.dht.members.member_lookups import MemberLookups
 from swarmd.dht.ports import Record
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -70,13 +69,6 @@ async def test_a_membership_is_looked_for_in_its_owners_shard_and_kept_until_it_
     assert peers.asked == [name, name]
 
 
-async def test_what_was_read_otherwise_is_not_looked_for() -> None:
-    peers = Peers()
-    peers.lookups.note({"anna": peers.record("anna")})
-    await peers.lookups.must_be_member("anna")
-    assert peers.asked == []
-
-
 async def test_who_has_no_membership_or_has_left_is_none() -> None:
     peers = Peers()
     peers.join("otto", leaving=True)
@@ -107,18 +99,3 @@ async def test_who_has_not_heard_of_a_move_is_found_where_it_lay_before() -> Non
     await peers.lookups.must_be_member("anna")
     place = MembersPlace(8, 1)
     assert peers.asked == [names.members(SWARM, *place, member_shard_of(SWARM, "anna", place)), before]
-
-
-async def test_nobody_is_looked_for_where_all_lie_under_one_key() -> None:
-    peers = Peers(shards=0)
-    await peers.lookups.must_be_member("anybody")
-    assert peers.asked == []
-
-
-async def test_so_many_members_are_remembered_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_lookups, "KEPT_MAX", 3)
-    peers = Peers()
-    for number in range(9):
-        peers.join(f"peer {number}")
-        await peers.lookups.must_be_member(f"peer {number}")
-    assert list(cast(Any, peers.lookups)._until) == ["peer 6", "peer 7", "peer 8"]

@@ -14,10 +14,6 @@ from swarmd.dht.wire.records import PAST_S
 UNTIL = 900.0
 
 
-def free() -> Rank:
-    return Rank(1, 0, True, b"")
-
-
 def worked() -> Rank:
     return Rank(0, WORK_BITS, True, b"")
 
@@ -30,26 +26,6 @@ def credited() -> Rank:
 def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
     monkeypatch.setattr(presence, "IDLE_MEMBERS_MAX", 4)
     return Presences(lambda: 0.0)
-
-
-def test_free_identities_have_few_places_credited_or_not(presences: Presences) -> None:
-    told = [presences.note(f"free {number}", True, UNTIL, free) for number in range(6)]
-    assert told == [True] * 4 + [None] * 2
-    assert presences.note("late", True, UNTIL, worked) is True
-
-
-def test_free_identities_that_left_or_are_forgotten_make_room_for_others_and_nobody_else_does(
-    presences: Presences,
-) -> None:
-    presences.note("known", True, UNTIL, worked)
-    presences.note("known", False, UNTIL, worked)
-    for number in range(4):
-        presences.note(f"free {number}", True, UNTIL, free)
-    presences.note("free 0", False, UNTIL, free)
-    assert presences.note("free 4", True, UNTIL, free) is True
-    assert set(presences.known) == {"known", "free 1", "free 2", "free 3", "free 4"}
-    presences.forget(["free 1"])
-    assert presences.note("free 5", True, UNTIL, free) is True
 
 
 def test_a_crowd_with_credit_that_leaves_and_comes_back_in_turn_has_no_fresh_burst_each_time(

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.members.admission import Admission, Invitation, chain_of, invite
-from swarmd.dht.members.invitations import MADE_MAX, OwnInvitations, OwnWithdrawals
-from swarmd.dht.members.membership import Members
+from swarmd.dht.members.admission import Admission, chain_of, invite
+from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
 from swarmd.dht.members.withdrawal import (
     CHANGES_BURST,
     CHANGES_PER_S,
@@ -23,9 +19,7 @@ from swarmd.dht.members.withdrawal import (
     WITHDRAWN_MAX,
     HostWithdrawals,
     Withdrawals,
-    id_of,
     id_of_text,
-    is_packed,
     keep_withdrawals,
     pack,
     read_id,
@@ -34,8 +28,7 @@ from swarmd.dht.members.withdrawal import (
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import Membership, RecordPolicy
-from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX
+from swarmd.dht.wire.records import RecordPolicy
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import ALICE, BOB, COORDINATOR, MEMBERSHIP, REPORT, SWARM, judge, signed_by
 
@@ -76,14 +69,6 @@ def test_the_creator_withdraws_any_and_a_host_what_it_made(host: str, withdrawn:
     assert [judge(each, REPORT.key, policy) for each in records] == [alice, bob]
     assert withdrawals.learn(host, b"", NOW + 1)
     assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
-
-
-@pytest.mark.parametrize("invitation", [b"", OF_BOB, OF_ALICE], ids=["none", "by a guest", "by the creator"])
-def test_whom_the_creator_has_invited_may_withdraw(invitation: bytes) -> None:
-    """Without an invitation are those whose records were taken when a list had them, which it has no more."""
-    session = SimpleNamespace(coordinator=CREATOR, policy=RecordPolicy(SWARM, CREATOR))
-    members = cast(Members, SimpleNamespace(_session=session, _invitations={ALICE.peer_id: invitation}))
-    assert Members._may_host(members, ALICE.peer_id) == (invitation == OF_ALICE)
 
 
 def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withdrawn() -> None:
@@ -136,25 +121,10 @@ def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:
     assert not Withdrawals(CREATOR, (HostWithdrawals(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
 
 
-def test_an_invitation_has_one_id_however_it_is_encoded() -> None:
-    given = chain_of(OF_ALICE)[0]
-    other = msgspec.msgpack.encode([given.host, int(given.until), given.signature])
-    assert other != OF_ALICE and id_of(msgspec.msgpack.decode(other, type=Invitation)) == id_of(given)
-
-
 @pytest.mark.parametrize("packed", [bytes(ID_BYTES - 1), bytes((WITHDRAWN_MAX + 1) * ID_BYTES)])
 def test_a_list_that_is_none_is_refused(packed: bytes) -> None:
     signed = signed_by(COORDINATOR, replace(MEMBERSHIP, withdrawn=packed))
     assert judge(signed, MEMBERSHIP.key, policy_of(Withdrawals(CREATOR))) == "oversized"
-
-
-def test_the_longest_list_fits_and_nodes_of_before_take_it_for_an_unknown_field() -> None:
-    name, address = "\U0001f600" * 64, "/" + "x" * 255
-    full = Membership("s" * 64, name, "n" * 64, 1.7e9, True, (address,) * 8, 2**63 - 1, OF_BOB, 2**16)
-    longest = replace(full, withdrawn=bytes(WITHDRAWN_MAX * ID_BYTES))
-    payload = len(msgspec.msgpack.encode(longest))
-    assert is_packed(longest.withdrawn) and payload <= PAYLOAD_BYTES_MAX["membership"]
-    assert payload - len(msgspec.msgpack.encode(full)) <= UNKNOWN_BYTES_MAX
 
 
 # --- the list of those made here ---
@@ -179,36 +149,6 @@ def test_those_made_are_listed_and_withdrawn_ones_travel_until_their_end(tmp_pat
     assert made.packed(NOW + 60) == bytes.fromhex(lasting), "made once more, it is the same invitation"
 
 
-def test_what_others_made_is_withdrawn_by_the_creator_alone(tmp_path: Path) -> None:
-    made = made_by(tmp_path)
-    with pytest.raises(ConfigError, match="was not made here"):
-        made.withdraw(id_of_text(OF_BOB), False, NOW)
-    made.withdraw(id_of_text(OF_BOB), True, NOW)
-    assert made.packed(NOW) == ids(OF_BOB)
-
-
-def test_as_many_are_withdrawn_as_travel_and_those_that_end_make_room(tmp_path: Path) -> None:
-    made = made_by(tmp_path)
-    for number in range(WITHDRAWN_MAX - 1):
-        made.withdraw(number.to_bytes(ID_BYTES, "big"), True, NOW)
-    ending = made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW)
-    made.withdraw(read_id(ending), True, NOW)
-    with pytest.raises(ConfigError, match="32 invitations are withdrawn already"):
-        made.withdraw(id_of_text(OF_BOB), True, NOW)
-    made.withdraw(id_of_text(OF_BOB), True, NOW + 60)
-    assert is_packed(made.packed(NOW + 60)) and ids(OF_BOB) in made.packed(NOW + 60)
-
-
-def test_the_list_has_a_bound_and_keeps_what_is_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarmd.dht.members.invitations.MADE_MAX", 4)
-    assert MADE_MAX > 1000
-    made = made_by(tmp_path)
-    made.withdraw(bytes(ID_BYTES), True, NOW)
-    for number in range(8):
-        made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50 + number), BOB.peer_id, NOW + 50, NOW)
-    assert len(made.read()) == 4 and made.packed(NOW) == bytes(ID_BYTES)
-
-
 def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last(
     tmp_path: Path,
 ) -> None:
@@ -221,11 +161,3 @@ def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last
         with pytest.raises(ConfigError, match=os.fspath(tmp_path)):
             made.read()
     assert here.packed() == ids(OF_BOB)
-
-
-@pytest.mark.parametrize("text", ["", "abc", "zz" * 6, "00" * 7])
-def test_no_id(text: str) -> None:
-    with pytest.raises(ConfigError, match="no id"):
-        read_id(text)
-    with pytest.raises(ConfigError, match="no invitation"):
-        id_of_text(text.encode())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
-import anyio
 import pytest
 
 from swarmd.dht.limits.budget import ConcurrencyBudget, PeerBounds
@@ -17,7 +15,6 @@ from swarmd.dht.rounds.body_holders import (
     BODIES_MAX,
     HOLDERS_MAX,
     NAMED_MAX,
-    NAMES_BYTES_MAX,
     BodyHolders,
     encode_names,
     read_names,
@@ -26,7 +23,6 @@ from swarmd.dht.rounds.fetch import BodyServer, fetch_body
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.eventlog.blobs import Blobs
 from tests.dht.driver import until
-from tests.dht.making import ALICE, BOB, COORDINATOR
 from tests.dht.p2p.conftest import Single, Start, pair
 
 pytestmark = pytest.mark.anyio
@@ -96,22 +92,6 @@ async def test_one_that_is_named_and_gives_another_body_or_none_is_not_believed(
         await second.fetch(owner)
 
 
-async def test_an_owner_of_before_that_names_nobody_is_understood(start: Start, tmp_path: Path) -> None:
-    owner, _, second = await three(start, tmp_path)
-
-    async def absent(stream: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(fetch.DIGEST_BYTES)
-        writer.write(fetch.ABSENT.to_bytes(8, "big"))
-        await writer.drain()
-        writer.close()
-
-    old = await start(owner.peer_id, (await owner.node.address(),))
-    await old.life.p2p.add_binary_stream_handler(fetch.PROTOCOL, absent)
-    await until(lambda: second.node.node.peers == 3)
-    with anyio.fail_after(PATIENCE_S), pytest.raises(NetworkDown, match="nor has anybody"):
-        await fetch_body(second.node.node, old.identity.peer_id, DIGEST, len(BODY), PATIENCE_S)
-
-
 def test_holders_are_bounded_and_the_asker_is_none_of_them() -> None:
     holders = BodyHolders()
     for body in range(2 * BODIES_MAX):
@@ -125,15 +105,6 @@ def test_holders_are_bounded_and_the_asker_is_none_of_them() -> None:
     for peer in ("one", "two"):
         holders.note("body", peer)
     assert holders.some("body", "one") == ["two"]
-
-
-def test_names_come_as_they_went_but_for_what_is_none() -> None:
-    peers = [each.peer_id for each in (ALICE, BOB, COORDINATOR)]
-    encoded = encode_names(peers)
-    assert int.from_bytes(encoded[:2], "big") == len(encoded) - 2 <= NAMES_BYTES_MAX
-    assert read_names(encoded[2:]) == peers
-    assert read_names(encode_names(["nobody", peers[0]])[2:]) == peers[:1]
-    assert len(read_names(encode_names(peers * 3)[2:])) == NAMED_MAX
 
 
 @pytest.mark.parametrize("encoded", [b"", b"\x91\x01", b"\x81\xa1a\xa1b", b"\x91" * 20, encode_names(["x" * 200])[2:]])

@@ -55,13 +55,6 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_the_coordinator_or_
     assert {reason for _, reason in listener.refused} == {"not-the-coordinator", "quota"}
 
 
-async def test_what_was_heard_already_costs_nobody_anything() -> None:
-    listener, message = Listener(), clock()
-    for number in range(2 * int(ALL.burst)):
-        listener.topic.take(f"member-{number}", message)
-    assert len(listener.heard) == 1 and listener.refused == []
-
-
 async def test_what_is_too_large_or_too_much_is_counted() -> None:
     listener = Listener()
     listener.topic.take("large", bytes(MESSAGE_BYTES_MAX + 1))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from swarmd.config import DhtConfig
-from swarmd.dht.members.coordinator_contact import MISSED_MIN, SILENT_S, CoordinatorContact
+from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.rounds.clock import CALL_EVERY_S, CALLS_PER_S, SwarmClock
 from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -87,27 +87,9 @@ def test_the_clock_of_a_large_swarm_is_read_less_often_and_that_of_a_small_one_a
     assert follower.watched.poll_s == POLL_S
 
 
-@pytest.mark.parametrize(("shards", "final", "looks"), [(4, False, 6), (0, False, 0), (4, True, 0)])
-async def test_it_is_read_often_once_a_stage_is_overdue(shards: int, final: bool, looks: int) -> None:
-    follower = Follower()
-    follower.hear(shards, deadline_at=90.0, final=final)
-    await follower.play(follower.clock._pace.look_when_overdue, 90.0 + 6 * POLL_S)
-    assert len(follower.looks) == looks and all(at > 90.0 for at in follower.looks)
-
-
 async def test_all_followers_together_call_the_coordinator_so_often_however_many_they_are() -> None:
     few, many = Follower(members=60), Follower(members=10_000)
     for follower in (few, many):
         await follower.play(follower.clock._call_coordinator, 1000.0)
     assert few.called_at[-1] - few.called_at[-2] == CALL_EVERY_S
     assert many.called_at[-1] - many.called_at[-2] == 10_000 / CALLS_PER_S
-
-
-def test_who_calls_rarely_misses_several_answers_before_it_says_so() -> None:
-    follower = Follower()
-    follower.hearing.answered()
-    follower.hearing.asked_every(100.0)
-    follower.now = SILENT_S + 1.0
-    assert not follower.hearing.isolation(peers=3)
-    follower.now = MISSED_MIN * 100.0 + 1.0
-    assert "nothing was heard of the coordinator" in follower.hearing.isolation(peers=3)

@@ -58,15 +58,6 @@ async def test_whoever_takes_all_but_the_end_of_a_body_holds_nothing_here(monkey
     stream.peers.close()
 
 
-async def test_a_stream_has_its_place_until_all_is_taken() -> None:
-    stream = await begin()
-    await asyncio.sleep(0.1)
-    assert not stream.serving.done()
-    assert await all_of(stream) == len(BODY).to_bytes(8, "big") + BODY
-    stream.peers.close()
-    await stream.serving
-
-
 async def all_of(stream: Stream) -> bytes:
     stream.peers.setblocking(False)
     got = b""

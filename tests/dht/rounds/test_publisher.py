@@ -39,16 +39,6 @@ def test_a_record_expires_after_one_of_a_clock_that_was_ahead_as_soon_as_peers_t
     assert publisher._expiration(MEMBERSHIP.key) > ahead
 
 
-def test_a_later_record_from_a_clock_that_was_ahead_does_not_hide_how_late_the_last_one_expires() -> None:
-    content: Payload = MEMBERSHIP
-    store = OwnRecordStore(NoDisk(), SWARM)  # type: ignore[arg-type]
-    runtime = VirtualRuntime(lambda *_: None, lambda: NOW, lambda: NOW)
-    publisher = Publisher(None, store, runtime, TTL_S, True, lambda record: None)  # type: ignore[arg-type]
-    store.keep(content, NOW + TTL_S + 60.0)
-    publisher._floors[content.key] = NOW + 5000.0  # a peer has shown it
-    assert NOW + TTL_S + 60.0 < publisher._expiration(content.key) < NOW + TTL_S + 61.0
-
-
 class Enough(Exception):
     """The test has seen what it wanted."""
 

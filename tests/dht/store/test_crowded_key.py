@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
-from hivemind.utils import timed_storage
 
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.rounds.key_watch import REST, KeyWatch
 from swarmd.dht.store import seniority
 from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Found
@@ -24,7 +20,6 @@ from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
 
 pytestmark = pytest.mark.anyio
@@ -74,17 +69,6 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert verified == []
 
 
-def test_records_that_expire_while_a_key_is_read_end_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, now = Reader(), time.time()
-    for life_s in (60.0, 61.0, 600.0):
-        signed = SignedRecord(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
-        assert reader.storage.admit(KEY, signed)
-    clock = iter([now] * 6)
-    monkeypatch.setattr(timed_storage, "get_dht_time", lambda: next(clock, now + 120.0))
-    assert len(reader.read().records) >= 1
-    assert len(reader.storage.get(KEY).value) == 1
-
-
 def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, verified = Reader(), []
     monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
@@ -115,32 +99,6 @@ def test_what_differs_from_what_is_held_is_verified() -> None:
     ):
         with pytest.raises(records.RecordRejected):
             reader.judge_shown(KEY, subkey, value, expiration)
-
-
-async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
-    async def find(name: str, wanted: Any) -> Any:
-        burn()
-        return SimpleNamespace(records={}, has=lambda wanted: True)
-
-    async def wait_up() -> None:
-        """It is."""
-
-    reading = cast(Any, SimpleNamespace(find=find, wait_up=wait_up, spent_s=time.thread_time))
-    watch = KeyWatch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
-    running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
-    while time.monotonic() - began < WATCHED_S:
-        watch.want("owner", 1.0)
-        await asyncio.sleep(0.01)
-    running.cancel()
-    used = time.thread_time() - used
-    assert BUSY_S <= used <= (time.monotonic() - began) * 2 / REST
-
-
-def burn() -> None:
-    """Use so much processor time."""
-    began = time.thread_time()
-    while time.thread_time() - began < BUSY_S:
-        pass
 
 
 def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:

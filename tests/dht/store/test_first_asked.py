@@ -36,8 +36,3 @@ def test_the_coordinator_of_a_large_swarm_is_not_asked_by_all(name: str) -> None
 
 def test_that_of_a_small_swarm_is() -> None:
     assert asked_first(names.clock(SWARM), shards=0) == {COORDINATOR, ELDER}
-
-
-@pytest.mark.parametrize("nobody", ["", "peer 7", "0OIl", "12D3KooW", 40 * "ü"])
-def test_who_is_credited_by_a_name_that_is_no_peer_id_is_not_asked(nobody: str) -> None:
-    assert asked_first(names.clock(SWARM), 0, nobody) == {COORDINATOR, ELDER}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.dht.store.promptness import LATE_MAX, LATE_S, PEERS_MAX, Promptness
+from swarmd.dht.store.promptness import LATE_MAX, LATE_S, Promptness
 
 
 def be_late(promptness: Promptness, peer: str, times: int, answered: bool = True) -> None:
@@ -23,17 +23,3 @@ def test_a_prompt_answer_makes_good() -> None:
     be_late(promptness, "a", LATE_MAX)
     promptness.note("a", LATE_S / 2, answered=True)
     assert not promptness.is_late("a")
-
-
-def test_who_is_silent_is_late_and_a_prompt_failure_is_no_answer() -> None:
-    promptness = Promptness()
-    be_late(promptness, "a", LATE_MAX, answered=False)
-    promptness.note("a", 0.0, answered=False)
-    assert promptness.is_late("a")
-
-
-def test_a_crowd_is_remembered_within_bounds() -> None:
-    promptness = Promptness()
-    for number in range(PEERS_MAX + 1):
-        be_late(promptness, str(number), LATE_MAX)
-    assert not promptness.is_late("0") and promptness.is_late("1")

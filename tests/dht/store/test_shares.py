@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from swarmd.dht.store.shares import TRIES_MAX, Shares
-from swarmd.dht.wire.find_parts import OWNERS_MAX
 
 OWNERS = [f"peer-{number}" for number in range(20)]
 
@@ -24,17 +23,6 @@ def test_what_a_peer_does_not_show_is_asked_of_others_and_of_a_few_only() -> Non
         shares.give_back(share, [])
         assert share == ("peer-0",) and shares.take(peer) == ()
     assert shares.take("another") == ()
-
-
-def test_what_was_shown_is_not_asked_for_again() -> None:
-    shares = Shares(OWNERS, 1)
-    shares.give_back(shares.take("one"), OWNERS[1:])
-    assert shares.take("two") == ("peer-0",)
-
-
-def test_no_share_is_larger_than_a_request_may_be() -> None:
-    shares = Shares([f"peer-{number}" for number in range(4 * OWNERS_MAX)], 2)
-    assert len(shares.take("one")) == OWNERS_MAX
 
 
 def test_who_is_wanted_is_asked_for_first_and_again_before_all_others() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import msgspec
 import pytest
 
@@ -116,20 +114,3 @@ def test_one_member_in_every_number_of_shards_and_every_epoch_takes_few_places(k
     assert all(keeper.holds(ALICE, each) for each in places[-MEMBERSHIPS_MAX:]), "the latest written"
     assert keeper.admit(ALICE, places[-MEMBERSHIPS_MAX], 200.0), "renewed"
     assert not keeper.admit(ALICE, places[0], 60.0), "an old one, sent again by whomever"
-
-
-def test_what_has_expired_makes_room(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(keeper, keys=4, identities=20)
-    held = keeper.count
-    now = time.time()
-    for module in ("hivemind.utils.timed_storage.get_dht_time", "hivemind.dht.storage.get_dht_time"):
-        monkeypatch.setattr(module, lambda: now + 70.0, raising=False)
-    taken = [keeper.admit(generate_identity(), report(4, 0), 120.0) for _ in range(held)]
-    assert all(taken)
-
-
-def test_who_becomes_known_stays_when_newcomers_come(keeper: Keeper) -> None:
-    assert keeper.admit(BOB, report(3, 0))
-    keeper.seniority.learn([Standing(BOB.peer_id, "", 0.0, 1, 2)])
-    fill(keeper, keys=4, identities=30)
-    assert keeper.holds(BOB, report(3, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from swarmd.bounds import Backoff
 from swarmd.dht.weights import fetching as subject
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
-from swarmd.errors import NetworkDown, NoSpaceLeft, NotFoundError, RecordRejected, WeightsUnavailable
+from swarmd.errors import NetworkDown, NotFoundError, WeightsUnavailable
 from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
@@ -132,14 +131,6 @@ async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     assert peers.gave["good"] == len(manifest.whole)
 
 
-async def test_any_number_of_peers_that_hang_hold_up_nothing(tmp_path: Path, shelf: OfferedWeights) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, good="good", **{f"stranger {number}": "hangs" for number in range(15)})
-    with anyio.fail_after(60):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.gave["good"] == len(manifest.whole)
-
-
 async def test_a_good_peer_is_asked_in_the_end_where_the_owner_and_others_hang(
     tmp_path: Path, shelf: OfferedWeights
 ) -> None:
@@ -148,16 +139,6 @@ async def test_a_good_peer_is_asked_in_the_end_where_the_owner_and_others_hang(
     with anyio.fail_after(60):
         await take(peers, manifest, tmp_path / "got")
     assert peers.gave["good"] == len(manifest.whole)
-
-
-async def test_a_chunk_that_is_on_its_way_is_not_asked_for_twice_at_once(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "DOUBTED_S", 60.0)
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, a="good", b="good", c="good", d="good")
-    await take(peers, manifest, tmp_path / "got")
-    assert peers.asked.total() == len(manifest.whole)
 
 
 async def test_a_liar_is_asked_no_more(tmp_path: Path, shelf: OfferedWeights) -> None:
@@ -189,36 +170,6 @@ async def test_a_later_round_comes_as_a_delta(tmp_path: Path, shelf: OfferedWeig
     assert peers.gave["a"] == 1 and names_in(tmp_path) == {base.name, "next", "shelf"}
 
 
-async def test_the_event_loop_does_not_wait_for_the_disk(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = list[str]()
-
-    class Watched(PartialFile):
-        def _reserve(self) -> set[int]:
-            seen.append(threading.current_thread().name)
-            return super()._reserve()
-
-    monkeypatch.setattr(subject, "PartialFile", Watched)
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    await take(Peers(shelf, a="good"), second, tmp_path / "next", base=base)
-    assert len(seen) == 3 and threading.current_thread().name not in seen
-
-
-async def test_a_delta_that_makes_another_file_is_refused(tmp_path: Path, shelf: OfferedWeights) -> None:
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    base.write_bytes(moved(base.read_bytes(), 0.1))  # not what its name says
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    with pytest.raises(RecordRejected) as refused:
-        await take(Peers(shelf, a="good"), second, tmp_path / "next", base=base)
-    assert refused.value.reason == "wrong-digest" and not (tmp_path / "next").exists()
-
-
 async def test_more_than_is_wanted_is_not_fetched(tmp_path: Path, shelf: OfferedWeights) -> None:
     manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
     peers = Peers(shelf, a="good")
@@ -227,32 +178,11 @@ async def test_more_than_is_wanted_is_not_fetched(tmp_path: Path, shelf: Offered
     assert not peers.asked and names_in(tmp_path) == {"shelf"}
 
 
-async def test_a_full_disk_ends_it(tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-
-    def full(self: PartialFile, index: int, chunk: bytes) -> None:
-        raise NoSpaceLeft("no space left", "Free space")
-
-    monkeypatch.setattr(PartialFile, "put", full)
-    peers = Peers(shelf, a="good", b="good")
-    with pytest.raises(NoSpaceLeft):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.asked.total() <= 2 * subject.LANES
-
-
 async def test_time_that_is_over_leaves_what_has_come(tmp_path: Path, shelf: OfferedWeights) -> None:
     manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
     with pytest.raises(WeightsUnavailable, match="kept"):
         await fetch_weights(Peers(shelf, a="good"), ["a"], manifest, tmp_path / "got", 0.0, 64 * MIB)
     assert not (tmp_path / "got").exists() and (tmp_path / "got.part").exists()
-
-
-async def test_the_manifest_comes_from_who_has_it(shelf: OfferedWeights) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, gone="gone", liar="lies", good="good")
-    assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
-    with pytest.raises(WeightsUnavailable):
-        await fetch_manifest(peers, ["gone", "liar"], offered)
 
 
 @pytest.mark.parametrize("busy", [subject.MANIFEST_ATTEMPTS - 1, subject.MANIFEST_ATTEMPTS])
@@ -274,33 +204,6 @@ async def test_who_has_no_time_for_a_manifest_is_asked_a_few_times(shelf: Offere
         with pytest.raises(WeightsUnavailable, match="no time now"):
             await fetch_manifest(peers, ["owner"], offered)
     assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS
-
-
-async def test_strangers_that_hang_do_not_come_between_a_busy_owner_and_its_manifest(shelf: OfferedWeights) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, owner="good", **{f"stranger {number}": "hangs" for number in range(9)})
-    fetch, waited_s = peers.fetch, list[float]()
-
-    async def hang_or_give_later(peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        if peer == "owner" and len(waited_s) > 4:
-            return await fetch(peer, digest, size_bytes, timeout_s)
-        if peer != "owner":
-            waited_s.append(timeout_s)
-        raise NetworkDown("not now")
-
-    peers.fetch = hang_or_give_later  # type: ignore[method-assign]
-    assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
-    assert sum(waited_s) <= 5 * subject.DOUBTED_S
-
-
-async def test_an_owner_that_takes_long_to_say_no_is_asked_three_times_at_most(
-    shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "DOUBTED_S", -1.0)  # all take long
-    peers = Peers(shelf, owner="gone", **{f"stranger {number}": "gone" for number in range(9)})
-    with pytest.raises(WeightsUnavailable):
-        await fetch_manifest(peers, list(peers.conduct), offer(shelf, VALUES, 1))
-    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS and peers.asked["stranger 8"] == 1
 
 
 @pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
 from swarmd.core.commands import Register
@@ -18,7 +17,6 @@ from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
-from swarmd.dht.wire.sizes import UNKNOWN_BYTES_MAX
 from swarmd.errors import NetworkDown
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer, decode_offer
 from swarmd.weights.offered import OfferedWeights
@@ -117,12 +115,3 @@ async def test_an_offer_that_cannot_be_read_offers_nothing_and_its_member_counts
         assert await outsider.store_signed(long.key, signed_by(ALICE, long)) is False
     finally:
         await outsider.close()
-
-
-def test_nodes_of_before_take_a_membership_with_an_offer() -> None:
-    """What they do not know of it keeps within their bound, and within the size of a membership."""
-    largest = WeightsOffer(1, 2**31 - 1, bytes(32), bytes(32), bytes(32), 2**20, 0.123)
-    plain = Membership(SWARM, "n", "nonce", 1.0)
-    telling = msgspec.structs.replace(plain, weights=largest.encode())
-    unknown = len(msgspec.msgpack.encode(telling)) - len(msgspec.msgpack.encode(plain))
-    assert unknown <= UNKNOWN_BYTES_MAX

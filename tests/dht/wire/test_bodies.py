@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import random
 import zlib
 
 import msgpack
 import pytest
 
-from swarmd.dht.wire.bodies import INLINE_BYTES_MAX, check_body, deflate, inflate
+from swarmd.dht.wire.bodies import check_body, deflate, inflate
 from swarmd.errors import RecordRejected
-
-NOISE = random.Random(1).randbytes(60_000)
 
 
 def test_small_bodies_travel_inside_and_come_back() -> None:
     body = msgpack.packb(["question", b"completion"] * 500)
     assert inflate(deflate(body, members=3), len(body)) == body
-
-
-def test_large_bodies_do_not() -> None:
-    assert deflate(NOISE, members=1) == b""
-    assert deflate(NOISE[: INLINE_BYTES_MAX - 100], members=1) != b""
-    assert deflate(NOISE[: INLINE_BYTES_MAX - 100], members=100) == b""
-
-
-def test_members_have_less_room_the_more_of_them_read_it_but_for_those_whose_body_cannot_be_fetched() -> None:
-    body = NOISE[: 12 * 1024]
-    assert [bool(deflate(body, members)) for members in (64, 80)] == [True, False]
-    assert [bool(deflate(body, members, to_fetch=False)) for members in (80, 120, 130)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -170,18 +170,6 @@ def test_a_crowd_does_not_push_out_what_members_said() -> None:
     assert found == [pair_of(one, other)]
 
 
-def test_a_report_is_remembered_while_ten_thousand_other_members_report() -> None:
-    found: list[Evidence] = []
-    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, found.append)
-    one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
-    compared.see(one)
-    another = sign(BOB, REPORT, NOW + 100.0)
-    for number in range(10_000):
-        compared.see(replace(another, owner=f"member-{number}"))
-    compared.see(other)
-    assert found == [pair_of(one, other)]
-
-
 steps = st.sampled_from(["renew", "anew", "next", "restart", "rounds", "finish"])
 
 

@@ -31,13 +31,11 @@ from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX, VALUE_BY
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,
-    BOB,
     CLOCK,
     COORDINATOR,
     DIGEST,
     LEADERBOARD,
     MEMBERSHIP,
-    POLICY,
     REPORT,
     ROLLOUTS,
     SWARM,
@@ -47,14 +45,6 @@ from tests.dht.making import (
 )
 
 ALL = (MEMBERSHIP, REPORT, ROLLOUTS)
-
-
-@pytest.mark.parametrize("content", ALL, ids=lambda content: type(content).__name__)
-def test_a_genuine_record_counts_and_keeps_its_content(content: Payload) -> None:
-    signed = signed_by(ALICE, content)
-    assert judge(signed, content.key) == ""
-    assert decode_signed(signed.encode()) == signed
-    assert signed.content == content
 
 
 def test_the_coordinators_records_count_from_the_coordinator_only() -> None:
@@ -75,25 +65,6 @@ def test_a_changed_bit_anywhere_is_found(data: st.DataObject) -> None:
 def test_another_expiration_is_not_signed(shift: float) -> None:
     signed = signed_by(ALICE, REPORT, ttl_s=100.0)
     assert judge(signed, expiration=signed.expiration + shift) == "bad-signature"
-
-
-def test_another_key_or_owner_is_not_signed() -> None:
-    signed = signed_by(ALICE, REPORT)
-    assert judge(signed, key=names.reports(SWARM, 4, 0)) == "bad-signature"
-    assert judge(signed, subkey=msgpack.packb(BOB.peer_id)) == "bad-signature"
-
-
-@given(st.binary(max_size=200), st.binary(max_size=130))
-def test_noise_is_refused_and_breaks_nothing(value: bytes, subkey: bytes) -> None:
-    signed = signed_by(ALICE, REPORT)
-    assert judge(signed, value=value) in {"unsigned", "bad-signature"}
-    assert judge(signed, subkey=subkey) in {"unowned", "oversized"}
-
-
-@given(st.floats())
-def test_any_expiration_is_judged(expiration: float) -> None:
-    reason = judge(signed_by(ALICE, REPORT), expiration=expiration)
-    assert reason in {"stale", "far-expiration", "bad-signature"}
 
 
 @pytest.mark.parametrize(
@@ -145,11 +116,6 @@ def test_a_record_under_a_key_that_it_does_not_name_is_refused() -> None:
     assert judge(forged(ALICE, msgspec.to_builtins(REPORT) | {"kind": "report"}, key=other), other) == "wrong-key"
 
 
-def test_unknown_fields_are_left_to_later_versions() -> None:
-    content = {**msgspec.to_builtins(REPORT), "kind": "report", "added_later": [1, 2]}
-    assert judge(forged(ALICE, content)) == ""
-
-
 @pytest.mark.parametrize("content", (*ALL, CLOCK, LEADERBOARD), ids=lambda content: type(content).__name__)
 def test_unknown_fields_are_a_small_part_of_a_record(content: Payload) -> None:
     owner = COORDINATOR if content in (CLOCK, LEADERBOARD) else ALICE
@@ -192,14 +158,6 @@ def test_expirations_lie_within_the_window() -> None:
     assert judge(signed_by(ALICE, REPORT, TTL_MAX_S)) == ""
     assert judge(signed_by(ALICE, REPORT, TTL_MAX_S + 120)) == "far-expiration"
     assert judge(signed_by(ALICE, REPORT, math.inf)) == "far-expiration"
-
-
-def test_a_members_list_admits_members_the_coordinator_and_itself() -> None:
-    policy = RecordPolicy(SWARM, COORDINATOR.peer_id, (ALICE.peer_id,), own="own")
-    assert judge(signed_by(ALICE, REPORT), policy=policy) == ""
-    assert judge(signed_by(BOB, REPORT), policy=policy) == "not-a-member"
-    assert judge(signed_by(COORDINATOR, CLOCK), CLOCK.key, policy) == ""
-    assert policy.admits("own") and not policy.admits(BOB.peer_id) and POLICY.admits(BOB.peer_id)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +205,3 @@ def test_noise_is_no_signed_record(encoded: bytes) -> None:
 )
 def test_whatever_is_in_bounds_counts(content: Any) -> None:
     assert judge(signed_by(ALICE, content), content.key) == ""
-
-
-def test_the_clock_says_when_the_swarm_is_over() -> None:
-    assert signed_by(COORDINATOR, ClockRecord(SWARM, 8, 0, 1.0, 1.0, final=True)).content.final  # type: ignore[union-attr]

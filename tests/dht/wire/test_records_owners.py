@@ -15,14 +15,12 @@ from swarmd.dht.identity.identity import Ed25519Identity, Identity
 from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import open_report
 from swarmd.dht.wire.records import ADMITTED_MAX, Payload, RecordPolicy, decode_signed, sign
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,
     BOB,
-    CLOCK,
     COORDINATOR,
     MEMBERSHIP,
     OTHER_RSA,
@@ -30,7 +28,6 @@ from tests.dht.making import (
     ROLLOUTS,
     RSA,
     SWARM,
-    forged,
     judge,
     signed_by,
 )
@@ -91,14 +88,6 @@ def test_an_rsa_payload_alone_or_at_the_size_limit() -> None:
     assert judge(largest, ROLLOUTS.key) == ""
     with pytest.raises(RecordRejected, match="fits in no record"):
         signed_by(RSA, msgspec.structs.replace(ROLLOUTS, body=bytes(room + 64)))
-
-
-def test_an_rsa_record_has_the_same_rules() -> None:
-    assert judge(signed_by(RSA, CLOCK), CLOCK.key) == "not-the-coordinator"
-    assert judge(signed_by(RSA, CLOCK), CLOCK.key, RecordPolicy(SWARM, RSA.peer_id)) == ""
-    assert judge(forged(RSA, None, payload=b"\xc1")) == "malformed"
-    assert judge(signed_by(RSA, REPORT, -61.0)) == "stale"
-    assert open_report(signed_by(RSA, REPORT, -9e6).encode(), SWARM)[1] == REPORT
 
 
 @BOTH

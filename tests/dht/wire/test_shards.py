@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.core.coordinator.shards import SHARDS_MAX
-from swarmd.dht.store.announced_shards import CHANGES_KEPT, AnnouncedShards
+from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire.records import ClockRecord, RecordPolicy
 from swarmd.dht.wire.shards import shard_of
 from tests.dht.making import ALICE, CLOCK, COORDINATOR, REPORT, ROLLOUTS, SWARM, judge, signed_by
@@ -54,11 +53,6 @@ def test_shards_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
         assert judge(signed_by(COORDINATOR, clock), clock.key) == ("malformed" if shards != 4 else "")
 
 
-def test_more_shards_than_there_may_be_are_malformed() -> None:
-    placed = replace(REPORT, shards=2 * SHARDS_MAX)
-    assert judge(signed_by(ALICE, placed), placed.key) == "malformed"
-
-
 def test_another_number_of_shards_than_the_clock_announces_is_refused() -> None:
     policy, announced = RecordPolicy(SWARM, COORDINATOR.peer_id), AnnouncedShards(True)
     policy.shards = announced
@@ -89,10 +83,3 @@ def test_a_swarm_on_a_chain_has_no_shards_whatever_is_announced() -> None:
     announced.note(clock(9, 4, 0, 0))
     assert announced.of(9) == announced.of(99) == announced.latest_of(9) == 0
     assert AnnouncedShards.of_swarm(None).of(0) is None
-
-
-def test_a_coordinator_that_changes_the_number_for_ever_fills_nothing() -> None:
-    announced = AnnouncedShards(True)
-    for round in range(1000):
-        announced.note(clock(round, 2 << round % 2, round, 2))
-    assert len(announced._counts) == CHANGES_KEPT and announced.of(999) == 4
