@@ -15,9 +15,7 @@ import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
 from swarmd.dht.memory_watch import (
-    EASE_S,
     PATIENCE_S,
-    SPARED,
     MemoryThresholds,
     MemoryWatch,
     ProcessUsage,
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 MARKS = MemoryThresholds(100 * MIB, 1000, 1000)
-QUIET, PRESSED, OVER, FAR = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110, 200))
+QUIET, PRESSED, OVER = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110))
 P2PD = ProcessUsage(25 * MIB, 10), ProcessUsage(40 * MIB, 10), ProcessUsage(55 * MIB, 10)  # quiet, pressed, over
 
 
@@ -85,19 +83,6 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Pro
     await scene.room.look(own, p2pd)
     await scene.room.look(own, p2pd)
     assert scene.disconnected == 1 and scene.p2pd.returncode is None
-
-
-async def test_those_who_are_served_go_last(scene: Scene, clock: Any) -> None:
-    for attempt in range(SPARED + 1):
-        clock(attempt * EASE_S)
-        assert not scene.harsh
-        await scene.room.look(PRESSED, P2PD[0])
-    assert scene.harsh
-    clock(SPARED * EASE_S + 1.0)
-    await scene.room.look(QUIET, P2PD[0])
-    clock((SPARED + 2) * EASE_S)
-    await scene.room.look(PRESSED, P2PD[0])
-    assert not scene.harsh
 
 
 CHURN = """

@@ -426,21 +426,3 @@ async def test_the_contracts_list_of_members_takes_effect_while_the_node_runs(sw
     await coordinator.do(AdmitPeers("admit/4", open=True))
     await (await swarm.follower("two", coordinator)).expect(Registered)
     assert [failed.command for failed in coordinator.seen(CommandFailed)] == ["admit/2"]
-
-
-@pytest.mark.parametrize("kind", [Gather, PublishReport, CollectReports])
-async def test_the_known_round_moves_with_what_the_node_does(swarm: Swarm, kind: type) -> None:
-    """Without a clock in the DHT: records of rounds far ahead count once this node itself is there."""
-    coordinator = await swarm.coordinator(poll_s=0.5)
-    one = await swarm.follower("one", coordinator)
-    await coordinator.do(CollectReports("collect/1/0", 1, 0))
-    await one.do(PublishReport("report/90/0", 90, 0, 0.5, one.put(["body"])))
-    await coordinator.expect(RecordsRejected, peer=one.peer_id, reason="wrong-round")
-    await one.expect(CommandFailed, command="report/90/0")
-    there = {
-        Gather: Gather("gather/90/0", 90, 0, 89, 0, time.time()),
-        PublishReport: PublishReport("report/90/0", 90, 0, 0.5, coordinator.put(["own"], 4, (90, 0))),
-        CollectReports: CollectReports("collect/90/0", 90, 0),
-    }
-    await coordinator.do(there[kind])
-    await publish(one, 90, ["body"])

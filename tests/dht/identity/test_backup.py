@@ -85,13 +85,6 @@ def test_a_file_cannot_ask_for_much_memory(cost: int) -> None:
         open_backup(bytes(raw), PASSPHRASE, "file")
 
 
-def test_a_newer_backup_says_so() -> None:
-    raw = bytearray(SEALED)
-    raw[len(SEALED_MAGIC)] = 9
-    with pytest.raises(IdentityError, match="version 9"):
-        open_backup(bytes(raw), PASSPHRASE, "file")
-
-
 @pytest.mark.parametrize(
     "key",
     [b"", BOB.encode(), ALICE.encode()[:36] + BOB.encode()[36:], b"x" * 68],

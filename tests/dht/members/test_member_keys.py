@@ -80,20 +80,6 @@ def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
     assert session.looked == [own_key(16, 1)]
 
 
-@pytest.mark.parametrize("shards", [4, 64])
-def test_the_coordinator_watches_all_shards_each_once_while_its_records_are_renewed(shards: int) -> None:
-    session = Watching(coordinating=True)
-    keys = keys_of(session)
-    assert session.watched == {names.members(SWARM): 1}
-    session.announce(1, shards)
-    dht = session.config.dht
-    assert session.watched == {
-        names.members(SWARM, shards, 0, shard): dht.record_s / RENEWALS / dht.poll_s for shard in range(shards)
-    }
-    keys.look()
-    assert session.looked == [own_key(shards, 0)], "a twin of the coordinator would write there"
-
-
 async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
     session = Watching(coordinating=True)
     keys_of(session)

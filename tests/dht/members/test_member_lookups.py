@@ -13,7 +13,7 @@ from swarmd.dht.ports import Record
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, Membership
-from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
+from swarmd.dht.wire.shards import member_shard_of
 from swarmd.errors import NetworkDown
 
 pytestmark = pytest.mark.anyio
@@ -90,12 +90,3 @@ async def test_a_membership_that_has_expired_is_none_where_no_other_is_found() -
     peers.now, peers.kept = peers.now + LIVES_S + 1, {}
     with pytest.raises(NetworkDown, match="no membership"):
         await peers.lookups.must_be_member("anna")
-
-
-async def test_who_has_not_heard_of_a_move_is_found_where_it_lay_before() -> None:
-    peers = Peers()
-    before = peers.join("anna")
-    peers.session.shards.note(ClockRecord(SWARM, EPOCH_ROUNDS, 0, 0.0, 1.0, shards=8))
-    await peers.lookups.must_be_member("anna")
-    place = MembersPlace(8, 1)
-    assert peers.asked == [names.members(SWARM, *place, member_shard_of(SWARM, "anna", place)), before]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -19,9 +18,6 @@ from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, AddressBook, Rejoin, 
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
-
-
-LONG_S = 30.0  # half of for ever
 
 
 class Clock:
@@ -200,24 +196,6 @@ async def test_a_name_leads_to_this_machine_only_where_it_is_configured(
     rejoin, asked = rejoin_of(book, monkeypatch)
     await dial_all(rejoin)
     assert asked == ["/ip4/127.0.0.1/tcp/6379"] * configured + ["/ip4/203.0.113.9/tcp/6379"]
-
-
-async def test_names_that_stand_where_an_address_should_do_not_hold_up_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarmd.dht.p2p.peers.PROBE_S", 0.2)
-    names = Names(monkeypatch, ["203.0.113.9"])
-    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
-    for number in range(64):
-        book.meet(f"peer-{number}", [f"/ip4/slow-{number}.example/tcp/1"])
-    rejoin = Rejoin(cast(Any, SimpleNamespace(attendants=[])), book)
-    try:
-        for _ in range(16):  # of four each: more than the loop has threads
-            await dial_all(rejoin)
-        await asyncio.wait_for(book.save(), LONG_S)
-        assert book.met() == []
-    finally:
-        names.end.set()
 
 
 @pytest.mark.parametrize(

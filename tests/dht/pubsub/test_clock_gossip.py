@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.dht.ports import Record
-from swarmd.dht.pubsub.clock_gossip import ALL, MESSAGE_BYTES_MAX, SENDER, ClockGossip
+from swarmd.dht.pubsub.clock_gossip import ALL, ClockGossip
 from swarmd.dht.wire.records import sign
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import LoopRuntime
@@ -53,13 +53,3 @@ async def test_a_crowd_that_talks_without_end_does_not_drown_the_coordinator_or_
     listener.topic.take(ALICE.peer_id, clock(1))
     assert len(listener.heard) == 2
     assert {reason for _, reason in listener.refused} == {"not-the-coordinator", "quota"}
-
-
-async def test_what_is_too_large_or_too_much_is_counted() -> None:
-    listener = Listener()
-    listener.topic.take("large", bytes(MESSAGE_BYTES_MAX + 1))
-    for number in range(int(SENDER.burst) + 3):
-        listener.topic.take("loud", bytes([0xC1, number]))
-    assert listener.refused.count(("large", "oversized")) == 1
-    assert listener.refused.count(("loud", "malformed")) == SENDER.burst
-    assert listener.refused.count(("loud", "quota")) == 3

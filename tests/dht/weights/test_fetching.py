@@ -19,7 +19,6 @@ from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.weights.making import bfloat16
-from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
@@ -131,16 +130,6 @@ async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     assert peers.gave["good"] == len(manifest.whole)
 
 
-async def test_a_good_peer_is_asked_in_the_end_where_the_owner_and_others_hang(
-    tmp_path: Path, shelf: OfferedWeights
-) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, owner="hangs", **{f"stranger {number}": "hangs" for number in range(5)}, good="good")
-    with anyio.fail_after(60):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.gave["good"] == len(manifest.whole)
-
-
 async def test_a_liar_is_asked_no_more(tmp_path: Path, shelf: OfferedWeights) -> None:
     manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
     peers = Peers(shelf, liar="lies")
@@ -160,50 +149,12 @@ async def test_a_peer_that_stops_half_way_is_gone_on_from(tmp_path: Path, shelf:
     assert came >= 1 and later.gave["a"] == len(manifest.whole) - came
 
 
-async def test_a_later_round_comes_as_a_delta(tmp_path: Path, shelf: OfferedWeights) -> None:
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    peers = Peers(shelf, a="good")
-    await take(peers, second, tmp_path / "next", base=base)
-    assert peers.gave["a"] == 1 and names_in(tmp_path) == {base.name, "next", "shelf"}
-
-
 async def test_more_than_is_wanted_is_not_fetched(tmp_path: Path, shelf: OfferedWeights) -> None:
     manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
     peers = Peers(shelf, a="good")
     with pytest.raises(WeightsUnavailable, match="no more than"):
         await take(peers, manifest, tmp_path / "got", bytes_max=MIB)
     assert not peers.asked and names_in(tmp_path) == {"shelf"}
-
-
-async def test_time_that_is_over_leaves_what_has_come(tmp_path: Path, shelf: OfferedWeights) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    with pytest.raises(WeightsUnavailable, match="kept"):
-        await fetch_weights(Peers(shelf, a="good"), ["a"], manifest, tmp_path / "got", 0.0, 64 * MIB)
-    assert not (tmp_path / "got").exists() and (tmp_path / "got.part").exists()
-
-
-@pytest.mark.parametrize("busy", [subject.MANIFEST_ATTEMPTS - 1, subject.MANIFEST_ATTEMPTS])
-async def test_who_has_no_time_for_a_manifest_is_asked_a_few_times(shelf: OfferedWeights, busy: int) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, owner="good")
-    fetch = peers.fetch
-
-    async def give_later(*asked: Any) -> bytes:
-        if peers.asked["owner"] >= busy:
-            return await fetch(*asked)
-        peers.asked["owner"] += 1
-        raise NetworkDown("it has no time now")
-
-    peers.fetch = give_later  # type: ignore[method-assign]
-    if busy < subject.MANIFEST_ATTEMPTS:
-        assert await fetch_manifest(peers, ["owner"], offered) == manifest_of(shelf, offered)
-    else:
-        with pytest.raises(WeightsUnavailable, match="no time now"):
-            await fetch_manifest(peers, ["owner"], offered)
-    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS
 
 
 @pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.dht.store.announced_shards import AnnouncedShards
@@ -14,9 +12,6 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import PROTOCOL, ClockRecord, RecordPolicy, is_sharded
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, epoch_of, member_shard_of, shard_of
 from tests.dht.making import ALICE, COORDINATOR, MEMBERSHIP, SWARM, judge, signed_by
-
-SIZES = st.sampled_from([2**exponent for exponent in range(1, 11)])
-EPOCHS = st.integers(0, 2**27)
 
 
 def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockRecord:
@@ -27,14 +22,6 @@ def policy_of(round: int | None = None) -> RecordPolicy:
     policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
     policy.round = round
     return policy
-
-
-@given(st.text(max_size=60), EPOCHS, SIZES)
-def test_every_member_has_one_shard_of_those_there_are(peer: str, epoch: int, shards: int) -> None:
-    shard = member_shard_of(SWARM, peer, MembersPlace(shards, epoch))
-    assert 0 <= shard < shards
-    assert member_shard_of(SWARM, peer, MembersPlace(2 * shards, epoch)) % shards == shard
-    assert member_shard_of(SWARM, peer, MembersPlace(0, epoch)) == 0
 
 
 def test_members_are_spread_evenly_and_nobody_stays_in_a_shard_or_lies_where_its_reports_do() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
 
 import msgpack
 import msgspec
@@ -12,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.bounds import REAL_MAX
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
-    GROUPS_MAX,
     TTL_MAX_S,
     ClockRecord,
     LeaderboardRecord,
@@ -51,14 +48,6 @@ def test_the_coordinators_records_count_from_the_coordinator_only() -> None:
     for content in (CLOCK, LEADERBOARD):
         assert judge(signed_by(COORDINATOR, content), content.key) == ""
         assert judge(signed_by(ALICE, content), content.key) == "not-the-coordinator"
-
-
-@given(st.data())
-def test_a_changed_bit_anywhere_is_found(data: st.DataObject) -> None:
-    signed = signed_by(ALICE, REPORT)
-    value = bytearray(signed.value)
-    value[data.draw(st.integers(0, len(value) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    assert judge(signed, value=bytes(value)) in {"bad-signature", "unsigned"}
 
 
 @given(st.floats(-50, 3000).filter(lambda shift: abs(shift) > 1e-3))
@@ -185,23 +174,3 @@ def test_noise_is_no_signed_record(encoded: bytes) -> None:
         assert error.reason == "malformed"
     else:
         assert judge(signed) != ""
-
-
-@given(
-    st.builds(
-        ReportRecord,
-        st.just(SWARM),
-        st.integers(0, 2**31 - 1),
-        st.integers(0, 1023),
-        st.floats(-REAL_MAX, REAL_MAX),
-        st.sampled_from([DIGEST, ""]),
-        st.integers(0, 2**24),
-        st.integers(0, GROUPS_MAX),
-    )
-    | st.builds(Membership, st.just(SWARM), st.from_regex("[a-z ]{0,64}", fullmatch=True), st.just("n"), st.just(1.0))
-    | st.builds(
-        RolloutsRecord, st.just(SWARM), st.just(1), st.just(2), st.just(DIGEST), st.just(9), st.just(1), st.binary()
-    )
-)
-def test_whatever_is_in_bounds_counts(content: Any) -> None:
-    assert judge(signed_by(ALICE, content), content.key) == ""

@@ -56,9 +56,9 @@ def test_records_of_ed25519_owners_are_what_they_always_were() -> None:
     Ed25519PublicKey.from_public_bytes(public).verify(signed.value[-64:], message)
 
 
-@given(st.data())
-def test_a_changed_bit_anywhere_in_an_rsa_record_is_found(data: st.DataObject) -> None:
-    signed = signed_by(RSA, REPORT)
+@given(st.sampled_from([ALICE, RSA]), st.data())
+def test_a_changed_bit_anywhere_in_a_record_is_found(owner: Identity, data: st.DataObject) -> None:
+    signed = signed_by(owner, REPORT)
     value = bytearray(signed.value)
     value[data.draw(st.integers(0, len(value) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert judge(signed, value=bytes(value)) in {"bad-signature", "unsigned"}
@@ -69,15 +69,6 @@ def test_a_record_verifies_under_its_owner_alone(signer: Identity, owner: Identi
     signed = signed_by(signer, REPORT)
     reason = judge(signed, subkey=msgpack.packb(owner.peer_id))
     assert reason == "" if signer is owner else reason in {"bad-signature", "unsigned"}
-
-
-@given(st.binary(max_size=700), st.integers(0, 700))
-def test_noise_under_an_rsa_owner_is_refused(noise: bytes, cut: int) -> None:
-    signed = signed_by(RSA, REPORT)
-    assert judge(signed, value=noise) in {"unsigned", "bad-signature"}
-    if noise:
-        assert judge(signed, value=noise + signed.value) in {"unsigned", "bad-signature"}
-    assert judge(signed, value=signed.value[cut + 1 :]) in {"unsigned", "bad-signature"}
 
 
 def test_an_rsa_payload_alone_or_at_the_size_limit() -> None:
