@@ -26,8 +26,11 @@ from swarmd.errors import OutOfRoom
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
+
 MARKS = MemoryThresholds(100 * MIB, 1000, 1000)
+
 QUIET, PRESSED, OVER = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110))
+
 P2PD = ProcessUsage(25 * MIB, 10), ProcessUsage(40 * MIB, 10), ProcessUsage(55 * MIB, 10)  # quiet, pressed, over
 
 

@@ -6,21 +6,26 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmd.core.commands import Gather
-from swarmd.core.events import RolloutsGathered
+from swarmd.core.events import LinkUp, MemberSeen, RecordsRejected, RolloutsGathered
 from swarmd.dht.identity.identity import Identity, generate_identity, write_private
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.store.lookup import BREADTH
 from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from tests.dht.driver import SWARM, Driver, until
+from tests.dht.making import DIGEST
+from tests.hostile.crowd import Crowd
 from tests.hostile.eclipser import Eclipser
 from tests.hostile.swarm import SmallSwarm, small_swarm
 
 pytestmark = pytest.mark.anyio
 
 GROUND = 4000  # identities made, of which the nearest to the key come
+
 KEY = names.rollouts(SWARM, 1, 0)
 
 
@@ -58,7 +63,7 @@ def ground(root: Path) -> tuple[Ground, ...]:
     return tuple(made)
 
 
-async def gathered_by(driver: Driver) -> set[str]:
+async def gathered_at(driver: Driver) -> set[str]:
     """Peers whose rollouts under the key a node gets."""
     await driver.do(Gather("gather/2/0", 2, 0, 1, 0, time.time() + 20.0))
     return {ref.peer for ref in (await driver.expect(RolloutsGathered, round=2)).rollouts}
@@ -81,4 +86,85 @@ async def test_records_under_a_key_that_ground_identities_surround_are_found(tmp
         assert await swarm.run_round(1) == swarm.peers, "a report is out when its rollouts are"
         await all_are_nearer(swarm, crowd)
         for driver in swarm.drivers:
-            assert await gathered_by(driver) == swarm.peers - {driver.peer_id}
+            assert await gathered_at(driver) == swarm.peers - {driver.peer_id}
+
+
+@pytest.mark.soak
+async def test_a_stranger_beside_every_key_stops_no_round(tmp_path: Path) -> None:
+    eclipser = Eclipser(tmp_path / "o")
+    async with small_swarm(tmp_path, attackers=(eclipser,)) as swarm:
+        addresses = [await driver.address() for driver in swarm.drivers]
+        await eclipser.open(addresses[0])
+        await eclipser.arm()
+        for address in addresses[1:]:
+            await eclipser.meet(address)
+        for round in (0, 1):
+            for key in (
+                names.clock(SWARM),
+                names.members(SWARM),
+                names.reports(SWARM, round, 0),
+                names.rollouts(SWARM, round, 0),
+            ):
+                await eclipser.claim(key)
+            assert await swarm.run_round(round) == swarm.peers
+        for driver in swarm.drivers:
+            await driver.expect(RecordsRejected, peer=eclipser.peer_id, reason="wrong-id")
+            assert max(event.peers for event in driver.seen(LinkUp)) <= 3, "one place for each peer"
+
+
+LARGE = b"x" * 48 * 1024
+
+
+async def arrive(swarm: SmallSwarm, crowd: Crowd, identities: int) -> None:
+    """The crowd comes, connected to everybody."""
+    addresses = [await driver.address() for driver in swarm.drivers]
+    await crowd.open(addresses[0])
+    crowd.gather(identities)
+    for address in addresses[1:]:
+        await crowd.meet(address)
+
+
+async def fill(crowd: Crowd, round: int) -> None:
+    """Reports of all identities, and rollouts that take all room there is, to the last byte."""
+    record = RolloutsRecord(SWARM, round, 0, DIGEST, 10, 1)
+    for part, body in ((slice(0, 62), LARGE), (slice(62, 200), b"x" * 200), (slice(200, 400), b"")):
+        await crowd.write(msgspec.structs.replace(record, body=body), part)
+    await crowd.write(ReportRecord(SWARM, round, 0, 1e6, DIGEST, 10, 1))
+
+
+async def test_members_report_into_keys_that_a_crowd_has_filled(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path / "o")
+    async with small_swarm(tmp_path, attackers=(crowd,)) as swarm:
+        assert await swarm.run_round(0) == swarm.peers
+        await swarm.credit(0)
+        await arrive(swarm, crowd, 400)
+        for round in (1, 2):
+            await fill(crowd, round)
+            assert await swarm.run_round(round) == swarm.peers
+            await swarm.credit(round)
+        for driver in swarm.drivers:
+            assert await gathered_by(driver, 2) == swarm.peers - {driver.peer_id}
+
+
+async def gathered_by(driver: Driver, round: int) -> set[str]:
+    """Honest peers whose rollouts of a round a node gets."""
+    await driver.do(Gather(f"gather/{round + 1}/0", round + 1, 0, round, 0, time.time() + 20.0))
+    gathered = await driver.expect(RolloutsGathered, round=round + 1)
+    return {ref.peer for ref in gathered.rollouts if ref.digest != DIGEST}
+
+
+async def test_a_newcomer_is_credited_in_its_first_round_beside_a_crowd(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path / "o")
+    async with small_swarm(tmp_path, followers=1, attackers=(crowd,)) as swarm:
+        assert await swarm.run_round(0) == swarm.peers
+        await swarm.credit(0)
+        await arrive(swarm, crowd, 400)
+        await crowd.write(Membership(SWARM, "x" * 64, "nonce", 1.7e9, addresses=("/" + "x" * 255,) * 8))
+        await fill(crowd, 1)
+        newcomer = Driver(
+            tmp_path / "newcomer", swarm.coordinator.peer_id, (await swarm.coordinator.address(),), poll_s=1.0
+        )
+        swarm.followers.append(newcomer)
+        await swarm.start(newcomer)
+        assert await swarm.run_round(1) == swarm.peers
+        assert len(swarm.coordinator.seen(MemberSeen)) < 300, "not all of the crowd is news at once"

@@ -369,7 +369,7 @@ NETWORK = (
         "swarmd/dht/store/promptness.py",
         "return self._late.get(peer, 0) >= LATE_MAX",
         "return False",
-        ("tests/dht/store/test_promptness.py",),
+        ("tests/dht/store/test_shares.py",),
     ),
     Mutant(
         "a silent sender saves up its quota without bound",

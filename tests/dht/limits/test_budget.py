@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, RequestLimits
+from swarmd.dht.limits.token_bucket import SENDERS_MAX
+from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.session import Session
 from swarmd.errors import RecordRejected
 
+pytestmark = pytest.mark.anyio
+
 A, B, C = (RemotePeer(name, "10.0.0.1") for name in "abc")
+
 ELSEWHERE = RemotePeer("d", "10.0.0.2")
 
 
@@ -79,3 +89,61 @@ def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None
     session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
     session.emit(MemberSeen("stranger", "", worked))
     assert session.knows("stranger") == worked and len(told) == 1
+
+
+BODY = bytes(8 << 20)
+
+CROWD = [f"peer {number}" for number in range(SENDERS_MAX + 100)]
+
+ROUNDS = 3  # times that everybody comes, each time forgotten since
+
+
+def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
+    flow = Flow(PeerBounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
+    taken = sum(
+        flow.try_charge(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD)
+    )
+    assert taken == 1000 * (1 - RESERVE)
+
+
+class Taker:
+    """Takes what it is given."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.transport = self
+
+    def write(self, chunk: bytes) -> None:
+        self.size_bytes += len(chunk)
+
+    async def drain(self) -> None:
+        """At once."""
+
+    def close(self) -> None:
+        """It has all."""
+
+    async def wait_closed(self) -> None:
+        """At once."""
+
+
+async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
+    digest = hashlib.sha256(BODY).digest()
+    blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
+    door, began, given = RequestLimits(lambda peer, reason, detail: None), time.monotonic(), 0
+    server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
+
+    async def readexactly(size_bytes: int) -> bytes:
+        return digest
+
+    async def read(size_bytes: int) -> bytes:
+        return b""  # it has closed
+
+    for number in range(100):
+        taker, peer = Taker(), f"peer {number}"
+        door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
+        await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
+        given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
+        if number == 59:
+            assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)
+    assert given <= BYTES_PER_S.all * ((1 - RESERVE) * BURST_S + time.monotonic() - began)

@@ -14,7 +14,8 @@ import pytest
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.dialled_hosts import PAUSE, DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.p2p.routing_diversity import RANGE_PEERS_MAX, range_of, surplus
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
@@ -215,3 +216,47 @@ async def test_p2pd_is_given_no_name_of_a_peer(
     rejoin, asked = rejoin_of(book, monkeypatch)
     await dial_all(rejoin)
     assert asked == dialled
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/ip4/8.8.4.4/tcp/1", "8.8.4.0/24"),
+        ("/ip4/8.8.4.200/udp/1/quic", "8.8.4.0/24"),
+        ("/ip6/2600:1:2:3456::1/tcp/1", "2600:1:2:3400::/56"),
+        ("/ip6/::ffff:8.8.4.4/tcp/1", "8.8.4.0/24"),
+        ("/ip4/127.0.0.1/tcp/1", ""),
+        ("/ip4/10.1.2.3/tcp/1", ""),
+        ("/ip6/::1/tcp/1", ""),
+        ("/ip4/8.8.4.4/tcp/1/p2p/x/p2p-circuit", ""),
+        ("/dns4/example.org/tcp/1", ""),
+        ("/ip4/nonsense/tcp/1", ""),
+        ("", ""),
+    ],
+)
+def test_what_shares_a_range(address: str, expected: str) -> None:
+    assert range_of(address) == expected
+
+
+def test_a_range_has_so_many_places_and_those_that_came_first_keep_them() -> None:
+    crowd = [f"crowd {number}" for number in range(3 * RANGE_PEERS_MAX)]
+    addresses = {peer: [f"/ip4/8.8.4.{number}/tcp/1"] for number, peer in enumerate(crowd)}
+    addresses |= {"elsewhere": ["/ip4/9.9.9.9/tcp/1"], "boot": ["/ip4/8.8.4.9/tcp/1"], "home": ["/ip4/10.0.0.1/tcp/1"]}
+    gone = surplus([*crowd, "elsewhere", "boot", "home", "away"], addresses, ["boot"])
+    assert gone == crowd[RANGE_PEERS_MAX:]
+    near = {f"near {number}": ["/ip4/127.0.0.1/tcp/1"] for number in range(100)}
+    assert surplus(near, near, []) == [], "on one machine nobody pays for addresses"
+
+
+def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -> None:
+    book = AddressBook(tmp_path / "peers.json", (), "own")
+    members = [generate_identity().peer_id for _ in range(5)]
+    for peer in members:
+        book.meet(peer, ["/ip4/9.9.9.9/tcp/1"], known=True)
+    for _ in range(2 * PEERS_KEPT):
+        book.meet(generate_identity().peer_id, ["/ip4/8.8.4.4/tcp/1"])
+    met = {peer for _, peer in book.met()}
+    assert len(met) == PEERS_KEPT and set(members) <= met
+    for _ in range(2 * PEERS_KEPT):
+        book.meet(generate_identity().peer_id, ["/ip4/9.9.9.9/tcp/1"], known=True)
+    assert len(book.met()) == PEERS_KEPT

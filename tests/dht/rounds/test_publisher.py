@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 
+from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.rounds import fetch
+from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer
+from swarmd.dht.rounds.key_watch import WHOLE_POLLS, KeyWatch
 from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, Publisher
 from swarmd.dht.store.own_records import OwnRecordStore
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualRuntime
-from tests.dht.making import MEMBERSHIP, SWARM
+from swarmd.worker.runtime import LoopRuntime
+from tests.dht.making import ALICE, MEMBERSHIP, SWARM
 
 pytestmark = pytest.mark.anyio
 
@@ -143,3 +153,118 @@ async def test_strangers_that_take_a_record_first_and_show_it_to_nobody_do_not_k
 async def test_one_stranger_is_no_proof_where_others_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NetworkDown, match="only one of 3 peers"):
         await publish_to(HastyKeepers("", ["one"]), monkeypatch)
+
+
+BODY = bytes(48 * 1024)  # less than a transport takes before anybody has to wait
+
+ASKED = bytes(DIGEST_BYTES)
+
+
+class Stream:
+    """A request under way, and the peer's end of its socket."""
+
+    def __init__(self, peers: socket.socket, writer: asyncio.StreamWriter, serving: asyncio.Task[None]) -> None:
+        self.peers = peers
+        self.writer = writer
+        self.serving = serving
+
+
+async def begin() -> Stream:
+    """Have the body asked for, over a socket that holds little."""
+    server = BodyServer(
+        cast(Any, SimpleNamespace(door=RequestLimits(lambda *refusal: None), streams={})),
+        cast(Any, SimpleNamespace(has=lambda digest: True, get=lambda digest: BODY)),
+        lambda peer: True,
+    )
+    own, peers = socket.socketpair()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    reader, writer = await asyncio.open_unix_connection(sock=own)
+    peers.sendall(ASKED)
+    asker = SimpleNamespace(peer_id=PeerID.from_base58(ALICE.peer_id))
+    return Stream(peers, writer, asyncio.ensure_future(server.serve(asker, reader, writer)))
+
+
+async def test_whoever_takes_all_but_the_end_of_a_body_holds_nothing_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_S", 0.2)
+    stream = await begin()
+    with anyio.fail_after(30.0), pytest.raises(RecordRejected, match="the end of what it asked for"):
+        await stream.serving
+    await asyncio.sleep(0.05)
+    assert stream.writer.transport.get_write_buffer_size() == 0
+    assert stream.writer.get_extra_info("socket").fileno() == -1, "the file is open still"
+    stream.peers.close()
+
+
+async def all_of(stream: Stream) -> bytes:
+    stream.peers.setblocking(False)
+    got = b""
+    while len(got) < 8 + len(BODY):
+        got += await asyncio.get_running_loop().sock_recv(stream.peers, 65536)
+    return got
+
+
+async def test_a_stream_is_open_until_who_asked_has_closed_it() -> None:
+    """p2pd may drop the last of a stream that the giver closes first."""
+    stream = await begin()
+    await all_of(stream)
+    await asyncio.sleep(0.1)
+    assert not stream.serving.done() and not stream.writer.is_closing()
+    stream.peers.close()
+    with anyio.fail_after(fetch.CHUNK_S / 2):
+        await stream.serving
+
+
+async def test_a_stream_that_nobody_closes_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "CHUNK_S", 0.2)
+    stream = await begin()
+    await all_of(stream)
+    with anyio.fail_after(30.0):
+        await stream.serving
+    assert stream.writer.is_closing()
+    stream.peers.close()
+
+
+POLL_S = 0.4
+
+
+class Reading:
+    """Peers that hold one record, nobody's whom the hints name."""
+
+    def __init__(self) -> None:
+        self.asked_for: list[dict[str, float]] = []
+
+    async def find(self, name: str, wanted: dict[str, float]) -> Any:
+        self.asked_for.append(dict(wanted))
+        records = {} if wanted else {"honest": "record"}
+        return SimpleNamespace(records=records, has=lambda wanted: False)
+
+    async def wait_up(self) -> None:
+        """It is."""
+
+    def spent_s(self) -> float:
+        return 0.0
+
+
+async def watched(reading: Reading, seconds: float, hints_every_s: float) -> list[str]:
+    """Whose records a watch has seen after its first read."""
+    seen: list[str] = []
+    watch = KeyWatch(cast(Any, reading), LoopRuntime(), Random(1), "key", POLL_S, seen.extend)
+    running = asyncio.ensure_future(watch.run())
+    await asyncio.sleep(0.02)
+    seen.clear()
+    for number in range(int(seconds / hints_every_s)):
+        watch.want("stranger", float(number))
+        await asyncio.sleep(hints_every_s)
+    running.cancel()
+    return seen
+
+
+async def test_hints_without_end_do_not_keep_other_records_from_being_read() -> None:
+    assert "honest" in await watched(Reading(), 6 * POLL_S, hints_every_s=0.01)
+
+
+async def test_a_hint_now_and_then_has_just_what_it_names_read() -> None:
+    reading = Reading()
+    await watched(reading, WHOLE_POLLS * POLL_S / 2, hints_every_s=WHOLE_POLLS * POLL_S / 4)
+    hinted = [wanted for wanted in reading.asked_for if wanted]
+    assert hinted and all(set(wanted) == {"stranger"} for wanted in hinted)

@@ -32,7 +32,7 @@ from swarmd.weights.manifest import Delta, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
-from tests.dht.weights.test_wire import Asking
+from tests.dht.weights.test_fetching import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
