@@ -97,17 +97,6 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     assert watcher.session.members == 2
 
 
-def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watcher) -> None:
-    told = watcher.read(of(ALICE, 5000.0))
-    for number in range(1, 200):
-        told += watcher.read(of(ALICE, 5000.0 + number, leaving=bool(number % 2)))
-        watcher.now += 0.5
-    assert len(told) <= 2 * (1 + RETURNS_BURST + 4)
-    assert watcher.read(of(ALICE, 6000.0, leaving=True)) in ([], [MemberLeft(ALICE.peer_id)])
-    watcher.now += 60
-    assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id, worked=False)], "it may come back all the same"
-
-
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "MEMBERS_MAX", 2)
     watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))

@@ -31,14 +31,14 @@ CROWDS = (
         "swarmd/dht/store/dictionaries.py",
         "        check_nesting(encoded)\n        value = ",
         "        value = ",
-        ("tests/dht/wire/test_bodies.py",),
+        ("tests/dht/wire/test_foreign_bytes.py",),
     ),
     Mutant(
         "what is in a dictionary takes room for whatever its arrays promise",
         "swarmd/dht/store/dictionaries.py",
         "        check_nesting(encoded)\n        depth",
         "        depth",
-        ("tests/dht/wire/test_bodies.py",),
+        ("tests/dht/wire/test_foreign_bytes.py",),
     ),
     Mutant(
         "whoever is met has all keys looked through, however many are",
@@ -59,21 +59,21 @@ CROWDS = (
         "swarmd/dht/rounds/key_watch.py",
         "not wanted or now >= self._whole_at + WHOLE_POLLS * self.poll_s",
         "not wanted",
-        ("tests/dht/rounds/test_publisher.py",),
+        ("tests/dht/rounds/test_publishing.py",),
     ),
     Mutant(
         "each hint has a key read whole",
         "swarmd/dht/rounds/key_watch.py",
         "{} if whole else wanted",
         "{}",
-        ("tests/dht/rounds/test_publisher.py",),
+        ("tests/dht/rounds/test_publishing.py",),
     ),
     Mutant(
         "a crowd's gossip leaves members no room",
         "swarmd/dht/limits/gossip_limits.py",
         "0.0 if known else self._all.burst * RESERVE",
         "0.0",
-        ("tests/dht/limits/test_unreached.py",),
+        ("tests/dht/limits/test_limits.py",),
     ),
     Mutant(
         "evidence about rounds to come is kept",
@@ -115,7 +115,7 @@ CROWDS = (
         "swarmd/dht/rounds/fetch.py",
         "            await _close(writer)\n",
         "            writer.close()\n",
-        ("tests/dht/rounds/test_publisher.py",),
+        ("tests/dht/rounds/test_publishing.py",),
     ),
     Mutant(
         "the door forgets whom the swarm credits",
@@ -157,7 +157,7 @@ CROWDS = (
         "swarmd/dht/rounds/publisher.py",
         "for part in (took, others) for",
         "for part in (took or others,) for",
-        ("tests/dht/rounds/test_publisher.py",),
+        ("tests/dht/rounds/test_publishing.py",),
     ),
     Mutant(
         "a guest has all records judged anew as often as it likes",
@@ -215,7 +215,7 @@ CROWDS = (
         "swarmd/dht/store/seniority.py",
         "lru_cache(WORK_KEPT)(work_bits)",
         "lru_cache(0)(work_bits)",
-        ("tests/dht/store/test_shares.py",),
+        ("tests/dht/store/test_asking.py",),
     ),
     Mutant(
         "what stages waited in vain is not remembered",

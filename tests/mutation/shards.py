@@ -59,7 +59,7 @@ SHARDS = (
         "swarmd/dht/store/total_capacity.py",
         "return MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX",
         "return 1024 if kind is Membership else STAGES_MAX",
-        ("tests/dht/store/test_key_capacity.py",),
+        ("tests/dht/store/test_capacity.py",),
     ),
     Mutant(
         "a guest fills its creator's invitation",
@@ -73,7 +73,7 @@ SHARDS = (
         "swarmd/dht/wire/bodies.py",
         "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1) ** 2)",
         "room = min(room, SHOWN_AT_ONCE_BYTES_MAX // max(members, 1))",
-        ("tests/dht/limits/test_unreached.py",),
+        ("tests/dht/limits/test_limits.py",),
     ),
     Mutant(
         "all bodies are read from all who keep them",
@@ -220,14 +220,14 @@ SHARDS = (
         "swarmd/dht/rounds/fetch.py",
         "        if body is None:\n            body = await _try_other(life, other, digest, size_bytes, bounds)\n",
         "        log.debug(other)\n",
-        ("tests/dht/p2p/test_body_holders.py",),
+        ("tests/dht/p2p/test_holders.py",),
     ),
     Mutant(
         "holders of bodies are noted without end",
         "swarmd/dht/rounds/body_holders.py",
         "        if len(self._holders) > BODIES_MAX:\n            self._holders.popitem(last=False)\n",
         "",
-        ("tests/dht/p2p/test_body_holders.py",),
+        ("tests/dht/p2p/test_holders.py",),
     ),
     Mutant(
         "memberships on a chain may lie in any epoch",

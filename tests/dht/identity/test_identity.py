@@ -1,4 +1,4 @@
-"""The identity: made once, kept private, held by one process."""
+"""Keys of both kinds, and the work that an identity shows."""
 
 from __future__ import annotations
 

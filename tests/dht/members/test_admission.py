@@ -1,4 +1,4 @@
-"""Who may write in swarms that ask for an invitation, or for work."""
+"""Who invites, who withdraws, and whose records count by it."""
 
 from __future__ import annotations
 

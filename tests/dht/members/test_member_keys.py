@@ -1,4 +1,4 @@
-"""Which keys of memberships are watched: a follower's own shard, all of the coordinator's, wherever they lie."""
+"""Members: whose shards are read, and whose membership is looked for."""
 
 from __future__ import annotations
 

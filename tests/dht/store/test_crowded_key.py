@@ -1,4 +1,4 @@
-"""A key with thousands of records costs its readers little, however often somebody says that it has changed."""
+"""A crowd of records under one key, kept or shown, costs no verification that is not due."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights come together from peers that are gone, stop or lie; or they do not come, and nothing is believed."""
+"""Weights are fetched in chunks from several peers, and offered to others."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class Asking:
 
 
 @pytest.fixture
-async def offering_node(tmp_path: Path) -> AsyncIterator[Driver]:
+async def node(tmp_path: Path) -> AsyncIterator[Driver]:
     driver = Driver(tmp_path / "node")
     offer(OfferedWeights(driver.paths.weights), OFFERED, 1)
     await driver.start()

@@ -1,4 +1,4 @@
-"""Records of a large swarm lie in their owners' shards and nowhere else."""
+"""Reports and memberships of a large swarm lie in their owners' shards and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: inside the record or fetched, and nothing else than was announced."""
+"""Foreign bytes: bodies, msgpack and dictionaries are bounded before anything is made of them."""
 
 from __future__ import annotations
 

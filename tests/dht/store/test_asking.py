@@ -1,4 +1,4 @@
-"""Owners are divided among those who are asked: each is asked for at one, and at others where that one has nothing."""
+"""Whom a look-up asks, for what, and whose records come first."""
 
 from __future__ import annotations
 

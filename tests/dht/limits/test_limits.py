@@ -1,4 +1,4 @@
-"""Whoever is called in vain rests, each time for longer, until it is heard of."""
+"""Bounds on peers that do not answer, on answers, on changes of mind and on gossip."""
 
 from __future__ import annotations
 

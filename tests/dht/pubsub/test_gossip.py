@@ -1,4 +1,4 @@
-"""Who gossips too many hints, or none, is refused; who is punished for it is whoever must have written them."""
+"""Hints and clocks that peers gossip, and crowds that talk without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body comes from its owner, or from those to whom the owner has given it and whom it names when it cannot."""
+"""Bodies and weights come from any peer that has them, and from none that only says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node's records expire: always later than those before under a key, whatever its machine's clock shows."""
+"""A node's records are published, watched and fetched, whatever keepers and strangers do."""
 
 from __future__ import annotations
 

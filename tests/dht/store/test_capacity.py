@@ -1,4 +1,4 @@
-"""Room under a key is shared between those whom the swarm knows and those whom it does not, by rank."""
+"""What a key, and a node in all, has room for, and who gives way."""
 
 from __future__ import annotations
 
