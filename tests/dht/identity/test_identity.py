@@ -290,15 +290,6 @@ def test_work_is_found_once_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("swarm", "peer", "bits"), [("t", "p", MORE), ("s", "q", MORE), ("s", "p", 30)], ids=["swarm", "key", "bits"]
-)
-def test_what_is_kept_counts_for_what_it_was_found_for_alone(tmp_path: Path, swarm: str, peer: str, bits: int) -> None:
-    take_work(tmp_path / "work", "s", "p", MORE, lambda: None)
-    with pytest.raises(NotWaiting):
-        take_work(tmp_path / "work", swarm, peer, bits, give_up)
-
-
-@pytest.mark.parametrize(
     "content", [b"", b"12", b"\xff\x00", b"-5\n", b"9" * 400], ids=["empty", "torn", "no", "neg", "long"]
 )
 def test_a_damaged_number_is_found_anew_and_put_right(tmp_path: Path, content: bytes) -> None:

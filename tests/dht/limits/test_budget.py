@@ -12,7 +12,6 @@ import pytest
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, RequestLimits
-from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.session import Session
 from swarmd.errors import RecordRejected
@@ -92,18 +91,6 @@ def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None
 
 
 BODY = bytes(8 << 20)
-
-CROWD = [f"peer {number}" for number in range(SENDERS_MAX + 100)]
-
-ROUNDS = 3  # times that everybody comes, each time forgotten since
-
-
-def test_a_flow_counts_all_together_whoever_it_has_forgotten() -> None:
-    flow = Flow(PeerBounds(2, 10_000, 1000), burst_s=1.0, now=lambda: 0.0)
-    taken = sum(
-        flow.try_charge(RemotePeer(peer, f"{number}")) for _ in range(ROUNDS) for number, peer in enumerate(CROWD)
-    )
-    assert taken == 1000 * (1 - RESERVE)
 
 
 class Taker:

@@ -93,10 +93,6 @@ def test_the_coordinator_of_a_large_swarm_is_not_asked_by_all(name: str) -> None
     assert asked_first(name, shards=4) == {ELDER}
 
 
-def test_that_of_a_small_swarm_is() -> None:
-    assert asked_first(names.clock(SWARM), shards=0) == {COORDINATOR, ELDER}
-
-
 PEERS = 2000
 
 

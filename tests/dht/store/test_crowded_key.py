@@ -194,9 +194,3 @@ async def test_all_else_goes_on_while_a_long_answer_is_read(asker: Asker) -> Non
     assert answer is not None and len(answer.records) == len(CROWD)
     assert turns >= len(CROWD) // 16
     assert cast(Any, asker.validator.remembered.progress(KEY).cursors)
-
-
-async def test_those_that_were_asked_for_count(asker: Asker) -> None:
-    answer = await asker.ask([shown_by(ALICE)], ALICE, CROWD[0])
-    assert answer is not None and [signed.owner for signed in answer.records] == [ALICE.peer_id]
-    assert asker.refused == {}

@@ -111,28 +111,6 @@ async def test_one_good_peer_is_enough(tmp_path: Path, shelf: OfferedWeights, ba
     assert peers.asked["bad"] <= 2 * subject.FAILURES_MAX + 1
 
 
-@pytest.mark.parametrize("patience_s", [60.0, 0.0])
-async def test_a_peer_that_has_no_time_for_long_is_given_up_after_a_minute_and_not_before(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch, patience_s: float
-) -> None:
-    monkeypatch.setattr(subject, "PATIENCE_S", patience_s)
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, owner="good")
-    no, fetch = iter(range(4 * subject.FAILURES_MAX)), peers.fetch
-
-    async def give_later(*asked: Any) -> bytes:
-        if next(no, None) is not None:
-            raise NetworkDown("it gives as much as it may to others")
-        return await fetch(*asked)
-
-    peers.fetch = give_later  # type: ignore[method-assign]
-    if patience_s:
-        await take(peers, manifest, tmp_path / "got")
-    else:
-        with pytest.raises(WeightsUnavailable):
-            await take(peers, manifest, tmp_path / "got")
-
-
 @pytest.mark.parametrize("slow", ["hangs", "dawdles"])
 async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     tmp_path: Path, shelf: OfferedWeights, slow: str

@@ -295,20 +295,6 @@ def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(
     assert holders[0] == "boss" and len(set(holders)) == len(holders) == HOLDERS_MAX
 
 
-async def test_who_hangs_on_the_manifest_takes_no_more_than_the_wait(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
-
-    async def hang(*_: object) -> bytes:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    swarm.fetch = hang  # type: ignore[method-assign]
-    with anyio.fail_after(60):
-        refused = await swarm.refused(msgspec.structs.replace(COMMAND, until_at=0.05))
-    assert (refused.cause, refused.peer) == ("unavailable", "boss") and "in time" in refused.reason
-
-
 async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, free_bytes_min=2**60)
     swarm.gives("boss", VALUES)
