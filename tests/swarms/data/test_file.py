@@ -295,3 +295,8 @@ def test_the_truth_vouches_for_answers_in_tags_that_are_compared_with(plan: File
     assert plan.true_spans(question, f"so {pair}") == ((3, 3 + len(pair)),)
     assert plan_of(tmp_path, answer="last-number").true_spans(question, pair) == ()
     assert plan_of(tmp_path, rewards=[{"name": "length", "max": 9}]).true_spans(question, pair) == ()
+
+
+def test_the_largest_reward_is_known_unless_functions_give_it(tmp_path: Path) -> None:
+    assert plan_of(tmp_path).reward_max == 1.0 + TrainingConfig().format_reward
+    assert plan_of(tmp_path, rewards=[{"name": "exact", "weight": 2.0}, {"name": "length"}]).reward_max == 3.0
