@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes, set_aside_loaded
+from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes
 
 MEBIBYTE = 1 << 20
 HOLD = "import sys; block = bytearray(64 << 20); print(flush=True); sys.stdin.read()"
-
-
-@pytest.fixture(autouse=True)
-def set_aside_again() -> Iterator[None]:
-    """Garbage of these tests is not set aside for good, what is loaded is."""
-    yield
-    gc.unfreeze()
-    set_aside_loaded()
 
 
 def test_memory_of_another_process_is_measured() -> None:
@@ -51,21 +40,3 @@ def test_a_lost_accelerator_is_no_shortage_of_memory() -> None:
     error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
     assert is_device_lost(error) and not is_out_of_memory(error)
     assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
-
-
-def test_what_is_loaded_is_not_walked_through_again() -> None:
-    set_aside_loaded()
-    loaded = gc.get_freeze_count()
-    assert loaded > 100_000 > len(gc.get_objects())
-    held: list[object] = []
-    held.append(held)
-    del held
-    assert gc.collect() > 0, "what came later is still collected"
-    assert gc.get_freeze_count() > loaded - 1_000, "but for the few that nothing refers to any more"
-
-
-def test_a_trainer_given_up_for_smaller_parts_can_be_collected(make_engine: Callable[..., TrainingEngine]) -> None:
-    engine = make_engine()
-    set_aside_loaded()
-    assert engine._cut_smaller(MemoryError())
-    assert gc.get_freeze_count() == 0

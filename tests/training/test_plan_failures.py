@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
@@ -69,25 +68,3 @@ def test_the_method_of_a_plan_that_raises_is_named(make_engine: Maker, monkeypat
         train(engine, 0)
     monkeypatch.undo()
     assert train(engine, 0).steps == 2
-
-
-def test_a_memory_that_a_plan_cannot_take_up_is_told_with_its_method(
-    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load_memory(self: DigitsPlan, memory: Mapping[str, Any]) -> None:
-        raise KeyError("level")
-
-    train(make_engine(held_out_questions=0), 0)
-    monkeypatch.setattr(DigitsPlan, "load_memory", load_memory)
-    with pytest.raises(PlanFailed, match=r"DigitsPlan\.load_memory raised KeyError"):
-        make_engine(held_out_questions=0)
-
-
-def test_want_of_memory_is_no_mistake_of_a_plan(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    def learn(self: DigitsPlan, *_: object) -> None:
-        raise MemoryError
-
-    engine = make_engine(held_out_questions=0)
-    monkeypatch.setattr(DigitsPlan, "learn", learn)
-    with pytest.raises(MemoryError):
-        train(engine, 0)

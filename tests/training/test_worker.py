@@ -259,9 +259,7 @@ def test_weights_are_offered_by_a_process_that_retires_after_the_same_round() ->
     outbox = Heard()
     offered: list[object] = []
     offering = SimpleNamespace(
-        is_due=lambda event: True,
-        take=lambda checkpoint: True,
-        offer=lambda event, policy: offered.append(event),
+        is_due=lambda event: True, take=lambda checkpoint: True, offer=lambda event, policy: offered.append(event)
     )
 
     async def train(told: Any) -> None:

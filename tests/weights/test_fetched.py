@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from swarmd.errors import NotFoundError
@@ -39,16 +38,6 @@ def test_a_manifest_and_all_chunks_are_given_on_in_the_next_life_too(tmp_path: P
         assert source.part_of("0" * 64) == "0" * 64 and not source.has("0" * 64)
 
 
-def test_the_directory_is_read_once_however_much_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched, manifest, digest, wanted = taken(tmp_path)
-    monkeypatch.setattr(Path, "glob", lambda path, pattern: pytest.fail("it is read again"))
-    assert not fetched.has(digest)
-    fetched.keep(manifest, digest)
-    assert all(fetched.has(manifest.whole.chunk_digest(index)) for index in range(len(manifest.whole)))
-    wanted.clear()
-    assert not fetched.has(digest)
-
-
 def test_what_is_damaged_or_gone_is_not_given_on(tmp_path: Path) -> None:
     fetched, manifest, digest, _ = taken(tmp_path)
     fetched.keep(manifest, digest)
@@ -74,10 +63,3 @@ def test_what_nobody_offers_is_not_given_on(tmp_path: Path) -> None:
     assert not fetched.has(digest) and not fetched.has(manifest.whole.chunk_digest(0))
     wanted.add(digest)
     assert fetched.has(digest)
-
-
-def test_a_manifest_that_is_encoded_otherwise_is_not_kept(tmp_path: Path) -> None:
-    fetched, manifest, digest, _ = taken(tmp_path)
-    other = msgspec.structs.replace(manifest, round=2)
-    assert fetched.keep(other, digest) == {f"{manifest.whole.digest}.safetensors"}
-    assert not fetched.has(digest)

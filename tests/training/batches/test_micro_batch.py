@@ -5,16 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from swarmd.training.batches.micro_batch import PARTS, halve_rows, keep_rows, load_rows
-
-
-@given(st.integers(1, 10_000))
-def test_halves_divide(rows: int) -> None:
-    half = halve_rows(rows)
-    assert half == 0 if rows == 1 else rows % half == 0 and 1 <= half <= rows // 2
+from swarmd.training.batches.micro_batch import PARTS, keep_rows, load_rows
 
 
 def test_the_next_process_begins_where_memory_sufficed(tmp_path: Path) -> None:

@@ -25,9 +25,3 @@ def test_own_rows_are_left_alone_and_no_foreign_row_is_below_zero(made: list[tup
     assert FOREIGN_KEY not in kept
     for (before, foreign), after in zip(made, kept["advantages"].tolist(), strict=True):
         assert after == (max(before, 0.0) if foreign else before)
-
-
-def test_rows_without_a_mark_are_own() -> None:
-    batch: dict[str, Any] = {"advantages": torch.tensor([-1.0, 1.0])}
-    mark_foreign(batch, [{}, {}])
-    assert keep_positive(batch)["advantages"].tolist() == [-1.0, 1.0]

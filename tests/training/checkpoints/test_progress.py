@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,36 +17,19 @@ from tests.log_capture import capture_logs
 from tests.training.conftest import order
 
 
-@pytest.mark.parametrize("memory", [{}, {"curricula": {"add": {"level": 2, "recent": [0.5, True, None]}}}])
-def test_plain_values_are_kept(memory: dict[str, Any]) -> None:
-    assert check_plain(memory) == memory
-
-
 @pytest.mark.parametrize("value", [deque([1]), Fraction(1, 2), lambda: 1])
 def test_what_no_checkpoint_gives_back_is_refused_when_it_is_written(value: object) -> None:
     with pytest.raises(SwarmError, match="cannot be kept"):
         check_plain({"level": value})
 
 
-def forget_name(checkpoint: Path) -> None:
-    """As older versions wrote it."""
-    meta = json.loads((checkpoint / "meta.json").read_text())
-    assert meta.pop("optimizer")
-    (checkpoint / "meta.json").write_text(json.dumps(meta))
-
-
-@pytest.mark.parametrize("old", [False, True], ids=["named", "as older versions wrote it"])
-def test_another_optimiser_begins_anew_and_the_weights_go_on(
-    make_engine: Callable[..., TrainingEngine], tmp_path: Path, old: bool
-) -> None:
+def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callable[..., TrainingEngine]) -> None:
     round = 0
     for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
         engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
         trained = engine.train(order(round), Cancellation())
         place = engine.place_of(trained)
         assert read_checkpoint(place).meta.optimizer == before
-        if old:
-            forget_name(place)
         with capture_logs() as logs:
             again = make_engine(optimizer=after, steps=1, held_out_questions=0)
         told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
@@ -84,14 +83,3 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
     assert tried == [16]
     assert make_engine().train(order(0), Cancellation()).steps == 2
     assert set(tried[1:]) == {8}
-
-
-def test_a_checkpoint_is_a_model(make_engine: Maker) -> None:
-    """Anyone loads it with transformers alone."""
-    engine = make_engine()
-    engine.train(order(0), Cancellation())
-    (directory,) = engine._checkpoints.directory.glob("r*")
-    model: Any = AutoModelForCausalLM.from_pretrained(directory)
-    assert AutoTokenizer.from_pretrained(directory).chat_template == engine.policy.tokenizer.chat_template
-    for name, tensor in engine.policy.model.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], tensor)

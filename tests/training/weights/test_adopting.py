@@ -158,12 +158,6 @@ def test_a_file_that_is_gone_or_another_is_refused(make_engine: Maker, tmp_path:
         assert isinstance(event, WeightsRefused) and event.cause == "damaged"
 
 
-def test_without_held_out_questions_nothing_is_believed(make_engine: Maker) -> None:
-    engine = make_engine("a", steps=1, held_out_questions=0)
-    event = start(engine, place(engine, moved(engine)))
-    assert isinstance(event, WeightsRefused) and event.cause == "unmeasured"
-
-
 def test_a_stage_that_is_cancelled_leaves_the_own_weights(make_engine: Maker) -> None:
     """While measuring, and after the weights were taken over: what was adopted counts with its stage, or not at all."""
     engine = make_engine("a", steps=1)

@@ -112,16 +112,6 @@ def test_weights_are_taken_from_checkpoints_on_another_disk(
     assert (tmp_path / "w" / TAKEN).read_bytes() == (checkpoint / WEIGHTS).read_bytes()
 
 
-def test_they_are_not_copied_onto_a_disk_that_is_nearly_full(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", without_links)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
-    offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
-    assert not offering.take(checkpoint) and offering.is_due(trained())
-    assert not list((tmp_path / "w").iterdir())
-
-
 def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size_bytes = (checkpoint / WEIGHTS).stat().st_size
     monkeypatch.setattr(
@@ -148,11 +138,6 @@ def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
     offering.offer(trained(), cast(Policy, SimpleNamespace(tokenizer=None)))
     assert OfferedWeights(tmp_path / "w").current() is not None
     assert offering.is_due(trained(1)) == again
-
-
-def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(b"no directory")
-    assert not WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
 
 
 @pytest.mark.parametrize("every", [0, 2])
