@@ -122,21 +122,6 @@ def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
     assert heard.wait().revision == COMMIT and hub.commits == ["Round 8"]
 
 
-def test_a_push_that_is_due_while_another_goes_on_is_told_as_failed(
-    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
-) -> None:
-    hub.faults["/create"] = "hang"
-    heard = Listener()
-    pusher = Pusher(config_of(), paths, PEER, heard)
-    pusher.push(trained(7), checkpoint)
-    assert pusher.busy
-    pusher.push(trained(8), checkpoint)
-    assert "still going on" in heard.wait().error and heard.events[-1].round == 8
-    pusher.close()
-    assert "ended before" in heard.wait().error and heard.events[-1].round == 7
-    assert not pusher.busy and not (paths.results / "hub").exists()
-
-
 def test_only_the_last_stage_of_every_so_many_rounds_is_pushed(paths: NodeDirectory) -> None:
     config = msgspec.structs.replace(config_of(every=3), swarm=SwarmConfig(id="local", stages=3))
     pusher = Pusher(config, paths, PEER, Listener())

@@ -137,12 +137,6 @@ def test_a_tracker_that_hangs_is_given_up_with_one_warning(where: str, answered:
     assert sound.steps == [1, 2, -1, 0] and trackers.names == ()
 
 
-def test_without_the_package_the_node_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "is_installed", lambda package: False)
-    assert make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0).names == ()
-    assert make_trackers(config_of(tensorboard=False), NodeDirectory(tmp_path), "peer", 0).names == ()
-
-
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""A manifest of weights is held to its bounds before anything of it is believed."""
+"""Manifests and offers of weights are held to their bounds before anything of them is believed."""
 
 from __future__ import annotations
 

@@ -40,9 +40,6 @@ def save(home: Path, form: str) -> str:
     if form == "disk":
         made().save_to_disk(home / "copy")
         return "copy"
-    if form == "dictionary":
-        datasets.DatasetDict({"train": made(), "test": made(ROWS[:1])}).save_to_disk(home / "copy")
-        return "copy"
     if form == "jsonl":
         lines = [json.dumps({key: value for key, value in row.items() if key != "raw"}) for row in ROWS]
         (home / "copy" / "a.jsonl").write_text("\n".join(lines))
@@ -51,7 +48,7 @@ def save(home: Path, form: str) -> str:
     return "copy/a.parquet"
 
 
-@pytest.mark.parametrize("form", ["directory", "disk", "dictionary", "jsonl", "parquet"])
+@pytest.mark.parametrize("form", ["directory", "disk", "jsonl", "parquet"])
 def test_every_form_on_disk_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, form), columns=COLUMNS))
     rows, _ = load_rows(tmp_path, "q.jsonl")

@@ -115,16 +115,6 @@ def test_the_digest_tells_other_questions(tmp_path: Path) -> None:
     assert "swarm's creator" in caught.value.fix
 
 
-def test_the_system_prompt_is_ones_own_or_says_where_the_answer_goes(tmp_path: Path) -> None:
-    def before(**options: Any) -> list[str]:
-        return [message.content for message in take(plan_of(tmp_path, **options), 1)[0].messages[:-1]]
-
-    assert before() == [INSTRUCTIONS["tags"]]
-    assert before(answer="boxed") == [INSTRUCTIONS["boxed"]]
-    assert before(system="Be brief.") == ["Be brief."]
-    assert before(system="") == []
-
-
 def test_rewards_add_up_by_weight(tmp_path: Path) -> None:
     rewards = [
         {"name": "format-tags", "weight": 0.5},

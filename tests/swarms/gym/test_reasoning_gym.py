@@ -187,21 +187,10 @@ def test_expressions_that_call_or_grow_are_refused(task: str, answer: str) -> No
 @pytest.mark.parametrize(
     "answer",
     [
-        "__import__('os')",
-        "x.__class__",
-        "9**9**9",
-        "(9**99)**99",
-        "9**999",
-        "a.b",
-        "open(1)",
-        "1" * 20,
-        "9^9^9",
-        "(9**9)**(9)",
-        "sin(x - 1e400)",
-        "x**1e9",
-        "(x + 1)^9E9",
+        "__import__('os')", "x.__class__", "9**9**9", "(9**99)**99", "9**999", "a.b", "open(1)", "1" * 20, "9^9^9",
+        "(9**9)**(9)", "sin(x - 1e400)", "x**1e9", "(x + 1)^9E9",
     ],
-)
+)  # fmt: skip
 def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
     assert not is_harmless(task, answer)
 

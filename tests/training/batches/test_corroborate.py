@@ -32,6 +32,7 @@ from swarmd.training.batches.corroborate import (
     vouch,
 )
 from swarmd.training.batches.groups import TrainingGroup
+from swarmd.training.batches.objective import FOREIGN_KEY, keep_positive, mark_foreign
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy, load_policy
@@ -177,16 +178,6 @@ def test_where_little_of_everybody_counts_all_have_their_places() -> None:
     assert aside.judge() == {"anna": True, "bert": True, "carl": True, "plain": True}, "one peer crowds out no three"
 
 
-def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
-    one, other = SetAsideTally(), SetAsideTally()
-    other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
-    one.join(other.counts)
-    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.summarize(str)] == [
-        ("mallory", 0, 3, 2),
-        ("anna", 0, 1, 0),
-    ]
-
-
 # --- the engine ---
 
 
@@ -292,3 +283,20 @@ def test_verbose_peers_do_not_make_a_batch_wider(make_engine: Any) -> None:
     peers = [len(ids) for ids, peer in zip(rows["completion_ids"], rows[PEER_KEY], strict=True) if peer]
     answer = 6  # tokens of the tags and four digits, for which the truth vouches
     assert peers and max(peers) <= max(*own, answer) < 16
+
+
+rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1, max_size=20)
+
+
+def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
+    batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
+    mark_foreign(batch, [{FOREIGN_KEY: foreign} for _, foreign in made])
+    return batch
+
+
+@given(rows)
+def test_own_rows_are_left_alone_and_no_foreign_row_is_below_zero(made: list[tuple[float, bool]]) -> None:
+    kept = keep_positive(mixed_batch(made))
+    assert FOREIGN_KEY not in kept
+    for (before, foreign), after in zip(made, kept["advantages"].tolist(), strict=True):
+        assert after == (max(before, 0.0) if foreign else before)

@@ -113,16 +113,6 @@ def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
     assert all((reason == "little") == (worthy.get(peer) is False) for peer, reason in passed)
 
 
-@given(mixtures, st.integers(1, 8), st.integers(0, 6))
-def test_where_there_is_one_peer_nothing_of_it_is_lost(tasks: list[str], steps: int, share_max: int) -> None:
-    bound = bound_peer(TrainingConfig(), peers=1)
-    groups = [group(task, place, peer="anna") for place, task in enumerate(tasks)]
-    bounded, free = PeerSchedule(groups, steps, share_max, bound), PeerSchedule(groups, steps, share_max)
-    for _ in range(steps):
-        assert bounded.next_share({"anna": True}) == free.next_share()
-    assert not bounded.count_passed()
-
-
 def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
     groups = [group("sort", place, peer=peer) for place in range(4) for peer in ("mallory", "anna")]
     dealer = PeerSchedule(groups, 2, 4, peer_max=2)
@@ -192,15 +182,6 @@ def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
     assert min(each.question.reference.index for each in drawn if each.question.task == "sort") == 5
     often = Counter(replay.draw(1, Random(seed))[0].question.task for seed in range(200))
     assert 60 < often["add"] < 140  # tasks alike, however many groups they have
-
-
-def test_replay_forgets_what_is_unwanted_and_draws_the_rest() -> None:
-    replay = Replay()
-    for place, peer in enumerate(["anna", "otto", "anna"]):
-        replay.add(group("sort", place, peer=peer))
-    replay.add(group("add", 0, peer="anna"))
-    replay.forget(lambda each: each.peer == "anna")
-    assert [(each.question.task, each.peer) for each in replay.draw(9, Random(0))] == [("sort", "otto")]
 
 
 def make_group(index: int, *texts: str) -> TrainingGroup:

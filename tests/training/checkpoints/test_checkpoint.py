@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever interrupts its making."""
+"""A checkpoint is whole or not there, whatever interrupts its making, and what it gives back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,16 @@ import torch
 
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode
+from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import checkpoint as subject
 from swarmd.training.checkpoints import checkpoint_files
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+from swarmd.training.checkpoints.progress import check_plain
+from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
+from tests.log_capture import capture_logs
+from tests.training.conftest import order
 
 
 def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
@@ -199,3 +207,27 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert newest(checkpoints) == old
     assert list(tmp_path.iterdir()) == [old.directory]
+
+
+@pytest.mark.parametrize("value", [deque([1]), Fraction(1, 2), lambda: 1])
+def test_what_no_checkpoint_gives_back_is_refused_when_it_is_written(value: object) -> None:
+    with pytest.raises(SwarmError, match="cannot be kept"):
+        check_plain({"level": value})
+
+
+def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callable[..., TrainingEngine]) -> None:
+    round = 0
+    for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
+        engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
+        trained = engine.train(order(round), Cancellation())
+        place = engine.place_of(trained)
+        assert read_checkpoint(place).meta.optimizer == before
+        with capture_logs() as logs:
+            again = make_engine(optimizer=after, steps=1, held_out_questions=0)
+        told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]
+        assert told == ([(before, after)] if before != after else [])
+        assert (again.steps, again.weights_digest) == (engine.steps, engine.weights_digest)
+        assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
+        assert again._pace.fresh_from == (engine._pace.fresh_from if before == after else engine.steps)
+        again.train(order(round + 1), Cancellation())
+        round += 2

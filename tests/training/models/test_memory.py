@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
-from swarmd.training.batches.batch import split_questions
 from swarmd.training.models.known import TABLE, find_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_host, vllm_share
 
@@ -74,14 +73,6 @@ def test_more_of_anything_never_takes_less(
     assert estimate_need(row.shape, more, "cuda", weights, False).generation > need.generation
     adapted = msgspec.structs.replace(training, lora=LoraConfig(rank=8))
     assert estimate_need(row.shape, adapted, "cuda", weights, False).total < need.total
-
-
-@given(questions=st.integers(1, 64), micro=st.integers(0, 100), parameters=st.sampled_from([10**6, 10**9]))
-def test_passes_make_up_the_step(questions: int, micro: int, parameters: int) -> None:
-    training = TrainingConfig(questions=questions, micro_questions=micro)
-    size, passes = split_questions(training, parameters)
-    assert size * passes == questions
-    assert size <= (micro or (questions if parameters == 10**6 else 1))
 
 
 def test_a_colocated_vllm_gets_a_share_of_the_device() -> None:

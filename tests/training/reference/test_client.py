@@ -51,15 +51,6 @@ def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: R
     assert server.reference.count == 2 and (told["waiting"], told["done"]) == (0, 0)
 
 
-def test_waiting_for_a_server_ends_with_the_stage(embedded: ReferenceScorer) -> None:
-    stage = Cancellation()
-    threading.Timer(0.3, stage.ask).start()
-    began = time.monotonic()
-    with pytest.raises(Cancelled):
-        client_of("http://127.0.0.1:9", embedded, cancellation=stage).log_probabilities(**some_batch(embedded))
-    assert time.monotonic() - began < 5
-
-
 def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve()
     server.reference.open.clear()
