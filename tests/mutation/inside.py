@@ -585,7 +585,7 @@ AT_WORK = (
         "swarmd/training/batches/objective.py",
         "advantages.clamp(min=0)",
         "advantages.clamp(max=0)",
-        ("tests/training/batches/test_objective.py",),
+        ("tests/training/batches/test_corroborate.py",),
     ),
     Mutant(
         "rollouts of the stage in training are trained on",
