@@ -181,7 +181,7 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("file/data", "cannot be made: Not a directory"), ("data\udcff", "is no UTF-8")],
+    [("file/data", "cannot be made: Not a directory"), ("data\udcff", "is not UTF-8")],
     ids=["below a file", "not UTF-8"],
 )
 def test_a_node_without_a_data_directory_says_so(name: str, said: str, tmp_path: Path) -> None:
