@@ -34,14 +34,6 @@ def test_one_model_is_told_with_its_terms(tmp_path: Path, capsys: pytest.Capture
     assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"), [(["--device", "tpu"], "tpu"), (["--model", "user/nameless"], "user/nameless")]
-)
-def test_what_cannot_be_reckoned_is_named(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["model", "fit", *arguments]) == ExitCode.BAD_CONFIG
-    assert told in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["x", "./nowhere"])
 def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.eventlog.offline.replay import verify
 from tests.daemon.fake_worker import CANARY
@@ -30,15 +30,6 @@ def test_a_killed_worker_is_started_again_and_the_stage_goes_on(tmp_path: Path) 
         rounds = [trained.round for trained in node.events_of(StageTrained)]
         assert rounds == sorted(set(rounds))
         verify(node.paths.events)
-
-
-def test_only_the_dead_worker_is_started_again(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start()
-        network, trainer = node.worker_pid("network"), node.worker_pid("training")
-        os.kill(network, signal.SIGKILL)
-        node.until(lambda: node.worker_pid("network") != network)
-        assert node.worker_pid("training") == trainer
 
 
 def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:
@@ -143,14 +134,6 @@ def test_a_trainer_that_retires_after_each_stage_costs_nothing_of_the_budget(tmp
         assert all(exited.planned and exited.reason == "recycled" for exited in node.events_of(WorkerExited))
         assert node.status()["training"]["worker"]["restarts"] == 0
         assert node.stop() == 0
-
-
-def test_a_program_that_cannot_be_executed_is_a_failed_start(tmp_path: Path) -> None:
-    with fake_node(tmp_path, restarts_max=1) as node:
-        node.start(network="missing")
-        assert node.wait() == 69
-        failed = node.events_of(WorkerStartFailed)
-        assert failed[0].reason == "/nonexistent/program: No such file or directory"
 
 
 def test_output_is_captured_folded_cut_and_redacted(tmp_path: Path) -> None:

@@ -43,17 +43,6 @@ def test_without_a_round_the_last_gap_and_the_last_round_are_told(capsys) -> Non
     assert f"skipped, cause {GAP.cause}" in text and f"Round {STATE.done[0]} was trained by this node" in text
 
 
-@pytest.mark.parametrize("args", [(NODE, str(GAP.last)), (str(GAP.last), NODE)])
-def test_a_round_is_told_wherever_it_stands(args: tuple[str, str], capsys) -> None:
-    assert "skipped" in output_of(capsys, *args)
-
-
-def test_json_has_the_same(capsys) -> None:
-    (story,) = json.loads(output_of(capsys, NODE, str(STATE.done[0]), "--json"))
-    assert story["outcome"] == "trained" and story["round"] == STATE.done[0]
-    assert [each["seq"] for each in story["sentences"]] == sorted(each["seq"] for each in story["sentences"])
-
-
 def test_chain_submissions_belong_to_their_round(capsys) -> None:
     assert story_of_rewards(capsys, 1) == {"reward/1/0"}
 
@@ -108,10 +97,6 @@ def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
     )
     text = output_of(capsys, str(log_with(tmp_path, *accusations)), "--evidence", code=ExitCode.FAILURE)
     assert "no-evidence" in text and "the records show something else" in text
-
-
-def test_a_log_without_evidence_says_so(capsys) -> None:
-    assert "no evidence" in output_of(capsys, NODE, "--evidence")
 
 
 @pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)

@@ -122,15 +122,6 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
     assert config.round.train_s == 1800.0
 
 
-@pytest.mark.parametrize(
-    ("file", "name"), [("cuda-1.5b", "creator"), ("follower", "creator"), ("coordinator", "coordinator")]
-)
-def test_a_coordinator_is_not_called_as_the_follower_whose_recipe_it_takes(shell: Shell, file: str, name: str) -> None:
-    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", f"configs/gsm8k/{file}.toml")
-    config = load_config(shell.root / "a" / "config.toml")
-    assert (config.role, config.name) == ("coordinator", name)
-
-
 def test_a_mixture_that_is_the_kinds_own_is_spelled_out(shell: Shell) -> None:
     """So that the manifest says the same in every version."""
     recipe = shell.root / "recipe.toml"
@@ -192,26 +183,6 @@ def test_a_name_that_no_manifest_can_have_leaves_nothing(shell: Shell, name: str
     for options in ((), ("--rpc", "http://127.0.0.1:1")):
         assert "name" in shell.fails(ExitCode.BAD_DATA, "swarm", "new", name, "--dir", shell.root / "a", *options)
     assert not (shell.root / "a").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("--member", ["nobody"]),
-        ("--bootnode", ["nowhere"]),
-        ("--listen", ["/ip4/0.0.0.0/tcp/0"]),
-        ("--bootnode", [f"/ip4/192.0.2.1/tcp/{port}/p2p/{STRANGER}" for port in range(1, 34)]),
-    ],
-    ids=["member", "bootnode", "port", "many"],
-)
-def test_what_no_manifest_can_have_leaves_nothing(shell: Shell, option: str, values: list[str]) -> None:
-    said = shell("swarm", "new", "a", "--dir", shell.root / "a", *(f"{option}={value}" for value in values))
-    assert said.code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIG)
-    assert not (shell.root / "a").exists()
-
-
-def test_an_address_on_this_machine_only_is_told(shell: Shell) -> None:
-    assert "only nodes on it can join" in shell.well("swarm", "new", "a", "--dir", shell.root / "a")
 
 
 def test_a_closed_swarm_without_a_chain_keeps_its_list_in_the_manifest(shell: Shell) -> None:
@@ -292,12 +263,6 @@ def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
     with NewNode(shell.root / "a").held():
         told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert "another command is at work" in told
-
-
-def test_a_directory_that_cannot_be_made(shell: Shell) -> None:
-    (shell.root / "file").touch()
-    told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "file" / "a")
-    assert "cannot be made" in told
 
 
 # --- on a chain ---

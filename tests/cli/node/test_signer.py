@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,19 +12,6 @@ from swarmd.errors import ConfigError, ExitCode, KeystoreError
 from swarmd.http_server import check_listen, is_loopback, parse_listen
 
 TOKEN = "0123456789abcdef-token"
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("127.0.0.1:3000", "127.0.0.1", 3000),
-        ("localhost:0", "localhost", 0),
-        ("[::1]:3000", "::1", 3000),
-        ("signer.example.org:65535", "signer.example.org", 65535),
-    ],
-)
-def test_an_address_is_host_and_port(text: str, host: str, port: int) -> None:
-    assert parse_listen(text, 3000) == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +52,6 @@ def test_a_token_is_one_private_line_and_not_too_short(tmp_path: Path) -> None:
     assert load_token("", tmp_path) == ""
 
 
-@pytest.mark.parametrize(
-    "args", [("--chain-id", "0"), ("--per-minute", "-1"), ("--listen",), ("--key", "0x12"), ("--passphrase", "x")]
-)
-def test_options_that_do_not_exist_or_fit_are_refused(args: tuple[str, ...], capsys) -> None:
-    assert run_command(["signer", *args]) == ExitCode.USAGE
-    assert "error:" in capsys.readouterr().err
-
-
 def test_a_contract_that_is_no_address_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", "0x11", "--org", "o")
     assert run_command(["signer", *options]) == ExitCode.BAD_CONFIG
@@ -99,10 +76,3 @@ def test_a_name_that_no_request_can_have_is_told(
     options = ("--rpc", "http://127.0.0.1:1", "--chain-id", "1", "--contract", f"0x{'12' * 20}", "--listen", "none")
     assert run_command(["signer", *options, *named]) == ExitCode.BAD_CONFIG
     assert told in capsys.readouterr().err
-
-
-def test_help_needs_no_heavy_library() -> None:
-    code = "import sys; from swarmd.cli import run_command; run_command(['signer', '--help']); " + (
-        "sys.exit(any(name in sys.modules for name in ('web3', 'eth_account', 'aiohttp', 'torch')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60).returncode == 0

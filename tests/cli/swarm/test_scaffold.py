@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.swarm.scaffold import QUESTIONS, example_questions
 from swarmd.config import Config, load_config
 from swarmd.core.commands import Train
@@ -90,19 +89,6 @@ def test_a_swarm_from_a_file_is_handed_on(shell: Shell, monkeypatch: pytest.Monk
     shell.well("join", shell.root / "swarm.toml", "--dir", shell.root / "mine")
     config = load_config(shell.root / "mine" / "config.toml")
     assert make_plan(config.swarm, config.training, shell.root / "mine").tasks == ("largest", "reverse")
-
-
-def test_a_local_swarm_is_laid_out_from_it(shell: Shell) -> None:
-    made = shell.root / "made"
-    shell.well("swarm", "scaffold", "sums", "--dir", made)
-    places = node_places(shell.root / "nodes", 2)
-    lay_out(places, 1, swarm=str(made / "config.toml"))
-    first, second = (load_config(place.config) for place in places)
-    assert (first.role, second.role) == ("coordinator", "follower")
-    assert second.dht.bootstrap[0].startswith(first.dht.listen[0])
-    assert first.coordinator.min_peers == 2
-    for place in places:
-        assert (place.root / "questions.jsonl").read_bytes() == (made / "questions.jsonl").read_bytes()
 
 
 def test_a_plan_is_installed_found_and_trained(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,10 +85,6 @@ def test_what_a_suspicious_key_names_or_holds_is_known(key: str, tmp_path: Path)
         )
 
 
-def test_the_innocent_are_still_there() -> None:
-    assert set(INNOCENT) <= {key for key, _, _ in fields_of(Config)}
-
-
 def test_a_secret_that_lies_open_is_known_all_the_more(tmp_path: Path) -> None:
     file = tmp_path / "urls"
     file.write_text(f"# ours\nhttps://rpc.example/{CANARY}\n{CANARY[::-1]}\n")

@@ -137,25 +137,6 @@ def test_explain_says_of_a_stage_whom_it_did_not_wait_for_and_why() -> None:
     assert missing > 5 and f"and {missing - 3} more), for whom it did not wait" in told and "in vain" in told
 
 
-def test_explain_says_nothing_of_a_stage_that_waited_for_all_or_to_its_deadline() -> None:
-    swarm = Told()
-    swarm.hold()
-    silent_newcomers(swarm, 0)
-    assert swarm.overdue == [1]
-    for round in (0, 1):
-        assert "did not wait" not in _printed(picture_of(swarm.story(round).story()))
-
-
-def test_it_is_told_once_that_newcomers_are_waited_for_again() -> None:
-    swarm = Told()
-    for number in range(SURE):
-        silent_newcomers(swarm, number)
-    while swarm.status.notes:
-        swarm.hold()
-    told = [line for line in swarm.lines if "newcomers" in line.message]
-    assert [line.level for line in told[-1:]] == ["info"] and "again" in told[-1].message
-
-
 def _printed(shown: RenderableType) -> str:
     console = Console(width=200, file=io.StringIO(), record=True)
     console.print(shown)
