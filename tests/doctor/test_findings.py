@@ -153,8 +153,7 @@ FAULTS = [
         "no bubblewrap",
         "sandbox",
         all_of(
-            text('kind = "code"\n[swarm.options]\nsandbox = "bubblewrap"'),
-            lambda made, patch: patch.setenv("PATH", ""),
+            text('kind = "code"\n[swarm.options]\nsandbox = "bubblewrap"'), lambda made, patch: patch.setenv("PATH", "")
         ),
         {"sandbox.unavailable": "error"},
         ("not installed", "Install bubblewrap"),
@@ -270,13 +269,7 @@ FAULTS = [
         {"identity.missing": "error"},
         ("swarmd identity new /nowhere/elsewhere.key",),
     ),
-    Fault(
-        "lost",
-        "identity",
-        lose_key,
-        {"identity.lost": "warning"},
-        ("checkpoints", "swarmd identity restore /kept"),
-    ),
+    Fault("lost", "identity", lose_key, {"identity.lost": "warning"}, ("checkpoints", "swarmd identity restore /kept")),
     Fault("another's", "identity", text(f'[dht]\npeer = "{OTHER}"'), {"identity.other": "error"}, (OTHER,)),
     Fault(
         "another's log",

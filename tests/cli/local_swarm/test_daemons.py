@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.local_swarm.command import (
-    check_ends,
-    line_printer,
-    print_report,
-)
+from swarmd.cli.local_swarm.command import check_ends, line_printer, print_report
 from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop_all
 from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm

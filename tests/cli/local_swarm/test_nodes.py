@@ -30,11 +30,6 @@ OPEN_STEPS, CLOSED_STEPS = 4, 7  # transactions
 
 
 @pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
-@pytest.fixture
 def chain() -> Iterator[OwnChain]:
     with running_anvil() as url:
         yield OwnChain(url)

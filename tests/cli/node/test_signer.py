@@ -9,7 +9,7 @@ import pytest
 from swarmd.chain.signer.http import load_token
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode, KeystoreError
-from swarmd.http_server import check_listen, is_loopback, parse_listen
+from swarmd.http_server import parse_listen
 
 TOKEN = "0123456789abcdef-token"
 
@@ -20,20 +20,6 @@ TOKEN = "0123456789abcdef-token"
 def test_anything_else_is_no_address(text: str) -> None:
     with pytest.raises(ConfigError, match="HOST:PORT"):
         parse_listen(text, 3000)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_loopback_needs_no_token(host: str) -> None:
-    assert is_loopback(host)
-    check_listen(parse_listen(f"[{host}]:1" if ":" in host else f"{host}:1", 3000), "", "the signer")
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "fe80::1", "localhost.example.org", "my-host"])
-def test_elsewhere_it_does(host: str) -> None:
-    address = parse_listen(f"[{host}]:1" if ":" in host else f"{host}:1", 3000)
-    with pytest.raises(ConfigError, match="--token-file"):
-        check_listen(address, "", "the signer")
-    check_listen(address, TOKEN, "the signer")
 
 
 def test_a_token_is_one_private_line_and_not_too_short(tmp_path: Path) -> None:

@@ -19,11 +19,6 @@ from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 from tests.dht.making import rsa_file
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 @pytest.fixture(scope="module")
 def chain() -> Iterator[OwnChain]:
     with running_anvil() as url:

@@ -11,12 +11,6 @@ import pytest
 from swarmd.swarms.registry import BUILT_IN
 from tests.cli.owning import Shell
 
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 Install = Callable[[str, str], None]
 
 

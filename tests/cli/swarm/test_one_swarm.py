@@ -21,11 +21,6 @@ from tests.cli.owning import Shell
 from tests.daemon.test_swarm_check import contents
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 def begin_log(config: Path) -> None:
     """What the first start of a node leaves in its log."""
     loaded = load_config(config)

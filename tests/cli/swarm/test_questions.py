@@ -30,11 +30,6 @@ rewards = [{name = "numeric"}, {name = "length", weight = 0.1, max = 60}]
 """
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 def write_rows(path: Path, rows: list[dict[str, str]] = ROWS) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")

@@ -35,11 +35,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 def train(config: Config, home: Path) -> StageTrained:
     """One small stage on the configuration as it was written."""
     from swarmd.training.cancellation import Cancellation

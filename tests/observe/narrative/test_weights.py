@@ -19,11 +19,7 @@ STARTED = apply(State(), Envelope(0, 0.0, NodeStarted(settings(), "run"))).after
 @pytest.mark.parametrize(
     ("event", "level", "words"),
     [
-        (
-            WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5),
-            "info",
-            "round 7 were fetched, 3.0 MiB in 1.5 s",
-        ),
+        (WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5), "info", "round 7 were fetched, 3.0 MiB in 1.5 s"),
         (
             WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5, "base"),
             "warning",
