@@ -53,17 +53,11 @@ def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_
     ("dht", "told"),
     [
         ('listen = ["foo"]', "dht.listen: 'foo' is no address"),
-        ('listen = ["/ip4/0.0.0.0/tcp"]', "dht.listen: '/ip4/0.0.0.0/tcp' is no address"),
         ('listen = ["/ip4/0.0.0.0/tcp/70000"]', "dht.listen: "),
-        ('listen = ["/ip4/::1/tcp/0"]', "dht.listen: "),
         ('announce = ["example.org:38331"]', "dht.announce: 'example.org:38331' is no address"),
         ('announce = ["/ip4/192.0.2.1/udp/0/quic-v1"]', "dht.announce: '/ip4/192.0.2.1/udp/0/quic-v1' names no port"),
-        (f'announce = ["/dns4/{"a" * 250}/tcp/1"]', "dht.announce: "),
         ('announce = ["/dns4/a\\tb/tcp/1"]', "dht.announce: "),
-        ('announce = ["/ip6zone/eth0/ip6/fe80::1/tcp/1"]', "dht.announce: "),
         (f'bootstrap = ["/ip4/192.0.2.1/tcp/0/p2p/{PEER}"]', "dht.bootstrap: "),
-        (f'bootstrap = ["/ip6zone/eth0/ip6/fe80::1/tcp/1/p2p/{PEER}"]', "dht.bootstrap: "),
-        ('bootstrap = ["/ip4/192.0.2.1/tcp/38331"]', "dht.bootstrap: "),
         ('members = ["Qm"]', "dht.members: 'Qm' is no peer id"),
     ],
 )

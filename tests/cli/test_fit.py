@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode
-from swarmd.paths import NodeDirectory
 from swarmd.training.models.known import TABLE
-from swarmd.training.models.pool import CHOICE
-from swarmd.training.worker import settle_config
 
 
 def test_the_pool_is_listed_with_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,11 +42,3 @@ def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\npool = ["x"]\n')
     assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
     assert "training.pool" in capsys.readouterr().err
-
-
-def test_a_trainer_settles_auto_before_it_loads(tmp_path: Path) -> None:
-    config = Config(SwarmConfig(id="s"), training=TrainingConfig(model="auto", device="cpu", pool=("embedded",)))
-    settled = settle_config(config, NodeDirectory(tmp_path))
-    assert settled.training.model == "embedded" and (tmp_path / CHOICE).is_file()
-    named = Config(SwarmConfig(id="s"), training=TrainingConfig(model="embedded"))
-    assert settle_config(named, NodeDirectory(tmp_path)) is named

@@ -10,7 +10,6 @@ from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
-import msgspec
 import pytest
 import torch
 
@@ -24,11 +23,10 @@ from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.source import AUTO
 from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
-from tests.test_manifest import signed, unsigned
+from tests.test_manifest import signed
 from tests.web.observing.test_observer import made, manifest_of
 
 pytestmark = pytest.mark.anyio
@@ -114,12 +112,4 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
         with pytest.raises(error) as refused:
             fetch(swarm, out, None, 60.0)
         assert str(out) in refused.value.message and "--out" in refused.value.fix
-    assert not fetched
-
-
-def test_a_swarm_of_several_models_has_none_to_fetch(tmp_path: Path, fetched: list[Path]) -> None:
-    recipe = msgspec.structs.replace(unsigned().recipe, model=AUTO, revision="")
-    write_manifest(tmp_path / "swarm.toml", signed(recipe=recipe))
-    with pytest.raises(WeightsUnavailable, match="chooses its own model"):
-        fetch(tmp_path / "swarm.toml", tmp_path / "model", None, 60.0)
     assert not fetched

@@ -30,7 +30,7 @@ from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.dht import clock_watch
-from swarmd.errors import ControlError, NotFoundError
+from swarmd.errors import NotFoundError
 from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from tests.log_capture import capture_logs
 
@@ -203,26 +203,6 @@ def test_an_endless_request_is_cut_off_and_a_mute_one_ends(tmp_path: Path, monke
     anyio.run(_with_control, path, body, [])
 
 
-def test_further_connections_are_closed(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
-
-    def body() -> None:
-        clients = []
-        try:
-            for _ in range(control.CONNECTIONS_MAX):
-                client = socket.socket(socket.AF_UNIX)
-                client.connect(str(path))
-                clients.append(client)
-            with pytest.raises(ControlError, match=r"broke off|does not answer"):
-                for _ in range(3):
-                    ask(path, "status", 2)
-        finally:
-            for client in clients:
-                client.close()
-
-    anyio.run(_with_control, path, body, [])
-
-
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), NotFoundError("there is no log")])
 def test_a_status_that_cannot_be_told_ends_no_daemon(tmp_path: Path, error: Exception) -> None:
     path = tmp_path / "control.sock"
@@ -235,13 +215,6 @@ def test_a_status_that_cannot_be_told_ends_no_daemon(tmp_path: Path, error: Exce
             assert ask(path, "status").startswith(b'{"error":"the status cannot be told: ')
 
     anyio.run(_with_control, path, body, [], fail)
-
-
-def test_a_daemon_that_does_not_answer_is_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
-    with bind_control(path), pytest.raises(ControlError, match="does not answer") as error:
-        ask(path, "status", 0.2)
-    assert not isinstance(error.value, NoDaemon)
 
 
 # --- output ---

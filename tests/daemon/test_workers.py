@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted
 from swarmd.errors import EXIT_FOR_ROOM
@@ -50,21 +49,6 @@ def test_a_silent_worker_is_killed_and_started_again(tmp_path: Path) -> None:
         exited = node.events_of(WorkerExited)[0]
         assert exited.worker == "trainer"
         assert exited.reason.startswith("answered no ping for 2 s, killed")
-
-
-def test_status_tells_of_a_stuck_worker_before_it_is_killed(tmp_path: Path) -> None:
-    with fake_node(tmp_path, silent_s=60) as node:
-        node.start(trainer="deaf")
-        node.worker_pid("network")
-
-        def stuck() -> dict[str, Any]:
-            status = node.status()
-            seen = "has been silent" in status["training"]["reason"] and status["network"]["healthy"]
-            return status if seen else {}
-
-        status = node.until(stuck)
-        assert not status["training"]["healthy"] and not status["healthy"]
-        assert status["training"]["worker"]["answering"] is False
 
 
 def test_garbage_from_a_worker_ends_only_that_worker(tmp_path: Path) -> None:

@@ -167,12 +167,8 @@ FAULTS = [
     # The configuration.
     Fault("nonsense", "config", lambda made, patch: made.config.write_text("nonsense"), {"config.wrong": "error"}),
     wrong("[training]\nstepz = 1", "training.stepz", "training.steps"),
-    wrong("[training]\nsteps = 'many'", "training.steps"),
-    wrong('kind = "digit"', "digit", "digits"),
-    wrong('[dht]\nlisten = ["here"]', "dht.listen", "/ip4/"),
     wrong('[training]\nmodel = "./nowhere"', "nowhere", "training.model"),
     wrong('[training]\nmodel = "Qwen/Qwen3--0.6B"', "Qwen/Qwen3--0.6B", "user/model"),
-    wrong("stages = 3", "swarm.stages is 3", "stages = 1"),
     wrong('kind = "file"\n[swarm.options]\ndata = "q.jsonl"', "the file of questions", "put the file there"),
     wrong('[web]\nlisten = "0.0.0.0:8800"', "the page of [web]", "token"),
     wrong('[notify]\nurls = ["hooks.example.org/canary"]', "notify.urls"),

@@ -204,13 +204,6 @@ def test_a_refusal_is_over_with_the_next_confirmation() -> None:
     assert (status.submissions.last_refusal.code, status.submissions.last_refusal.age_s) == ("below-mark", 400)
 
 
-def test_a_step_that_another_node_took_is_no_trouble() -> None:
-    step = Submission("advance/4/0", "advance", "refused", NOW, NOW, code="moved-on", reason="later stage")
-    status = told(replace(STATE, submissions=(*DONE, step)))
-    assert status.healthy and status.submissions is not None and status.submissions.last_refusal is None
-    assert status.submissions.state == "confirmed"
-
-
 def test_a_node_that_submits_nothing_needs_no_registration() -> None:
     settings = replace(SETTINGS, chain=ChainSettings(sends=False))
     status = told(replace(with_chain(registered=False, account=""), settings=settings, submissions=()))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.chart import chart_states, page, pick, to_mermaid
+from swarmd.cli.inspect.chart import chart_states, page, pick
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
 from swarmd.core.state import State, Submission
@@ -30,15 +30,6 @@ def test_the_drawn_page_is_not_stale(name: str) -> None:
     assert (DRAWN / f"{name}.md").read_text(encoding="utf-8") == page(pick(load_charts(), name))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mermaid_names_every_state_and_trigger(name: str) -> None:
-    chart = pick(load_charts(), name)
-    drawn = to_mermaid(chart)
-    assert "stateDiagram-v2" in drawn
-    assert [state for state in chart.states if f" as {state}\n" not in drawn] == []
-    assert [trigger for trigger in chart.triggers if trigger not in drawn] == []
-
-
 def test_the_submission_whose_turn_it_is_is_marked() -> None:
     sent = Submission("reward/1/0", "reward", chart="sent")
     done = Submission("reward/0/0", "reward", chart="confirmed")
@@ -56,11 +47,6 @@ def test_a_log_marks_the_state(node: Path, capsys: pytest.CaptureFixture[str]) -
     assert [line.split()[1] for line in marked] == ["joining"]
     assert run_command(["chart", "round", "--mermaid", "--state", str(node)]) == ExitCode.OK
     assert capsys.readouterr().out.endswith("  class joining s_active\n")
-
-
-def test_an_unknown_chart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart", "rounds"]) == ExitCode.NO_INPUT
-    assert "The charts are round, link, trainer, coordinator" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from swarmd.cli import run_command
 from swarmd.cli.inspect.explain import tell_latest, tell_round
 from swarmd.core.applied import Applied
-from swarmd.core.events import Equivocated, Event, ReportPublished
+from swarmd.core.events import Equivocated, Event
 from swarmd.dht.wire.evidence import open_evidence, pair_of
 from swarmd.dht.wire.records import sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.fold import fold, fold_commit, load, oldest_base
+from swarmd.eventlog.fold import fold, load, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.narrative.story import StoryTeller, reached
-from tests.core.story import Story, announced, gathered, settings, trained
+from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
 
@@ -144,22 +144,3 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
 def test_the_latest_rounds_are_told_as_when_they_are_asked_for(node: Path) -> None:
     latest = tell_latest(node)
     assert latest == [story for told in latest for story in tell_round(node, told.round)]
-
-
-def test_for_the_latest_round_the_end_of_the_log_is_folded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = Story(settings())
-    node.join()
-    for round in range(3):
-        node.tell(announced(round), gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
-    with EventLog.open(tmp_path / "events", "me", "run") as store:
-        for event in node.recorded:
-            store.append(1.7e9, [event], b"d" * 16)
-    folded: list[int] = []
-    monkeypatch.setattr(
-        "swarmd.eventlog.fold.fold_commit",
-        lambda state, commit: folded.append(commit.seq) or fold_commit(state, commit),
-    )
-    (story,) = tell_latest(tmp_path)
-    assert story.outcome == "trained" and folded == list(range(len(node.recorded)))

@@ -185,16 +185,6 @@ def test_odd_peer_ids_are_shown_whole_and_harmless(
     assert PEER in shown and str(2**200) in shown and "…" not in shown
 
 
-@pytest.mark.parametrize(
-    ("order", "first"), [("reward", PEER), ("wins", PEER), ("votes", "\x1b[2Jodd[red]"), ("rounds", "\x1b[2Jodd[red]")]
-)
-def test_orders_and_top(tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str, first: str) -> None:
-    data = write_story(tmp_path)
-    assert run_command(["leaderboard", str(data), "--sort", order, "--top", "1", "--json"]) == ExitCode.OK
-    (row,) = json.loads(capsys.readouterr().out)["standings"]
-    assert row["peer"] == first
-
-
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = [[event] for event in STORY[:2]] + [[MemberSeen("x" * 2000)]] * 40 + [[event] for event in STORY[2:]]
     write_groups(tmp_path / "events", groups, segment_bytes=4096)

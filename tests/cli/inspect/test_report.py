@@ -15,7 +15,7 @@ from swarmd.cli import app
 from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, SkippedRounds, StageResult, TrainingHistory, read_history
-from swarmd.results.picture import POINTS_MAX, TASKS_MAX, draw, labels_of, make_figure
+from swarmd.results.picture import POINTS_MAX, draw, labels_of, make_figure
 from tests.golden.play import play, write_log
 
 NODE = Path(__file__).parents[2] / "golden" / "crash"
@@ -145,12 +145,6 @@ def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
     assert marks[">"] == [4.0] and marks["d"] == [6.0] and marks[7] == [1]
 
 
-def test_a_restart_in_the_round_that_is_open_is_within_the_picture() -> None:
-    one = msgspec.structs.replace(history(0), skips=(), restarts=(Restart(3, 0.0), Restart(10**6, 0.0)))
-    low, high = make_figure([one]).axes[2].get_xlim()
-    assert low < 0 and 3 < high < 20
-
-
 def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> None:
     late = msgspec.structs.replace(
         history(0),
@@ -182,12 +176,6 @@ def test_each_task_has_a_panel_where_the_guards_rounds_are_underlaid() -> None:
     assert list(accuracy.get_ydata()) == [0.5, 0.5, 0.5] and len(others) == 2
     assert [bool(value == 0.5) for value in more.get_ydata()] == [False, True, True]
     assert len(life.get_yticks()) == 3
-
-
-def test_of_very_many_tasks_some_are_drawn_and_any_name_can_be(tmp_path: Path) -> None:
-    tasks = [f"$\\frac{{ {number}" for number in range(30)]
-    draw([skilled(0, *tasks)], tmp_path / "many.png")
-    assert len(make_figure([skilled(0, *tasks)]).axes) == 3 + TASKS_MAX
 
 
 def test_a_long_life_is_drawn_with_bounded_points_and_bars() -> None:

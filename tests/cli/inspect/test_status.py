@@ -19,7 +19,6 @@ from swarmd.core.events import (
     Event,
     NodeStarted,
     RegistrationLog,
-    SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionPrepared,
     SubmissionSent,
@@ -69,17 +68,6 @@ def test_the_layers_of_the_chain_come_from_the_log(tmp_path: Path, capsys: pytes
     assert (chain["state"], chain["reason"]) == ("down", "the daemon does not run")
     assert (chain["account"], chain["registered"], chain["block"]) == (ACCOUNT, True, 7)
     assert (submissions["included"], submissions["waiting"], submissions["confirmed"]) == (1, 0, 0)
-
-
-def test_it_is_told_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    data = write_log(tmp_path, (*EVENTS, SubmissionConfirmed("register", BLOCK)))
-    assert run_command(["status", str(data)]) == ExitCode.FAILURE
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"account {ACCOUNT}, registered" in shown and f"chain 31337, {CONTRACT}" in shown
-    assert "0 waiting, 0 sent, 0 included; 1 confirmed, 0 refused" in shown
 
 
 @pytest.mark.parametrize("on_terminal", [False, True])

@@ -109,18 +109,6 @@ def test_nothing_is_ever_overwritten(home: Home, tmp_path: Path) -> None:
     assert (home.key.read_bytes(), home.backup.read_bytes()) == before
 
 
-def test_a_log_elsewhere_is_named(home: Home, tmp_path: Path) -> None:
-    home.write_log(tmp_path / "elsewhere", 3)
-    code, out, _ = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "elsewhere")
-    assert code == 0 and "at round 2" in out
-    home.backup.unlink()
-    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path)
-    assert code == ExitCode.NO_INPUT and "no event log" in err
-    home.write_log(tmp_path / "other", 2, peer="12D3KooWOther")
-    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "other")
-    assert code == ExitCode.BAD_DATA and not home.backup.exists()
-
-
 def test_a_damaged_log_keeps_no_key_from_its_backup(home: Home) -> None:
     home.write_log(home.data, 2)
     segment = next(NodeDirectory(home.data).events.glob("*.seg"))

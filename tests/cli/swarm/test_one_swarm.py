@@ -112,21 +112,6 @@ def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> N
         refuse_other_log(theirs, load_config(theirs), place)
 
 
-def test_a_mixed_backup_says_so_when_it_is_restored(shell: Shell, ran: Path) -> None:
-    secret = shell.root / "secret"
-    secret.write_text("a long passphrase\n")
-    secret.chmod(0o600)
-    there = (shell.root / "out.tar.gz", "--passphrase-file", secret)
-    shell.well("backup", ran, *there)
-    assert "no node starts" not in shell("restore", there[0], shell.root / "back", *there[1:]).err
-    text = (ran / "config.toml").read_text().replace(shell.manifest("a").id, "another")
-    (ran / "config.toml").write_text(text)
-    there[0].unlink()
-    shell.well("backup", ran, *there)
-    said = shell("restore", there[0], shell.root / "again", *there[1:])
-    assert said.code == ExitCode.OK and "no node starts with this configuration" in said.err
-
-
 def test_the_doctor_compares_with_the_manifest(shell: Shell, ran: Path) -> None:
     command = ("doctor", ran, "--offline", "--only", "directory")
     shell.well(*command)
