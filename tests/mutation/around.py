@@ -390,7 +390,7 @@ WORTH = (
         "swarmd/swarms/code/rewards.py",
         'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
         "verdict is None or not verdict.stdout.strip()",
-        ("tests/swarms/code/test_rewards.py",),
+        ("tests/swarms/code/test_programs.py",),
     ),
 )
 

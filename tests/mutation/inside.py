@@ -265,7 +265,7 @@ EVENTLOG = (
     Mutant(
         "retention trusts a snapshot unread",
         "swarmd/eventlog/retention.py",
-        "if not doomed or not _is_sound(path, node, rules):",
+        "if not doomed or not _is_sound(path, node):",
         "if not doomed:",
         ("tests/eventlog/test_retention.py",),
     ),
@@ -585,7 +585,7 @@ AT_WORK = (
         "swarmd/training/batches/objective.py",
         "advantages.clamp(min=0)",
         "advantages.clamp(max=0)",
-        ("tests/training/batches/test_objective.py",),
+        ("tests/training/batches/test_corroborate.py",),
     ),
     Mutant(
         "rollouts of the stage in training are trained on",
