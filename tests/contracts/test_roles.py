@@ -68,19 +68,6 @@ def test_nobody_else_grants_or_revokes(swarm: Swarm) -> None:
     assert swarm.ask("hasRole", owner_role, swarm.owner)
 
 
-def test_a_role_of_another_name_can_be_granted_and_granted_again(swarm: Swarm) -> None:
-    role = b"another".ljust(32, b"\0")
-    said = [swarm.send(swarm.owner, "grantRole", role, swarm.alice) for _ in range(2)]
-    assert said == [[Said("RoleGranted", (role, swarm.alice, swarm.owner))]] * 2
-
-
-def test_a_revoked_stage_manager_moves_nothing(swarm: Swarm) -> None:
-    role = swarm.role("STAGE_MANAGER_ROLE")
-    swarm.send(swarm.owner, "grantRole", role, swarm.alice)
-    swarm.send(swarm.owner, "revokeRole", role, swarm.alice)
-    assert swarm.refusal(swarm.alice, "updateStageAndRound") == "OnlyStageManager"
-
-
 def test_owners_may_revoke_each_other_and_the_last_one_itself(swarm: Swarm) -> None:
     role = swarm.role("OWNER_ROLE")
     swarm.send(swarm.owner, "grantRole", role, swarm.alice)

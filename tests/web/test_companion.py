@@ -222,13 +222,6 @@ def test_what_cannot_be_served_is_named(tmp_path: Path, web: WebConfig, word: by
     assert process.returncode == code
 
 
-def test_it_says_who_starts_it(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "swarmd.web"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
-    )
-    assert ended.returncode == ExitCode.USAGE and b"swarmd dashboard" in ended.stderr
-
-
 def test_neither_the_page_nor_its_process_loads_what_is_heavy(tmp_path: Path) -> None:
     heavy = ("torch", "hivemind", "transformers", "web3", "pydantic", "aiohttp", "numpy", "matplotlib", "eth_account")
     modules = "swarmd.web.companion, swarmd.cli.inspect.dashboard"

@@ -103,38 +103,11 @@ def test_one_process_writes(path: Path) -> None:
     assert reopened(path) == []
 
 
-def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:
-    path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LogWriteFailed):
-        AuditLog(path)
-    assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_directory_in_place_of_the_next_file_is_named(path: Path) -> None:
-    """So that the signer ends and says it, and does not answer every request from there on with an unexpected error."""
-    log = AuditLog(path)
-    log._limit = 1
-    path.with_name("audit.jsonl.new").mkdir()
-    with pytest.raises(LogWriteFailed, match=r"rotation of .*audit\.jsonl failed"):
-        log.append(signed())
-    log.close()
-
-
 def test_what_is_no_regular_file_is_refused_as_it_is(path: Path) -> None:
     os.mkfifo(path, 0o644)
     with pytest.raises(LogWriteFailed, match="named pipe"):
         AuditLog(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-
-
-@pytest.mark.parametrize("call", ["audit.read_regular", "audit.fcntl.flock"])
-def test_a_failing_disk_is_told_with_the_file(path: Path, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(f"swarmd.chain.signer.{call}", fail)
-    with pytest.raises(LogWriteFailed, match=r"audit\.jsonl.* failed: Input/output error"):
-        AuditLog(path)
 
 
 def test_a_full_disk_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,28 +116,6 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
     assert sent(ground) == 3
 
 
-async def test_a_node_goes_on_where_its_peer_id_is_registered_already(ground: Ground, tmp_path: Path) -> None:
-    ground.swarm.register(ground.swarm.alice, PEER)
-    async with signing(tmp_path, *options(ground)) as signer:
-        node = UpstreamCoordinator(signer.url, PEER)
-        await asyncio.to_thread(node.register_peer)
-        await asyncio.to_thread(node.submit_reward, 0, 0, 7)  # the contract refuses it: the peer is another account's
-        assert (node.was_registered, node.swallowed, node.hashes) == (True, 1, [])
-    assert sent(ground) == 0
-
-
-async def test_the_answer_does_not_wait_for_a_block(ground: Ground, tmp_path: Path) -> None:
-    by_hand(ground)
-    async with signing(tmp_path, *options(ground)) as signer:
-        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
-        assert answer.status_code == 200
-        assert list(answer.json()) == ["hash"]
-        assert ground.say("eth_getTransactionReceipt", answer.json()["hash"]) is None
-        ground.mine(3)
-        await until(lambda: "confirmed" in signer.whats(), "never confirmed")
-    assert len(told(ground, RegistrationLog)) == 1
-
-
 async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: Ground, tmp_path: Path) -> None:
     ground.swarm.register(ground.swarm.alice, OTHER)
     async with signing(tmp_path, *options(ground)) as signer:
@@ -375,21 +353,6 @@ async def test_while_the_chain_is_away_requests_fail_and_then_go_on(ground: Grou
     assert sent(ground) == 1
 
 
-async def test_a_signer_starts_without_a_chain_and_works_once_there_is_one(ground: Ground, tmp_path: Path) -> None:
-    async with middleman(ground.url) as between:
-        await between.stop()
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            health = await asyncio.to_thread(requests.get, f"{signer.url}/healthz", timeout=9)
-            assert (health.status_code, health.json()) == (503, {"status": "degraded"})
-            assert (await signer.post("submit-reward", REWARD)).status_code == 500
-            await between.start()
-            body = {"orgId": ORG, "peerId": PEER}
-            await until(
-                lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
-                "it did not recover",
-            )
-
-
 async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground)) as signer:
         assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
@@ -398,16 +361,6 @@ async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_
         assert answer.status_code == 500
         assert f"no contract at {ground.contract}" in answer.json()["error"]
         assert signer.whats("reward") == []
-
-
-async def test_an_account_without_coins_is_said_so(ground: Ground, tmp_path: Path) -> None:
-    ground.say("anvil_setBalance", ADDRESS, "0x0")
-    async with signing(tmp_path, *options(ground)) as signer:
-        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
-        assert answer.status_code == 500
-        assert "0 wei" in answer.json()["error"] or "funds" in answer.text.lower()
-        fund(ground)
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
 
 
 async def test_an_endpoint_that_may_have_taken_it_is_not_asked_for_a_second_one(ground: Ground, tmp_path: Path) -> None:

@@ -82,12 +82,6 @@ def test_bytes_that_are_no_transaction_are_said_to_be_none(raw: bytes) -> None:
         read_signed(Prepared("0x12", 1, raw))
 
 
-def test_the_chain_is_part_of_what_is_signed() -> None:
-    said = SignedTransaction(0, Price(5), 21_000, KEY.address, b"")
-    assert sign(KEY, 1, said).hash != sign(KEY, 2, said).hash
-    assert Account.recover_transaction(sign(KEY, 2, said).raw) == KEY.address
-
-
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
@@ -238,20 +232,6 @@ async def test_what_an_endpoint_refuses_for_want_of_gas_is_no_word_of_the_contra
     signed = sign(KEY, CHAIN_ID, SignedTransaction(0, Price(GWEI, GWEI), 9_000, KEY.address, b""))
     with pytest.raises(RpcRefused, match=words):
         await wallet_of(config, Refusing(), KEY).send("me", REGISTER, signed)
-
-
-async def test_a_mined_transaction_that_was_reverted_says_why(ground: Ground, rpc: Rpc) -> None:
-    account = account_named(ground, "alice")
-    wallet = wallet_of(settings(ground), rpc, account)
-    prepared = await wallet.prepare("me", REGISTER, ())
-    assert prepared is not None
-    ground.swarm.register(ground.swarm.bob, "me")
-    await wallet.send("me", REGISTER, prepared)
-    ground.say("evm_mine")  # what is sent is mined at once, but not before it is answered
-    mined = await wallet.trace([prepared])
-    assert isinstance(mined, Mined) and not mined.succeeded
-    with pytest.raises(ContractRefused, match="PeerIdAlreadyRegistered"):
-        await wallet.explain("me", REGISTER, mined)
 
 
 @pytest.mark.parametrize("answer", [None, "words", 5, {"baseFeePerGas": "x"}, {"baseFeePerGas": []}])

@@ -19,7 +19,7 @@ from swarmd.chain.endpoints.heads import BEHIND_BLOCKS
 from swarmd.chain.watching import watcher
 from swarmd.chain.watching.blocks import facts_from_logs
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead, RegistrationLog
+from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainMismatch, ConfigError
 from tests.anvil import running_anvil
@@ -62,18 +62,6 @@ async def test_a_reorganisation_is_found_with_its_depth(ground: Ground, depth: i
         assert watch.seen(ChainBlock)[-1].block.number == ground.height()
 
 
-@pytest.mark.anyio
-async def test_blocks_that_are_rolled_back_are_taken_back(ground: Ground) -> None:
-    ground.swarm.register(ground.swarm.alice, "me")
-    ground.swarm.register(ground.swarm.alice, "you")
-    async with watching(ground.config(ground.ws)) as watch:
-        await watch.expect(ChainUp, registered_to=ground.swarm.alice)
-        ground.say("anvil_rollback", 2)
-        assert (await watch.expect(ChainReorged)).depth == 2
-        await watch.settle(ground)
-        assert watch.seen(ChainUp)[-1].registered_to == ""
-
-
 @pytest.mark.parametrize("way", ["http", "ws"])
 @pytest.mark.anyio
 async def test_a_revert_that_nobody_announces_is_found(ground: Ground, way: str) -> None:
@@ -86,18 +74,6 @@ async def test_a_revert_that_nobody_announces_is_found(ground: Ground, way: str)
         assert (await watch.expect(ChainReorged)).fork.number == fork
         await watch.settle(ground)
         ground.swarm.register(ground.swarm.alice, "stays")
-        await watch.settle(ground)
-
-
-@pytest.mark.anyio
-async def test_another_block_of_the_same_height_is_another_block(ground: Ground) -> None:
-    before = ground.say("evm_snapshot")
-    ground.swarm.register(ground.swarm.alice, "gone")
-    async with watching(ground.config(ground.ws)) as watch:
-        await watch.settle(ground)
-        ground.say("evm_revert", before)
-        ground.swarm.register(ground.swarm.alice, "stays")
-        await watch.expect(ChainReorged, depth=1)
         await watch.settle(ground)
 
 
@@ -216,17 +192,6 @@ async def test_an_entry_that_is_given_twice_is_one(ground: Ground) -> None:
             assert sum(len(block.logs) for block in watch.seen(ChainBlock)) == sum(map(len, ground.logs().values()))
 
 
-@pytest.mark.anyio
-async def test_a_time_of_many_digits_below_zero_ends_nothing(ground: Ground) -> None:
-    ground.register(3)
-    async with middleman(ground.url) as between:
-        early = {"timestamp": "-0x" + 300 * "f"}
-        between.act = spoil(ground, "eth_getBlockByNumber", lambda block: block and block | early)
-        async with watching(ground.config(between.url)) as watch:
-            await watch.settle(ground)
-            assert {block.block.at for block in watch.seen(ChainBlock)} == {0.0}
-
-
 LIES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
     "another first block": ("eth_getBlockByNumber", lambda block: block | {"hash": OTHER}, '"0x0"'),
     "no contract": ("eth_getCode", lambda code: "0x", ""),
@@ -262,16 +227,6 @@ async def test_what_all_endpoints_say_ends_a_node(ground: Ground) -> None:
         async with watching(ground.config(one.url, two.url)) as watch:
             failure = await watch.failure()
     assert isinstance(failure, ChainMismatch) and "no contract" in failure.message
-
-
-@pytest.mark.anyio
-async def test_a_lone_endpoint_that_answered_to_no_avail_is_asked_again(ground: Ground) -> None:
-    async with middleman(ground.url) as between:
-        between.act = refuse_blocks
-        async with watching(ground.config(between.url)) as watch:
-            await watch.expect(ChainDegraded)
-            between.act = Middleman._pass_on
-            await watch.expect(ChainUp)
 
 
 # --- restarts ---
@@ -362,20 +317,6 @@ async def test_a_contract_that_is_gone_is_refused(ground: Ground) -> None:
     assert isinstance(failure, ChainMismatch) and ground.contract in failure.message
 
 
-@pytest.mark.anyio
-async def test_another_chain_is_refused(ground: Ground) -> None:
-    async with watching(ground.config(chain_id=1)) as watch:
-        failure = await watch.failure()
-    assert isinstance(failure, ChainMismatch) and "31337" in failure.message and watch.events == []
-
-
-@pytest.mark.anyio
-async def test_an_address_without_a_contract_is_refused(ground: Ground) -> None:
-    async with watching(ground.config(contract="0x" + 40 * "1")) as watch:
-        failure = await watch.failure()
-    assert isinstance(failure, ChainMismatch) and "no contract" in failure.message
-
-
 @pytest.mark.parametrize("code", ["0x00", "0x600052", "0x5f195f5260205ff3", "0x5f5ffd", "0x621000005ffd"])
 @pytest.mark.anyio
 async def test_a_contract_of_another_kind_is_refused(ground: Ground, code: str) -> None:
@@ -411,17 +352,6 @@ async def test_an_outage_is_told_once_and_passes(ground: Ground) -> None:
         await watch.settle(ground)
         assert len(watch.seen(ChainDegraded)) == 1
         assert "secret-key" not in str(watch.events)
-
-
-@pytest.mark.anyio
-async def test_an_endpoint_that_is_not_there_yet_is_waited_for(ground: Ground) -> None:
-    async with middleman(ground.url) as between:
-        await between.stop()
-        async with watching(ground.config(between.url)) as watch:
-            await watch.expect(ChainDegraded)
-            await between.start()
-            await watch.expect(ChainUp, timeout_s=20.0)
-            await watch.settle(ground)
 
 
 @pytest.mark.anyio
@@ -488,37 +418,6 @@ async def test_ranges_are_halved_until_the_endpoint_takes_them(ground: Ground, m
 
 
 # --- what the contract says ---
-
-
-@pytest.mark.anyio
-async def test_logs_of_one_block_keep_their_order(ground: Ground) -> None:
-    ground.say("evm_setAutomine", False)
-    for number, sender in enumerate((ground.swarm.alice, ground.swarm.bob, ground.swarm.carol)):
-        content = "0x" + ground.swarm.call("registerPeer", f"peer {number}").content.hex()
-        ground.say("eth_sendTransaction", {"from": sender, "to": ground.contract, "data": content, "gas": hex(500_000)})
-    async with watching(ground.config(ground.ws)) as watch:
-        await watch.expect(ChainUp)
-        ground.mine()
-        block = await watch.expect(ChainBlock, since=len(watch.events))
-        assert [entry.index for entry in block.logs] == [0, 1, 2]
-        assert {entry.peer for entry in block.logs} == {"peer 0", "peer 1", "peer 2"}
-        await watch.settle(ground)
-
-
-@pytest.mark.anyio
-async def test_odd_peer_ids_do_no_harm(ground: Ground) -> None:
-    alice, swarm = ground.swarm.alice, ground.swarm
-    async with watching(ground.config()) as watch:
-        swarm.register(alice, "", "a\0b", "x" * 256, "x" * 257, "me")
-        raw = encode_call("registerPeer(string)", "????").replace(b"????", b"\xff\xfe\x80!")
-        ground.say("eth_sendTransaction", {"from": alice, "to": ground.contract, "data": "0x" + raw.hex()})
-        swarm.send(alice, "submitWinners", 0, ["x" * 300, "ok"], "me")
-        await watch.settle(ground)
-        peers = [log.peer for logs in watch.fold().values() for log in logs if isinstance(log, RegistrationLog)]
-        assert peers == ["", "a\0b", "x" * 256, "me", "\\xff\\xfe\\x80!"]
-        assert watch.watcher.reports.rejected == {"too long": 2}
-        for event in watch.events:
-            assert msgspec.msgpack.decode(msgspec.msgpack.encode(event), type=type(event)) == event
 
 
 @pytest.mark.anyio

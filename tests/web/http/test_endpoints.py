@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, StageTrained
+from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
 from swarmd.observe.status import Status
 from swarmd.web import shapes
@@ -86,30 +85,6 @@ def test_events_are_given_from_either_end(logs: dict[str, Served]) -> None:
     assert last["events"][-1]["text"].startswith("node stopped")
 
 
-@pytest.mark.parametrize("kind", ["coordinator", "follower", "chain"])
-def test_the_swarm_is_where_the_state_says(logs: dict[str, Served], kind: str) -> None:
-    state, _ = load(GOLDEN_LOGS[kind] / "events")
-    view = msgspec.json.decode(logs[kind].get("/api/v1/swarm").content, type=shapes.SwarmView)
-    assert state.clock is not None and state.settings is not None
-    assert (view.round, view.stage, view.final) == (state.clock.round, state.clock.stage, state.clock.final)
-    assert view.swarm == state.settings.swarm
-    assert [row.rank for row in view.peers] == list(range(1, len(view.peers) + 1))
-    assert (view.chain is not None) == (kind == "chain")
-
-
-def test_a_coordinators_leaderboard_is_its_own_account(logs: dict[str, Served]) -> None:
-    state, _ = load(COORDINATOR / "events")
-    assert state.coordination is not None
-    open_ = Counter({report.peer: report.reward for report in state.coordination.reports})
-    expected = {
-        member.peer: (member.reward + open_[member.peer], member.rounds + (member.peer in open_), member.name)
-        for member in state.coordination.members
-    }
-    rows = logs["coordinator"].json("/api/v1/swarm")["peers"]
-    assert {row["id"]: (row["reward"], row["rounds"], row["name"]) for row in rows} == expected
-    assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
-
-
 def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[str, Served]) -> None:
     view = logs["follower"].json("/api/v1/swarm")
     known = [row for row in view["peers"] if row["known"]]
@@ -133,30 +108,6 @@ def test_a_chains_rewards_are_those_of_the_chain(logs: dict[str, Served]) -> Non
         assert (row["rounds"], row["votes"]) == (standing.rounds, standing.wins)
     assert view["chain"]["contract"] == board.contract
     assert {own[1] for own in view["chain"]["submissions"]} <= {"confirmed", "included", "sent", "intended", "refused"}
-
-
-def test_charts_are_those_that_the_node_has(logs: dict[str, Served]) -> None:
-    names = {kind: set(logs[kind].json("/api/v1/node/charts")["now"]) for kind in KINDS}
-    assert names["empty"] == {"round", "link", "trainer"} == names["follower"]
-    assert names["coordinator"] == names["empty"] | {"coordinator"}
-    assert names["chain"] == names["empty"] | {"chain", "submission"}
-    for kind in KINDS:
-        view = msgspec.json.decode(logs[kind].get("/api/v1/node/charts").content, type=shapes.ChartsView)
-        states = {chart.name: {state.name for state in chart.states} for chart in view.charts}
-        assert all(state in states[name] for name, state in view.now.items())
-
-
-def test_stages_say_what_was_done_and_how_long_it_took(logs: dict[str, Served]) -> None:
-    stages = logs["follower"].json("/api/v1/node/stages")["stages"]
-    trained_stages = [
-        event
-        for applied in fold(commits_from(FOLLOWER / "events", oldest_base(FOLLOWER / "events")))
-        if isinstance(event := applied.event, StageTrained)
-    ]
-    rewards = {(event.round, event.stage): event.reward for event in trained_stages}
-    assert {(row["round"], row["stage"]): row["reward"] for row in stages if row["reward"] is not None} == rewards
-    done = [row for row in stages if row["outcome"] == "done"]
-    assert done and all(row["trained_s"] > 0 for row in done)
 
 
 def test_an_overview_counts_every_event_once(logs: dict[str, Served]) -> None:
@@ -221,16 +172,6 @@ def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_pa
     with served(tmp_path) as server:
         curves = server.json("/api/v1/swarm/curves?peer=a&peer=nobody")["curves"]
         assert [(curve["id"], len(curve["points"])) for curve in curves] == [("a", 1)]
-
-
-def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=100))
-    story.join()
-    story.tell(*[MemberSeen(f"peer{number:03d}", "") for number in range(30)])
-    with served(told(tmp_path, story.recorded)) as server:
-        view = server.json("/api/v1/swarm?limit=5")
-        assert len(view["peers"]) == 5 and view["total"] == 31
-        assert view["expected"] == 31
 
 
 def test_pages_of_peers_are_the_whole_leaderboard(tmp_path: Path) -> None:

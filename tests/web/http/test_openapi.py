@@ -39,13 +39,6 @@ def test_the_document_in_docs_is_the_one_that_is_served(server: Served) -> None:
     assert json.loads(DOCUMENT.read_bytes()) == server.json("/api/openapi.json"), MEND
 
 
-def test_every_address_is_in_the_document(server: Served) -> None:
-    paths = server.json("/api/openapi.json")["paths"]
-    for path in ("/api/v1/swarm/gossip", "/api/v1/stream", "/metrics", "/livez", "/readyz"):
-        assert path in paths
-    assert all(list(operations) == ["get"] for operations in paths.values())
-
-
 def document() -> Any:
     return json.loads(DOCUMENT.read_bytes())
 

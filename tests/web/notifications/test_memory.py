@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 from pathlib import Path
 
 import pytest
@@ -72,22 +70,3 @@ def test_a_memory_that_makes_no_sense_is_none(tmp_path: Path, content: bytes) ->
 def test_a_directory_that_cannot_be_written_to_forbids_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert len(Beside(tmp_path / "file" / "run", [1000.0]).live(DEAD, 300)) == 1
-
-
-def test_a_file_system_that_gives_no_locks_forbids_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    assert len(Beside(tmp_path, [1000.0]).live(DEAD, 300)) == 1
-    assert "No locks available" in caplog.text
-
-
-def test_a_clock_that_is_set_back_silences_nobody_for_long(tmp_path: Path) -> None:
-    clock = [1e9]
-    beside = Beside(tmp_path, clock)
-    assert len(beside.live(ILL, 300)) == 1
-    clock[0] = 1000.0
-    assert len(beside.live(WELL, 1200)) == 1

@@ -173,17 +173,6 @@ def test_what_was_kept_is_not_read_again(tmp_path: Path) -> None:
         assert page.metrics.render(None) == expected["metrics"]
 
 
-def test_messages_are_looked_at_again(tmp_path: Path) -> None:
-    node = PlayedNode(tmp_path, 1_800_000_000.0)
-    node.play(2)
-    with Page(tmp_path / "events") as page:
-        expected = page.figures()
-    assert expected["gossip"]
-    with Page(tmp_path / "events") as page:
-        assert page.resumed and page.figures() == expected
-    node.close()
-
-
 def test_what_comes_later_is_followed(tmp_path: Path) -> None:
     node = PlayedNode(tmp_path, 1_800_000_000.0)
     node.play(2)
@@ -203,22 +192,8 @@ def damaged(path: Path) -> None:
     path.write_bytes(bytes(raw))
 
 
-def damaged_at_its_head(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[60] ^= 1
-    path.write_bytes(bytes(raw))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:30])
-
-
-def lengthened(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
 
 
 def of_another_log(path: Path) -> None:
@@ -249,10 +224,7 @@ def of_other_followers(path: Path) -> None:
     ("spoil", "why"),
     [
         (damaged, "it is damaged"),
-        (damaged_at_its_head, "it is damaged"),
         (cut, "it is damaged"),
-        (cut_short, "it is damaged"),
-        (lengthened, "it is damaged"),
         (of_another_log, "it is of another log"),
         (of_another_version, "it is of swarmd 0.1, rules 1"),
         (of_other_followers, "it cannot be understood"),
@@ -274,16 +246,6 @@ def test_what_does_not_fit_is_said_and_made_anew(
     assert path.read_bytes() == sound
     with Page(log) as page:
         assert page.resumed and not page.anew
-
-
-def test_the_page_says_why_it_reads_all_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(COORDINATOR / "events", tmp_path / "events")
-    with Page(tmp_path / "events"):
-        damaged(bookmark_path(tmp_path / "events", keeping_module.KIND))
-    with served(tmp_path) as server:
-        monkeypatch.setattr(type(server.node._whole.tail), "share_read", 0.25)
-        notes = server.json("/api/v1/swarm")["notes"]
-        assert "The log is being read: 25% so far; what was kept of it is made anew: it is damaged." in notes
 
 
 def test_what_a_node_did_is_not_known_before_its_log_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,18 +299,6 @@ def test_whoever_is_killed_while_it_reads_or_writes_loses_little(
         assert page.resumed and page.figures() == expected
 
 
-def test_what_a_killed_writer_left_goes_in_time(tmp_path: Path) -> None:
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    path = bookmark_path(tmp_path, keeping_module.KIND)
-    path.parent.mkdir()
-    old, new = (path.with_name(f"{path.name}.{number}.1.tmp") for number in (1, 2))
-    for left in (old, new):
-        left.write_bytes(b"half of it")
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-    with Page(tmp_path):
-        assert path.exists() and new.exists() and not old.exists()
-
-
 def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path) -> None:
     recut(COORDINATOR / "events", tmp_path, seed=2)
     with Page(tmp_path) as page:
@@ -360,19 +310,6 @@ def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path)
         assert page.resumed and page.reading.history.first == first
         assert page.reading.stages.view() == expected["stages"]
         assert page.reading.history.moment(first).seq == first
-
-
-def test_a_log_to_which_earlier_segments_came_back_is_read_whole(tmp_path: Path) -> None:
-    recut(COORDINATOR / "events", tmp_path / "whole", seed=2)
-    shutil.copytree(tmp_path / "whole", tmp_path / "log")
-    log = tmp_path / "log"
-    retain(log, node_of(log), bytes_max=sum(path.stat().st_size for path in list_segments(log)))
-    with Page(log) as page:
-        assert page.noted.begun_at
-    for segment in list_segments(tmp_path / "whole"):
-        shutil.copy(segment, log)
-    with Page(log) as page:
-        assert page.noted.begun_at == 0 and page.anew == "the log begins earlier than it did"
 
 
 def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
