@@ -106,11 +106,8 @@ def test_offsets_into_one_text_do_not_multiply_it() -> None:
         ("0x", "", ""),
         ("0x12345678", "", "0x12345678"),
         ("0x08c379a0" + encode(["string"], ["Start index\nmust"]).hex(), "Error", "Start index must"),
-        ("0x08c379a0", "Error", ""),
-        ("0x08c379a0zz", "Error", ""),
         ("0x08c379a0" + 64 * "f" + 64 * "f" + "41", "Error", "A"),
         ("0x4e487b71" + f"{0x11:064x}", "Panic", "overflow"),
-        ("0x4e487b71" + f"{0x99:064x}", "Panic", "0x99"),
         ("0x4e487b71", "Panic", "0x0"),
     ],
 )
@@ -159,10 +156,7 @@ def test_every_event_of_the_build_is_a_fact_or_says_nothing_new() -> None:
         (reward(0, 0, 1, "x" * (PEER_CHARS_MAX + 1)), "too long"),
         (reward(0, 0, 1, "\U0001f600" * (PEER_CHARS_MAX + 1)), "too long"),
         (reward(PLACE_MAX + 1, 0, 1, "p"), "out of range"),
-        (reward(0, 2**255, 1, "p"), "out of range"),
         (vote(0, "p", ["w"] * (WINNERS_MAX + 1)), "too many"),
-        (vote(0, "p", ["w" * 2000]), "too long"),
-        (reward(0, 0, 1, "p") | {"data": "0x"}, "too short"),
         (reward(0, 0, 1, "p") | {"data": "0x" + 128 * "f"}, "too short"),
         (reward(0, 0, 1, "p") | {"data": "0xzz"}, "no hex"),
         (reward(0, 0, 1, "p") | {"data": "0x" + "00" * (2 << 20)}, "too long"),
@@ -170,7 +164,6 @@ def test_every_event_of_the_build_is_a_fact_or_says_nothing_new() -> None:
         (reward(0, 0, 1, "p") | {"topics": [*reward(0, 0, 1, "p")["topics"][:2], "-0x5", "0x0"]}, "out of range"),
         ({"topics": 7}, "no log entry"),
         (reward(0, 0, 1, "p") | {"blockHash": "0xAB"}, "no log entry"),
-        (reward(0, 0, 1, "p") | {"logIndex": "0x" + 20 * "f"}, "no log entry"),
     ],
 )
 def test_an_entry_that_oversteps_a_bound_is_left_out_and_counted(odd: dict[str, Any], reason: str) -> None:

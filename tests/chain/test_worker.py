@@ -12,10 +12,10 @@ import pytest
 
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, ReadClock, Submit, WatchChain
-from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
+from swarmd.core.events import ChainBlock, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
 from swarmd.core.values import Prepared
 from tests.chain.driver import ChainDriver
-from tests.chain.grounds import Ground, middleman
+from tests.chain.grounds import Ground
 
 pytestmark = pytest.mark.anyio
 Starter = Callable[..., Any]
@@ -90,19 +90,6 @@ async def test_what_no_retry_helps_ends_the_worker(
 async def test_a_node_without_a_chain_needs_no_worker(start: Starter) -> None:
     worker = await start(None, watch=False)
     assert await worker.wait() == 78
-
-
-async def test_an_outage_ends_no_worker_and_shows_no_key(ground: Ground, start: Starter) -> None:
-    async with middleman(ground.url) as between:
-        worker = await start(ground.config(between.url, between.ws))
-        await worker.expect(ChainUp)
-        await between.stop()
-        await worker.expect(ChainDegraded)
-        await between.start()
-        await worker.expect(ChainUp, since=len(worker.events))
-        assert await worker.stop() == 0
-    assert len(worker.seen(ChainDegraded)) == 1 and b"secret-key" not in worker.errors
-    assert "secret-key" not in f"{worker.events}{worker.progress}"
 
 
 async def test_a_worker_does_not_outlive_its_daemon(ground: Ground, start: Starter) -> None:

@@ -7,6 +7,7 @@ from eth_utils.abi import abi_to_signature
 from web3 import Web3
 
 from tests.contracts.chain import artefact
+from tests.contracts.gas import documented, table
 
 BUILDS = ["SwarmCoordinator-3", "SwarmCoordinator-1", "LockedSwarmCoordinator-3", "LockedSwarmCoordinator-1"]
 
@@ -166,3 +167,8 @@ def test_a_build_says_how_it_was_made_and_is_small_enough_for_a_chain(build: str
 
 def test_both_stage_counts_keep_their_state_in_the_same_places() -> None:
     assert artefact("LockedSwarmCoordinator-3")["storage"] == artefact("LockedSwarmCoordinator-1")["storage"]
+
+
+def test_the_documented_gas_is_what_a_run_measures() -> None:
+    """After a change that is meant: make contracts-gas."""
+    assert documented() == table()

@@ -44,15 +44,6 @@ def test_the_rewards_of_an_accounts_peers_add_up(joined: Swarm) -> None:
     assert (joined.ask("getRoundStageReward", 0, 0, []), joined.ask("getTotalRewards", [])) == ([], [])
 
 
-def test_the_rewards_of_rounds_add_up(joined: Swarm) -> None:
-    joined.send(joined.alice, INT_REWARD, 0, 0, 2, "p")
-    joined.next_round()
-    said = joined.send(joined.alice, INT_REWARD, 1, 0, 3, "p")
-    assert said[-1] == Said("CumulativeRewardsUpdated", (joined.alice, "p", 5))
-    assert joined.ask("getTotalRewards", ["p"]) == [5]
-    assert [joined.ask("getRoundStageReward", n, 0, [joined.alice]) for n in (0, 1)] == [[2], [3]]
-
-
 def test_a_peer_reports_once_for_each_stage_in_any_order(three_stages: Swarm) -> None:
     three_stages.register(three_stages.alice, "p")
     three_stages.move_on(2)

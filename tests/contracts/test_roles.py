@@ -27,13 +27,6 @@ def test_initialisation_says_which_roles_it_granted(w3: Web3) -> None:
     assert bare.ask("hasRole", bare.role("OWNER_ROLE"), bare.bob)
 
 
-def test_a_bare_contract_is_initialised_only_once(w3: Web3) -> None:
-    bare = Swarm(w3, deploy(w3, "SwarmCoordinator-1"), 1)
-    bare.send(bare.alice, "initialize", bare.alice)
-    assert bare.refusal(bare.bob, "initialize", bare.bob) == "InvalidInitialization"
-    assert bare.refusal(bare.alice, "initialize", bare.alice) == "InvalidInitialization"
-
-
 def test_a_swarm_is_initialised_only_once(swarm: Swarm) -> None:
     assert swarm.refusal(swarm.alice, "initialize", swarm.alice) == "InvalidInitialization"
     assert swarm.refusal(swarm.owner, "initialize", swarm.owner) == "InvalidInitialization"

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import msgspec
 import pytest
 
-from swarmd.bounds import Backoff
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
-from swarmd.daemon import companion as beside
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
@@ -144,35 +141,6 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
     process.stdin.write(msgspec.json.encode(companion.CompanionSetup(encode(config), str(root))) + b"\n")
     process.stdin.flush()
     return process
-
-
-COMES_AGAIN = """
-import pathlib, sys
-came = pathlib.Path(sys.argv[1])
-if not came.exists():
-    came.touch()
-    sys.exit("ERROR it broke")
-print(flush=True)
-sys.stdin.buffer.read()
-"""
-
-
-@pytest.mark.anyio
-async def test_that_it_is_not_there_is_said_until_it_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beside, "RESTART", Backoff(0.05, 60.0))
-    program = (sys.executable, "-c", COMES_AGAIN, str(tmp_path / "came"))
-    config = Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",)))
-    kept, seen = beside.Companion(config, tmp_path, dict(os.environ), program), set[str]()
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kept.run)
-            while not (seen and not kept.trouble):
-                seen |= {kept.trouble} - {""}
-                await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()
-    assert seen == {"what sends notifications and metrics is not there: it broke"} and not kept.url
 
 
 def test_it_ends_when_its_input_does(tmp_path: Path) -> None:

@@ -13,8 +13,6 @@ from swarmd.core.events import (
     MemberSeen,
     ReportSeen,
     RolloutsGathered,
-    RoundAnnounced,
-    StageTrained,
     WorkerExited,
 )
 from swarmd.core.state import State
@@ -148,23 +146,6 @@ def test_gossip_is_bounded_and_the_newest_comes_first(tmp_path: Path) -> None:
         assert 0 < len(late) < len(messages)
         by_round = {message["id"]: message["round"] for message in messages}
         assert all(by_round[message["id"]] >= 5 for message in late)
-
-
-def test_own_rollouts_are_shown_and_new_ones_reach_listeners(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path / "blobs")
-    story = Story(settings(peer=NODE))
-    story.join()
-    with open_log(tmp_path / "events") as log:
-        state = write_story(log, story.recorded, State(), group=1)
-        with served(tmp_path) as server:
-            listener = Listener(server)
-            own = shared(blobs, NODE, "my answer")
-            events = [RoundAnnounced(0, 0, 0.0, 1e6), gathering(), StageTrained("train/0/0", 0, 0, 0.5, own)]
-            write_story(log, events, state, group=1)
-            (told,) = until(lambda: listener.of("gossip"))
-            assert msgspec.json.decode(told[2], type=shapes.Message).text == "my answer"
-            assert [message["peer"] for message in messages_of(server)] == [NODE]
-            listener.close()
 
 
 # --- secrets ---

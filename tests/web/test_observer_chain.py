@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
@@ -26,7 +25,7 @@ from swarmd.web.observing import contract, opening_balances
 from swarmd.web.observing.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from tests.anvil import running_anvil
-from tests.chain.grounds import CHAIN_ID, Ground, middleman, result
+from tests.chain.grounds import CHAIN_ID, Ground, middleman
 from tests.contracts.chain import INT_REWARD
 from tests.dht.driver import SWARM
 from tests.test_manifest import a_chain, signed, unsigned
@@ -204,32 +203,6 @@ async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
             seen = await until(observed, lambda view: rewards(view)[OLD] != 9.0)
             assert rewards(seen) == {OLD: 10.0, ANN: 1.5, BEN: 0.3}, "added once"
         assert between.calls["eth_getBlockByNumber"] < 60, "the old blocks are left alone"
-
-
-NONSENSE: list[Callable[[dict[str, Any]], Any]] = [
-    lambda call: web.Response(text="<html>no</html>"),
-    lambda call: result(call, {"number": "0x1"}),
-    lambda call: None if call["method"] == "eth_chainId" else result(call, "0x" + "f" * 64),
-]
-
-
-@pytest.mark.parametrize("answer", NONSENSE)
-async def test_nonsense_is_told_and_nothing_ends(
-    ground: Ground, tmp_path: Path, answer: Callable[[dict[str, Any]], Any]
-) -> None:
-    async def act(call: dict[str, Any]) -> Any:
-        return answer(call)
-
-    manifest = manifest_of(ground)
-    async with middleman(ground.url) as between, observing(manifest, tmp_path / "observer", between.url) as observed:
-        await until(observed, lambda view: view.round == 0)
-        ground.swarm.register(ground.swarm.alice, ANN)
-        between.act = act
-        reward(ground, ANN, 1000)
-        seen = await until(observed, noted("contract cannot be read", "http://127.0.0.1"))
-        assert rewards(seen) == {}
-        between.act = between._pass_on
-        await until(observed, lambda view: rewards(view) == {ANN: 1.0})
 
 
 @pytest.mark.parametrize(

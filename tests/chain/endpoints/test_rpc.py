@@ -74,19 +74,13 @@ async def another_type(call: dict[str, Any]) -> Answer:
 
 
 FAILURES = {
-    "401": status(401),
-    "403": status(403),
     "429": status(429),
     "429 for a while": status(429, **{"Retry-After": "120"}),
-    "500": status(500),
     "502": status(502),
     "302": status(302, Location="http://127.0.0.1:1/"),
     "html": body("<html>hello</html>"),
-    "json": body('{"hello": 1}'),
-    "bytes": body("\x00\ufffd"),
     "deep": body('{"jsonrpc": "2.0", "id": 1, "result": ' + 50_000 * "[" + 50_000 * "]" + "}"),
     "half": body('{"jsonrpc": "2.0", "id": 1, "resu'),
-    "nothing": body(""),
     "another type": another_type,
     "another chain": another_chain,
     "a chain of many digits": a_chain_of_many_digits,
@@ -170,18 +164,6 @@ async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> 
         await calls.request("eth_blockNumber", [])
     assert "31337" in str(raised.value) and "chain.chain_id is 1" in str(raised.value)
     await calls.close()
-
-
-async def test_one_endpoint_of_another_chain_does_no_harm_while_the_right_one_rests(ground: Ground) -> None:
-    async with middleman(ground.url) as foreign, middleman(ground.url) as right:
-        foreign.act = another_chain
-        calls = Rpc([foreign.url, right.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
-        right.act = status(503)
-        with pytest.raises(EndpointFailed):
-            await calls.request("eth_blockNumber", [])
-        assert foreign.calls.keys() == {"eth_chainId"}
-        await calls.close()
 
 
 @pytest.mark.parametrize("way", ["http", "ws"])

@@ -210,26 +210,6 @@ async def test_what_a_reorganisation_drops_is_sent_again(ground: Ground, tmp_pat
     assert (len(told(ground, RegistrationLog)), sent(ground)) == (1, 1)
 
 
-async def test_another_block_counts_from_where_it_is(ground: Ground, tmp_path: Path) -> None:
-    """The reorganisation was over before anybody looked."""
-    async with seated(ground, tmp_path, depth=3) as seat:
-        await seat.signer.submit(REGISTER)
-        await seat.until(lambda: seat.whats[-1] == "mined")
-        ground.say("anvil_rollback", 1)
-        ground.say("anvil_dropAllTransactions")
-        ground.mine()
-        ground.say("eth_sendRawTransaction", seat.lines[0].raw)
-        await seat.until(lambda: seat.whats.count("mined") == 2)
-        blocks = [line.block for line in seat.lines if line.what == "mined"]
-        assert blocks == [blocks[0], blocks[0] + 1]
-        ground.mine(2)
-        await seat.look()
-        assert seat.whats[-1] == "mined"
-        ground.mine(1)
-        await seat.look()
-        assert seat.whats[-1] == "confirmed"
-
-
 async def test_what_one_endpoint_took_and_another_refuses_as_old_is_known(ground: Ground, tmp_path: Path) -> None:
     patient = FeesConfig(stuck_s=60)
     endpoints = middleman(ground.url)
@@ -258,21 +238,6 @@ async def test_a_confirmed_one_that_the_chain_lost_is_brought_back(ground: Groun
         assert "reorganised" in seat.whats
     ground.say("evm_mine")  # what is sent is mined at once, but not before it is answered
     assert len(told(ground, RegistrationLog)) == 1
-
-
-async def test_a_dropped_transactions_nonce_is_given_to_no_other(ground: Ground, tmp_path: Path) -> None:
-    """An endpoint forgot the first one, so it names its nonce as the next."""
-    by_hand(ground)
-    async with seated(ground, tmp_path, fees=FeesConfig(stuck_s=60)) as seat:
-        first = await seat.signer.submit(REGISTER)
-        ground.say("anvil_dropTransaction", first)
-        await seat.signer.submit(SignerRequest("register", "Qm2"))
-        assert [line.nonce for line in seat.lines if line.what == "signed"] == [0, 1]
-        await anyio.sleep(0.02)
-        await seat.look()
-        ground.mine(3)
-        await seat.until(lambda: seat.whats.count("confirmed") == 2)
-    assert sent(ground) == 2
 
 
 async def test_an_empty_vote_is_cast_once(ground: Ground, tmp_path: Path) -> None:

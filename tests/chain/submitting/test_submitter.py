@@ -233,26 +233,6 @@ def all_done(nodes: Sequence[Node], names: Sequence[str]) -> bool:
     return all(node.is_done(name) for node, name in zip(nodes, names, strict=True))
 
 
-async def test_a_gap_below_the_nonce_is_filled(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground, stuck_s=0.1), account)
-    with mining_by_hand(ground):
-        said = sign(account, 31337, read_signed(sign_nothing(account)))
-        ground.say("eth_sendRawTransaction", "0x" + said.raw.hex())
-        name = wish(node, "register")
-        await node.run(lambda: bool(node.of(SubmissionSent)))
-        assert attempts_of(node, name)[0].nonce == 1
-        ground.say("anvil_dropTransaction", said.hash)
-        mine_every(ground, node, 5)
-        await node.run()
-    check_once(ground, node, name, "register")
-
-
-def sign_nothing(account: LocalAccount) -> Prepared:
-    """A transaction of nothing, to oneself, as the first one."""
-    return sign(account, 31337, SignedTransaction(0, Price(5 * GWEI, GWEI), 21_000, account.address, b""))
-
-
 # --- fees ---
 
 
@@ -523,16 +503,6 @@ async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground) -
     check_once(ground, node, name, "reward")
 
 
-async def test_below_the_mark_nothing_is_signed(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "reward")
-    node = wallet_node(ground, settings(ground), account)
-    node.want("reward", round=0, stage=0, mark=(0, 0))
-    node.want("winners", round=0, winners=("you",), mark=(3, 0))
-    await node.run()
-    assert node.codes() == ["below-mark", "below-mark"] and not node.of(SubmissionPrepared)
-
-
 async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground) -> None:
     account = account_named(ground, "alice")
     prepare(ground, account, "reward")
@@ -552,18 +522,6 @@ async def test_an_empty_vote_is_refused(ground: Ground) -> None:
     node.want("winners")
     await node.run()
     assert node.codes() == ["empty-vote"] and nonce_of(ground, account) == 1
-
-
-async def test_a_contract_that_is_behind_is_waited_for(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "reward")
-    node = wallet_node(ground, settings(ground, drive="manager"), account)
-    names = [node.want("reward", round=1).submission, node.want("winners", round=1, winners=("you",)).submission]
-    behind = lambda: {each.command for each in node.of(CommandFailed) if "before round 1" in each.reason}  # noqa: E731
-    await node.run(lambda: len(behind()) == 2)
-    ground.swarm.move_on()
-    await node.run()
-    assert all(node.of(SubmissionConfirmed, name) for name in names), "\n".join(node.story())
 
 
 # --- moving the contract on ---
@@ -654,17 +612,3 @@ async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground) -> N
     await node.run()
     check_once(ground, node, name, "register")
     assert calls > 20 and nonce_of(ground, account) == 1
-
-
-async def test_it_is_confirmed_at_the_depth_and_not_before(ground: Ground) -> None:
-    node = wallet_node(ground, settings(ground, depth=3), account_named(ground, "alice"))
-    node.mines = False
-    name = wish(node, "register")
-    await node.run(lambda: bool(node.of(SubmissionIncluded)))
-    for _ in range(3):
-        assert not node.of(SubmissionConfirmed)
-        ground.mine()
-        looks = node.places.passed + 12
-        await node.run(lambda looks=looks: node.places.passed > looks or node.is_done(name))  # type: ignore[misc]
-    await node.run()
-    assert node.of(SubmissionConfirmed)[0].block == node.of(SubmissionIncluded)[0].block

@@ -62,21 +62,6 @@ async def test_a_reorganisation_is_found_with_its_depth(ground: Ground, depth: i
         assert watch.seen(ChainBlock)[-1].block.number == ground.height()
 
 
-@pytest.mark.parametrize("way", ["http", "ws"])
-@pytest.mark.anyio
-async def test_a_revert_that_nobody_announces_is_found(ground: Ground, way: str) -> None:
-    before = ground.say("evm_snapshot")
-    fork = ground.height()
-    ground.swarm.register(ground.swarm.alice, "gone")
-    async with watching(ground.config(ground.ws if way == "ws" else ground.url)) as watch:
-        await watch.settle(ground)
-        ground.say("evm_revert", before)
-        assert (await watch.expect(ChainReorged)).fork.number == fork
-        await watch.settle(ground)
-        ground.swarm.register(ground.swarm.alice, "stays")
-        await watch.settle(ground)
-
-
 def frozen_at(ground: Ground, number: int) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
     """An endpoint that has no block after this one."""
 

@@ -129,15 +129,6 @@ def test_the_status_of_a_node_without_a_daemon_comes_from_its_log(logs: dict[str
     assert logs["follower"].json("/productivez", 503)["ok"] is False
 
 
-def test_metrics_are_served(logs: dict[str, Served]) -> None:
-    answer = logs["follower"].get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert "swarmd_daemon_up 0.0" in answer.text
-    newer = logs["follower"].get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-    assert newer.headers["content-type"].startswith("application/openmetrics-text")
-    assert newer.text.endswith("# EOF\n")
-
-
 # --- the rules of the leaderboard ---
 
 

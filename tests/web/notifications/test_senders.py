@@ -315,24 +315,6 @@ def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> Non
     assert server.texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
 
 
-def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCaptureFixture) -> None:
-    async def live(url: str) -> None:
-        async def end() -> Status:
-            return STOPPED
-
-        task = asyncio.create_task(
-            HealthNotifier(HealthChanges(60, 900), [UrlSender(url, "key")], Metrics()).run(lambda: WELL, 0.01, end)
-        )
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task], timeout=30)
-        assert task.cancelled()
-
-    with receiving(200, silent_s=40) as server:
-        asyncio.run(live(server.url))
-    assert "may not have been told: no time left" in caplog.text
-
-
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:
     metrics, now = Metrics(), [0.0]
 

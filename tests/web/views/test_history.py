@@ -200,17 +200,6 @@ def test_a_damaged_log_is_shown_up_to_the_damage_and_the_damage_told(
         assert server.get("/api/v1/node/status").status_code == 200
 
 
-def test_a_log_whose_header_is_broken_is_told_and_nothing_crashes(tmp_path: Path) -> None:
-    copy_of(COORDINATOR, tmp_path)
-    list_segments(tmp_path / "events")[0].write_bytes(b"not a segment at all" * 10)
-    with served(tmp_path) as server:
-        until(lambda: server.json("/api/v1/here")["trouble"])
-        for path in server.json("/api/openapi.json")["paths"]:
-            if path != "/api/v1/stream":
-                unwell = path in ("/livez", "/readyz", "/productivez")
-                assert server.get(path.replace("{seq}", "0")).status_code < 500 or unwell
-
-
 def test_a_segment_that_is_missing_in_the_middle_is_damage(tmp_path: Path) -> None:
     copy_of(CRASH, tmp_path)
     list_segments(tmp_path / "events")[1].unlink()

@@ -25,9 +25,8 @@ from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.views import history as history_module
 from swarmd.web.views import keeping as keeping_module
-from swarmd.web.views import reading as reading_module
 from swarmd.web.views.node import _Counting
-from swarmd.web.views.reading import LogReading, is_long
+from swarmd.web.views.reading import LogReading
 from swarmd.web.views.swarm import ViewContext, swarm_view
 from tests.eventlog.recut import recut
 from tests.web.page.played import PlayedNode
@@ -346,30 +345,6 @@ def test_short_logs_and_archives_are_not_kept(tmp_path: Path, monkeypatch: pytes
     with Page(tmp_path / "log"):
         pass
     assert not (tmp_path / "log" / "summaries").exists()
-
-
-def test_the_last_events_alone_are_shown_first_only_where_little_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading_module, "LONG_EVENTS", 40)
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    assert is_long(tmp_path)
-    with Page(tmp_path):
-        assert not is_long(tmp_path)
-    monkeypatch.setattr(keeping_module, "SOON_BYTES", 0)
-    assert is_long(tmp_path)
-
-
-def test_keyframes_that_are_too_much_to_keep_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
-    monkeypatch.setattr(history_module, "KEPT_BYTES_MAX", 4000)
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    with Page(tmp_path) as page:
-        expected = page.figures()
-        before = len(page.reading.history._keyframes.kept)
-    with Page(tmp_path) as page:
-        assert 1 < len(page.reading.history._keyframes.kept) < before / 2
-        assert page.figures() == expected
 
 
 def keep_page(directory: Path) -> tuple[Path, Place, list[bytes]]:
