@@ -29,6 +29,7 @@ from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman, result
 from tests.contracts.chain import INT_REWARD, artefact, error_names
 
+pytestmark = pytest.mark.anyio
 ACCOUNT = "0x" + 40 * "1"
 PEERS = st.text(st.characters(codec="utf-8"), max_size=PEER_CHARS_MAX)
 UINTS = st.integers(0, 2**256 - 1)
@@ -209,7 +210,6 @@ def test_any_data_is_a_fact_or_counted(data: bytes, topics: int, topic: str) -> 
 # --- reads of a real contract ---
 
 
-@pytest.mark.anyio
 async def test_everything_is_read_by_type(ground: Ground) -> None:
     swarm = ground.swarm
     swarm.register(swarm.alice, "me", "name.eth")
@@ -245,7 +245,6 @@ LACKING = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("version", LACKING)
 async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, version: str) -> None:
     swarm = ground.swarm
@@ -278,7 +277,6 @@ async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, vers
         await calls.close()
 
 
-@pytest.mark.anyio
 async def test_what_an_endpoint_once_says_to_be_lacking_is_asked_for_again(ground: Ground) -> None:
     """An account has two peers, of which one reports: asked by account, the other has reported too."""
     swarm, lies = ground.swarm, True
@@ -307,7 +305,6 @@ def blank(signature: str) -> list[Any]:
     return [blanks[kind] for kind in signature.split("(")[1][:-1].split(",") if kind]
 
 
-@pytest.mark.anyio
 async def test_what_is_no_contract_is_a_mismatch(ground: Ground) -> None:
     calls = Rpc([ground.url], CHAIN_ID, 2.0)
     with pytest.raises(ChainMismatch, match="no contract at"):
