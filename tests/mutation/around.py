@@ -87,7 +87,7 @@ WEB = (
         "swarmd/web/notifications/notifier.py",
         "                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "                pass\n",
-        ("tests/web/notifications/test_memory.py",),
+        ("tests/web/notifications/test_health_changes.py",),
     ),
     Mutant(
         "a layer that flaps is told of each time",

@@ -526,14 +526,14 @@ CHAIN = (
         "swarmd/chain/submitting/tracking.py",
         "if not self._account or owner.lower() == self._account.lower():",
         "if owner:",
-        ("tests/chain/submitting/test_resolution.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "one refusal too early is taken for the last word",
         "swarmd/chain/submitting/tracking.py",
         "if known is None or not await self._is_on_chain(known):",
         "if False:",
-        ("tests/chain/submitting/test_resolution.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
 )
 
