@@ -56,7 +56,7 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
         "rpc": rpc or ground.url,
         "chain-id": str(CHAIN_ID),
         "contract": ground.contract,
-        "keystore": "account.json",
+        "account": "account.json",
         "passphrase-file": "account.pass",
         "listen": "127.0.0.1:0",
         "org": ORG,

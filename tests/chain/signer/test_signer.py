@@ -448,7 +448,7 @@ async def test_more_than_the_requests_of_a_minute_are_refused(ground: Ground, tm
         ({"contract": "0x" + "12" * 20}, ExitCode.CHAIN_CONFLICT, "no contract"),
         ({"contract": "0x12"}, ExitCode.BAD_CONFIG, "contract"),
         ({"passphrase_file": "token"}, ExitCode.NO_PERMISSION, "does not open"),
-        ({"keystore": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
+        ({"account": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
         ({"token_file": "none"}, ExitCode.NO_INPUT, "token"),
         ({"listen": "0.0.0.0:0"}, ExitCode.BAD_CONFIG, "--token-file"),
         ({"listen": "somewhere"}, ExitCode.BAD_CONFIG, "HOST:PORT"),
