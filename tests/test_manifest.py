@@ -44,9 +44,9 @@ OTHER = generate_identity()
 BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
-    *("device", "dtype", "attention", "quantization", "unsloth", "lora", "vllm", "reference", "memory", "pool"),
+    *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory", "pool"),
     *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
-    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "max_grad_norm", "seed"),
+    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
     *(
         "peer_loss",
         "peer_floor",
@@ -54,9 +54,9 @@ NODE_LOCAL = {
         "replay_questions",
         "guard_skills",
     ),
-    *("share_per_task", "own_questions", "own_questions_max"),
+    *("own_questions", "own_questions_max"),
     *("held_out_questions", "held_out_every", "checkpoints_kept"),
-    *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from", "pass_on_weights"),
+    *("offer_weights_every", "catch_up", "weights_from"),
     "average_weights_every",
 }
 

@@ -57,7 +57,6 @@ EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
     ),
     ("deepspeed", "deepspeed", lambda config: _uses_deepspeed(config.training)),
     ("vllm", "vllm", lambda config: config.training.vllm.mode != "off"),
-    ("unsloth", "unsloth", lambda config: config.training.unsloth),
     ("wandb", "wandb", lambda config: config.results.wandb),
     ("trackio", "trackio", lambda config: config.results.trackio),
     ("flash-attn", "", lambda config: config.training.attention == "flash_attention_2"),

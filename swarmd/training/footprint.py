@@ -13,6 +13,7 @@ from swarmd.config import MemoryConfig
 
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
+VRAM_SHARE_MAX = 0.95  # of the accelerator's memory; above it the trainer process is replaced
 # How libraries say it in a plain RuntimeError: torch on the CPU, mps, CUDA's own calls, cuBLAS.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
@@ -49,8 +50,8 @@ def find_excess(memory: MemoryConfig, device: str) -> str:
     if memory.bytes_max and used > memory.bytes_max:
         return f"it holds {used / 2**30:.2f} GiB, training.memory.bytes_max is {memory.bytes_max / 2**30:.2f} GiB"
     share = measure_vram_share(device)
-    if share > memory.vram_share_max:
-        return f"it holds {share:.0%} of the {device} memory, training.memory.vram_share_max is less"
+    if share > VRAM_SHARE_MAX:
+        return f"it holds {share:.0%} of the {device} memory, at most {VRAM_SHARE_MAX:.0%} is allowed"
     return ""
 
 

@@ -200,11 +200,10 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
     from swarmd.training.library_logging import quieten, refuse_telemetry
-    from swarmd.training.models.adapters import prepare_unsloth, spare_unused
+    from swarmd.training.models.adapters import spare_unused
 
     refuse_telemetry()
     spare_unused(config.training)  # these two before anything imports TRL
-    prepare_unsloth(config.training)
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 

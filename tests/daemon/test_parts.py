@@ -403,14 +403,12 @@ def test_colours_are_taken_out() -> None:
 def test_room_is_checked(tmp_path: Path) -> None:
     check_space(tmp_path, StorageConfig())
     with pytest.raises(NoSpaceLeft) as error:
-        check_space(tmp_path, StorageConfig(free_bytes_min=2**62, free_bytes_stop=2**61))
+        check_space(tmp_path, StorageConfig(free_bytes_min=2**62))
     assert error.value.exit_code == 73
 
 
 def test_bounds_leave_room_for_the_next_checkpoint_and_to_end_in_order() -> None:
-    assert bounds_of(StorageConfig(free_bytes_min=100, free_bytes_stop=60), 20) == SpaceBounds(
-        low=120, wanted=150, stop=50
-    )
+    assert bounds_of(StorageConfig(free_bytes_min=100), 20) == SpaceBounds(low=120, wanted=150, stop=12)
     assert bounds_of(StorageConfig(free_bytes_min=0), 20) == SpaceBounds(0, 0, 0)
 
 
@@ -422,7 +420,7 @@ class Disk:
         self.gain = gain  # what making room brings
         self.facts: list[Event] = []
         self.rooms = 0
-        storage = StorageConfig(free_bytes_min=100, free_bytes_stop=20)
+        storage = StorageConfig(free_bytes_min=100)
         self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
         monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
 
@@ -468,7 +466,7 @@ def test_a_checkpoint_that_cannot_be_looked_into_does_not_end_the_guard(
 
 def test_a_disk_that_is_as_good_as_full_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path, monkeypatch)
-    (stop,) = disk.look(19)
+    (stop,) = disk.look(9)
     assert isinstance(stop, StopRequested) and stop.code == 73
     assert not disk.goes_on
 

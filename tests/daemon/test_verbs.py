@@ -70,9 +70,9 @@ def test_status_of_nothing(tmp_path: Path) -> None:
 
 
 def test_run_refuses_a_wrong_configuration(tmp_path: Path) -> None:
-    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "x"\n[workers]\npings_s = 3\n')
+    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "x"\n[workers]\nsilents_s = 3\n')
     code, text = swarmd("run", "--config", str(tmp_path / "node.toml"))
-    assert code == 78 and "workers.ping_s" in text
+    assert code == 78 and "workers.silent_s" in text
     code, text = swarmd("run", "--config", str(tmp_path / "none.toml"))
     assert code == 66
 

@@ -21,6 +21,7 @@ from swarmd.errors import CheckpointFailed, SwarmError, TrainingDiverged
 from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
+from swarmd.training import trainer
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint import Checkpoints
 from swarmd.training.engine import TrainingEngine
@@ -314,10 +315,11 @@ def test_kl_keeps_a_reference(make_engine: Maker) -> None:
     assert train(engine, 0).steps == 2
 
 
-def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
+def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     def moments(node: str, bound: float) -> float:
         """The norm of Adam's first moments: a mean of gradients, none longer than the bound."""
-        engine = make_engine(node, max_grad_norm=bound)
+        monkeypatch.setattr(trainer, "GRAD_NORM_MAX", bound)
+        engine = make_engine(node)
         train(engine, 0)
         state = engine._trainer.optimizer.state.values()
         return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))

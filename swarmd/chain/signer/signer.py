@@ -122,7 +122,7 @@ class Signer:
         self._ledger = ledger
         self._wallet = make_wallet(NonceCaller(caller, ledger.held))
         self._coordinator = Coordinator(caller, config.contract)
-        self._blocks = Blocks(caller, config.contract, config.range_blocks)
+        self._blocks = Blocks(caller, config.contract)
         self._turns = asyncio.Lock()
         self._sent_at: dict[str, float] = {}  # monotonic
         self._signed = asyncio.Event()

@@ -53,7 +53,6 @@ class NodeSettings(msgspec.Struct, frozen=True):
     client_mode: bool = False
     auto_relay: bool = False
     call_s: float = 5.0
-    connections_max: int = CONNECTIONS_MAX
 
 
 class NodeRun:
@@ -199,7 +198,7 @@ class DhtNode:
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         settings = self.settings
-        kind = self._sockets.daemon_class(**limits(settings.connections_max))
+        kind = self._sockets.daemon_class(**limits(CONNECTIONS_MAX))
         kind.began = self._note_start
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,

@@ -65,7 +65,7 @@ class Seat:
 async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
     fund(ground)
     config = ground.config(**({"sender": "wallet", "fees": FEES, "resend_s": 0.01} | settings))
-    rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+    rpc = Rpc(config.rpc, config.chain_id, 2.0)
     ledger = SignerLedger()
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:

@@ -523,8 +523,7 @@ async def test_odd_peer_ids_do_no_harm(ground: Ground) -> None:
 
 @pytest.mark.anyio
 async def test_marks_are_set_where_nothing_is_said(ground: Ground) -> None:
-    config = ground.config(range_blocks=2000)
-    async with watching(config) as watch:
+    async with watching(ground.config(), range_blocks=2000) as watch:
         await watch.settle(ground)
         ground.mine(300)
         await watch.until(lambda: watch.watcher.branch.tip.number == ground.height())

@@ -107,7 +107,7 @@ def test_status_page_metrics_and_log_say_that_they_are_not_waited_for(stall: Sta
     assert [line.level for line in swarm.lines if words in line.message][:1] == ["warning"]
 
 
-AROUND = ViewContext("math", "", 0.0, 0, ())
+AROUND = ViewContext("math", 0.0, 0, ())
 
 
 def _present(swarm: Told, kind: str) -> int:

@@ -208,29 +208,17 @@ def test_even_shares_add_up(counts: dict[str, int], wanted: int) -> None:
 @given(
     st.lists(st.tuples(st.sampled_from(TASKS), st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(0, 12),
-    st.integers(0, 5),
 )
-def test_what_is_published_keeps_to_its_quotas(made: list[Any], groups_max: int, per_task: int) -> None:
-    publication = Publication(groups_max, per_task)
+def test_what_is_published_keeps_to_its_bound(made: list[Any], groups_max: int) -> None:
+    publication = Publication(groups_max)
     for task, index, flat in made:
         publication.add(group(task, index, flat))
     chosen = publication.choose()
     assert len(chosen) <= groups_max
-    assert all(count <= (per_task or groups_max) for count in tasks_of(chosen).values())
     questions = [each.question.reference for each in chosen]
     assert len(set(questions)) == len(questions)
     flatness = [each.is_flat for each in chosen]
     assert flatness == sorted(flatness)  # flat ones only fill up
-
-
-def test_a_quota_keeps_the_older_groups_of_a_rare_task() -> None:
-    made = [group("add", 0), *(group("sort", index) for index in range(10))]
-    bounded, unbounded = Publication(4, 2), Publication(4)
-    for each in made:
-        bounded.add(each)
-        unbounded.add(each)
-    assert [each.question.reference.index for each in unbounded.choose()] == [9, 8, 7, 6]
-    assert [each.question.task for each in bounded.choose()] == ["sort", "sort", "add"]
 
 
 def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:

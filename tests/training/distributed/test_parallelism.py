@@ -96,7 +96,6 @@ def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
     [
         {"quantization": "4bit", "lora": LoraConfig(rank=8)},
         {"optimizer": "adamw_8bit"},
-        {"unsloth": True},
         {"vllm": VllmConfig(mode="colocate")},
     ],
 )
