@@ -36,6 +36,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z")]
 
 SenderKind = Literal["wallet", "proxy", "none"]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
@@ -53,9 +54,6 @@ class TaskConfig(Section, frozen=True):
     weight: Positive = 1.0
     config: dict[str, Any] = {}
     curriculum: bool = False  # go through the task's levels as the results allow
-    raise_at: Share = 0.8  # mean accuracy of the last groups at which the level is raised
-    lower_at: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2  # and lowered
-    window: AtLeastOne = 64  # how many groups these are, of this node's own
 
 
 class SwarmConfig(Section, frozen=True):
@@ -77,7 +75,6 @@ class DhtConfig(Section, frozen=True):
     bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
-    call_s: Positive = 5.0  # every DHT operation ends within this
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
     gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
@@ -146,7 +143,6 @@ class ChainConfig(Section, frozen=True):
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
     votes: Votes = "judged"
     shards: ChainShards = 0  # keys that a stage's records, and memberships, are divided among; as the manifest says
-    resend_s: Positive = 60.0
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
 
@@ -173,12 +169,6 @@ class ReferenceConfig(Section, frozen=True):
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
 
 
-class MemoryConfig(Section, frozen=True):
-    """Bounds on the trainer process."""
-
-    bytes_max: Count = 0  # resident memory and swap after which it is replaced at the end of a round; 0: no bound
-
-
 class TrainingConfig(Section, frozen=True):
     """`[training]`: the model and how GRPO trains it. Lengths are in tokens, rewards and weights plain numbers."""
 
@@ -192,7 +182,7 @@ class TrainingConfig(Section, frozen=True):
     lora: LoraConfig = LoraConfig()
     vllm: VllmConfig = VllmConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    memory: MemoryConfig = MemoryConfig()
+    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a fresh process takes its place; 0: no bound
     processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
     accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or a file of accelerate's; empty: ddp
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
@@ -202,7 +192,6 @@ class TrainingConfig(Section, frozen=True):
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
-    peer_share: Share = 0.5  # of `peer_questions`, a step has at most so many groups of one peer; 1: no bound
     guard_skills: bool = True  # tasks whose held-out accuracy has fallen are drawn more, own and peers'
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
@@ -225,7 +214,6 @@ class TrainingConfig(Section, frozen=True):
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: for rounds of several stages
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
-    checkpoints_kept: AtLeastOne = 2
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
     catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
     average_weights_every: Count = 0  # rounds between trials of the mean of the own weights and a peer's; 0 for none
@@ -245,9 +233,7 @@ class HubConfig(Section, frozen=True):
 class ResultsConfig(Section, frozen=True):
     """Where a node's figures and models go besides its log."""
 
-    tensorboard: bool = True  # event files below the data directory, never over the network
-    wandb: bool = False  # offline runs of Weights & Biases (extra `wandb`)
-    trackio: bool = False  # (extra `trackio`)
+    trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never over the network
     hub: HubConfig = HubConfig()
 
 

@@ -68,5 +68,4 @@ def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
         reward_scale=chain.reward_scale,
         winners=chain.winners if sends else 0,
         votes=chain.votes,
-        resend_s=chain.resend_s,
     )

@@ -322,5 +322,4 @@ def node_settings(config: Config, paths: NodeDirectory, peer_id: str) -> NodeSet
         relays=dht.bootstrap,
         client_mode=dht.client_mode,
         auto_relay=dht.auto_relay,
-        call_s=dht.call_s,
     )

@@ -155,7 +155,7 @@ class TrainerService:
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
             return f"recycled after {recycle} rounds, as training.recycle_rounds says"
-        return find_excess(self._config.training.memory, self._engine.policy.device)
+        return find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""

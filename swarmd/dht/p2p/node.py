@@ -40,6 +40,8 @@ CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)
 log = get_logger(__name__)
 T = TypeVar("T")
 
+CALL_S = 10.0  # every DHT operation ends within this
+
 
 class NodeSettings(msgspec.Struct, frozen=True):
     """How the node listens and calls."""
@@ -52,7 +54,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     relays: tuple[str, ...] = ()
     client_mode: bool = False
     auto_relay: bool = False
-    call_s: float = 5.0
+    call_s: float = CALL_S
 
 
 class NodeRun:

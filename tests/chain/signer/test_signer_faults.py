@@ -64,7 +64,7 @@ class Seat:
 @asynccontextmanager
 async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
     fund(ground)
-    config = ground.config(**({"sender": "wallet", "fees": FEES, "resend_s": 0.01} | settings))
+    config = ground.config(**({"sender": "wallet", "fees": FEES} | settings))
     rpc = Rpc(config.rpc, config.chain_id, 2.0)
     ledger = SignerLedger()
     audit = AuditLog(home / "audit.jsonl", ledger.carried)

@@ -369,7 +369,7 @@ def test_the_disk_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
 
 
 def test_limits_are_those_of_the_configuration() -> None:
-    text = 'role = "coordinator"\n[swarm]\nid = "x"\n[storage]\nlog_bytes_max = 7\n[training.memory]\nbytes_max = 9\n'
+    text = 'role = "coordinator"\n[swarm]\nid = "x"\n[storage]\nlog_bytes_max = 7\n[training]\nmemory_bytes_max = 9\n'
     limits = limits_of(parse_config(text, "test"))
     assert (limits.log_bytes, limits.trainer_bytes) == (7, 9)
 
