@@ -35,7 +35,7 @@ def run(directory: Path) -> Iterable[Row]:
         met=p50 <= GOAL_MS,
     )
     yield Row("p95", "ms", sample(together.percentile(0.95)))
-    yield Row("until the coordinator has read it back", "ms", read_back(swarm.places[0].paths.events))
+    yield Row("until the coordinator has read it back", "ms", read_back(swarm.places[0].events))
 
 
 def latencies(output: Path) -> list[float]:

@@ -103,7 +103,7 @@ async def newcomer(swarm: LeanSwarm, number: int, pushing: Pushing) -> tuple[int
     began = time.time()
     swarm.daemons[number - 1].start()
     peer = await asyncio.to_thread(peer_of, swarm, number)
-    until, events = time.monotonic() + GIVEN_UP_S, swarm.places[0].paths.events
+    until, events = time.monotonic() + GIVEN_UP_S, swarm.places[0].events
     while time.monotonic() < until:
         logged = list(await asyncio.to_thread(lambda: list(events_of(events))))
         credit = next(((at, each) for at, event in logged for each in reports_in(event) if each.peer == peer), None)

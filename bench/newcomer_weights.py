@@ -81,7 +81,7 @@ def join_late(swarm: Swarm, joins_at: int) -> tuple[list[Event], float]:
 
 def events(swarm: Swarm, number: int) -> list[Event]:
     """What a node's log has."""
-    place = swarm.places[number - 1].paths.events
+    place = swarm.places[number - 1].events
     return [event for _, event in events_of(place)] if place.is_dir() else []
 
 

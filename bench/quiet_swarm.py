@@ -57,7 +57,7 @@ class Meter:
     def __init__(self, swarm: LocalSwarm, number: int) -> None:
         status = swarm.status(number)
         assert status is not None and status.network.worker.pid, f"node {number} does not answer"
-        note = (socket_place(swarm.places[number - 1].paths.sockets) / "p2pd.json").read_bytes()
+        note = (socket_place(swarm.places[number - 1].sockets) / "p2pd.json").read_bytes()
         p2pd = int(msgspec.json.decode(note)["pid"])
         self.at = time.monotonic()
         self.cpu_s = cpu_s(status.network.worker.pid) + cpu_s(p2pd)

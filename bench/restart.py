@@ -20,7 +20,7 @@ from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
 from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
-from swarmd.cli.local_swarm.layout import NodePlace, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm.layout import LocalNode, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.settings import settings_of
 
@@ -51,7 +51,7 @@ def run(directory: Path) -> Iterable[Row]:
     yield Row("at the swarm's round", "s", caught_up, "goal", goal=f"<= {GOAL_S:g} s", met=caught_up.median <= GOAL_S)
 
 
-def prepare(places: tuple[NodePlace, ...]) -> int:
+def prepare(places: tuple[LocalNode, ...]) -> int:
     """Logs for both nodes as if they had run for hours. Returns the round that the coordinator has open."""
     peers = [peer_of(place) for place in places]
     lives = [
@@ -63,11 +63,11 @@ def prepare(places: tuple[NodePlace, ...]) -> int:
         following.run(1)
     leading.run(following.round + BEHIND)
     for place, life in zip(places, lives, strict=True):
-        write_log(place.paths.events, life.commits, group=64)
+        write_log(place.events, life.commits, group=64)
     return leading.round
 
 
-def start(place: NodePlace, kept: Path, round: int) -> tuple[float, float, float]:
+def start(place: LocalNode, kept: Path, round: int) -> tuple[float, float, float]:
     """Seconds from exec until READY, until the link is up, and until the swarm's round is entered."""
     shutil.rmtree(place.root)
     shutil.copytree(kept, place.root)

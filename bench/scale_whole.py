@@ -19,7 +19,7 @@ from bench.scale_model import Settings
 from bench.scale_rows import Outcome
 from bench.scale_worker import read_counts
 from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import NodePlace
+from swarmd.cli.local_swarm.layout import LocalNode
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.core.events import Envelope, RolloutsGathered, RoundAnnounced, StageTrained
 from swarmd.eventlog.blobs import Blobs
@@ -79,20 +79,20 @@ def play(directory: Path, size: int, rounds: int) -> Measured:
     return measured(swarm.places, range(WARM, WARM + rounds))
 
 
-def measured(places: Sequence[NodePlace], rounds: range) -> Measured:
+def measured(places: Sequence[LocalNode], rounds: range) -> Measured:
     """What the nodes, the coordinator first, have counted and logged of these rounds."""
     outcome = Outcome()
-    counts = [read_counts(place.paths.network) for place in places]
+    counts = [read_counts(place.network) for place in places]
     for round in rounds:
         outcome.add_counts([each[round] for each in counts])
-    histories = [history_of(place.paths.events) for place in places]
+    histories = [history_of(place.events) for place in places]
     opened = opened_at(histories[0])
     for round in rounds:
         outcome.add("seconds", opened[round + 1] - opened[round])
     bodies: list[bytes] = []
     for place, history in zip(places, histories, strict=True):
         take_history(outcome, history, rounds, len(places))
-        blobs = Blobs(place.paths.blobs)
+        blobs = Blobs(place.blobs)
         bodies += [blobs.get(event.rollouts.digest) for event in of_rounds(history, StageTrained, rounds)]
     packed = [len(zlib.compress(body, 6)) for body in bodies]
     return Measured(outcome, fmean(map(len, bodies)), fmean(packed))

@@ -37,17 +37,15 @@ class _Entries(Generic[T]):
         removed: whose value it was, by the place of a removal.
         latest: place of each peer's last entry.
         before: place of the same peer's entry before it, by the place of an entry that is not its peer's first.
-        memo: what somebody has counted of these entries, to go on from it; anything may be there.
     """
 
-    __slots__ = ("before", "latest", "memo", "removed", "values")
+    __slots__ = ("before", "latest", "removed", "values")
 
     def __init__(self, values: list[T], latest: dict[str, int]) -> None:
         self.values: list[T | None] = values  # type: ignore[assignment]  # nobody else has this list
         self.removed: dict[int, str] = {}
         self.latest = latest
         self.before: dict[int, int] = {}
-        self.memo: Any = None
 
     def peers(self, start: int, end: int) -> list[str]:
         """Whose the entries are, of some places."""
@@ -179,25 +177,10 @@ class ByPeer(Generic[T]):
         """The peers of the entries from place `size` on: whoever's value changed since a version had that `size`."""
         return self._entries.peers(size, self.size)
 
-    def changes_since(self, size: int) -> list[tuple[str, T | None, T | None]]:
-        """The same peers, each once, with their values before and after."""
-        if self.size == self.count:  # so each entry is its peer's first
-            new = self._entries.values[size : self.size]
-            return [(value.peer, None, value) for value in new if value is not None]
-        return [(peer, self.get_before(peer, size), self.get(peer)) for peer in dict.fromkeys(self.put_since(size))]
-
     def follows(self, earlier: ByPeer[T]) -> bool:
         """Whether this came of an earlier version by `put_since(earlier.size)` alone; so does all of an empty one."""
         same = self._entries is earlier._entries and earlier.size <= self.size
         return same or not earlier.size
-
-    def memo(self) -> Any:
-        """What was kept with `keep_memo` by this version, or one that it came of or that came of it."""
-        return self._entries.memo
-
-    def keep_memo(self, memo: object) -> None:
-        """Keep what was counted, for the versions that follow. It may not refer to any of them: they refer to it."""
-        self._entries.memo = memo
 
     def __contains__(self, peer: str) -> bool:
         place = self._entries.latest.get(peer, -1)

@@ -248,6 +248,7 @@ class TrainerReady(EventBase, frozen=True, tag="trainer_ready"):
     numbers: str = ""  # that it is held and trained in: "float32", "4bit, adapters in float32"
     architecture: str = ""  # digest of what makes weights fit the model; empty where it takes none of peers
     tokenizer: str = ""  # digest of the tokenizer, where it does
+    reward_max: float | None = None  # the most that a completion can be worth; None: the plan does not say
 
 
 class StageTrained(EventBase, frozen=True, tag="stage_trained"):

@@ -90,6 +90,7 @@ class Trainer(Value, frozen=True):
     train: str = ""  # id of the `Train` it was given last; it is at that one while busy
     architecture: str = ""  # see `TrainerReady`
     tokenizer: str = ""
+    reward_max: float | None = None  # the most that anybody's stage can be worth; kept through restarts
 
 
 class Clock(Value, frozen=True):
@@ -161,7 +162,8 @@ class Member(Value, frozen=True):
     reward: float = 0.0
     left: bool = False
     worked: bool = True  # else its reports count, and no stage waits for them
-    missed_at: int = 0  # what `rounds` was when a stage last waited for it in vain
+    heard: int = 0  # number of the stage in which it last reported, or that was open when it came (back)
+    took_s: float = 0.0  # from a stage's announcement to its report, see `swarmd.core.coordinator.waiting`
 
 
 class Report(Value, frozen=True):
@@ -170,6 +172,7 @@ class Report(Value, frozen=True):
     peer: str
     reward: float
     record: bytes
+    took_s: float = 0.0  # since the stage's announcement
 
 
 class Members(ByPeer[Member]):
@@ -249,6 +252,19 @@ class Equivocation(Value, frozen=True):
     at: float  # when this node learnt of it, POSIX seconds
 
 
+class Waiting(Value, frozen=True):
+    """Whom the open stage waits for, and how long; rules in `swarmd.core.coordinator.waiting`."""
+
+    number: int = 0  # of the open stage, counted over all rounds
+    since: float = 0.0  # when it was announced last, POSIX seconds
+    longest_s: float = 0.0  # longest that it waits for anybody since then
+    expected: int = 0  # members whose reports it waits for
+    reported: int = 0  # those of them whose reports have come
+    pace_s: float = 0.0  # how long members take, for those of whom that is not known; 0: of nobody
+    newcomers: bool = True  # whether it waits for members that were never credited
+    vain_newcomers: float = 0.0  # stages that waited for such in vain, and are not forgotten
+
+
 class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     """The coordinator's side as rules read it: `Turn.coordination`, changed in place, or a `Coordination`.
 
@@ -271,11 +287,7 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     shards: int = 0  # of each stage's reports and rollouts from the round `sharded_since` on; 0: they lie together
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
-    vain_newcomers: int = 0  # what was waited in vain and is not forgotten, see `patience.Counts`: for newcomers,
-    vain_members: int = 0  # and for members that were credited before
-    vain_allowed: int = 512  # above which the open stage waits for no newcomer
-    steady_min: int = 0  # rounds since its last such stage, below which the open one waits for no credited member
-    all_awaited_in: int = 0  # ms of other stages until one waits for all credited members again; 0: the open one does
+    waiting: Waiting = Waiting()
 
 
 class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`

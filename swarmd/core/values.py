@@ -158,6 +158,7 @@ class Standing(Value, frozen=True):
     reward: float  # sum of the stage rewards so far
     rounds: int  # rounds in which at least one report arrived in time
     last_round: int  # last such round
+    admitted: bool = True  # by proof of work or an invitation
 
 
 class BlockRef(Value, frozen=True):

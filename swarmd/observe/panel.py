@@ -16,6 +16,7 @@ from swarmd.observe.weights import WeightsStatus
 
 BAR_CELLS = 20
 STANDINGS_PRINTED = 8
+NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
 ADDRESSES_PRINTED = 2
 
 
@@ -195,7 +196,7 @@ def _coordinator(view: CoordinatorStatus) -> RenderableType:
     for column in ("reward", "rounds", "last round"):
         table.add_column(column, justify="right")
     for row in view.standings[:STANDINGS_PRINTED]:
-        who = (Text(row.name or "-"), Text(row.peer[-12:]))
+        who = (Text((row.name or "-") + ("" if row.admitted else NOT_ADMITTED)), Text(row.peer[-12:]))
         table.add_row(*who, f"{row.reward:.3f}", str(row.rounds), str(row.last_round))
     return Group(head, table)
 

@@ -14,8 +14,7 @@ import msgspec
 
 from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
-from swarmd.core.coordinator.coordination import awaits_trainer, waiting_of
-from swarmd.core.coordinator.passed_over import Kind
+from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.restored import is_barred
 from swarmd.core.state import Coordination, StageReward, State
 from swarmd.core.values import Skill
@@ -30,7 +29,7 @@ from swarmd.observe.layers import (
     worker_status,
 )
 from swarmd.observe.live import Live
-from swarmd.observe.narrative.patience import not_waited_for, patience_notes
+from swarmd.observe.narrative.waiting import Kind, not_waited_for, waiting_notes
 from swarmd.observe.narrative.words import coordinator_trouble, equivocation_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
 from swarmd.observe.weights import WeightsStatus, weights_status
@@ -125,6 +124,7 @@ class StandingStatus(msgspec.Struct, frozen=True):
     reward: float
     rounds: int
     last_round: int
+    admitted: bool = True  # by proof of work or an invitation; those that are not come last
 
 
 class CoordinatorStatus(Layer, frozen=True, kw_only=True):
@@ -136,8 +136,8 @@ class CoordinatorStatus(Layer, frozen=True, kw_only=True):
     members: int
     reports: int
     expected: int
-    # Present members that the open stage does not wait for, by kind (newcomers, members), since others like them were
-    # waited for in vain; without a kind of which it waits for all.
+    # Present members that the open stage does not wait for, by kind (newcomers, members): they were silent before, or
+    # newcomers were waited for in vain; without a kind of which it waits for all.
     not_waited_for: dict[Kind, int] = msgspec.field(default_factory=dict)
     standings: tuple[StandingStatus, ...] = ()
 
@@ -217,7 +217,7 @@ def status_of(
         coordinator=coordinator,
         chain=chain,
         submissions=submissions,
-        notes=(*equivocation_notes(state), *patience_notes(state)),
+        notes=(*equivocation_notes(state), *waiting_notes(state)),
         weights=weights_status(state, now),
     )
 
@@ -362,7 +362,7 @@ def _round_reason(state: State, overdue_s: float) -> str:
 
 def _coordinator(state: State, coordination: Coordination, now: float) -> CoordinatorStatus:
     held = holding(state)
-    standings = sorted(coordination.standings, key=lambda row: -row.reward)[:STANDINGS_SHOWN]
+    standings = sorted(coordination.standings, key=lambda row: (not row.admitted, -row.reward))[:STANDINGS_SHOWN]
     return CoordinatorStatus(
         state=coordination.chart,
         healthy=held is None,
@@ -372,10 +372,11 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         stage=coordination.stage,
         members=coordination.members.present,
         reports=len(coordination.reports),
-        expected=waiting_of(coordination).awaited,
+        expected=coordination.waiting.expected,
         not_waited_for=not_waited_for(coordination),
         standings=tuple(
-            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round) for r in standings
+            StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round, r.admitted)
+            for r in standings
         ),
     )
 

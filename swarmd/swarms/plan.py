@@ -114,6 +114,7 @@ class Plan(abc.ABC):
     """Base of every kind of swarm: what the engine asks of it. Trainers make it as `Kind(swarm, training, home)`."""
 
     stages: ClassVar[int] = 1  # in a round
+    reward_max: float | None = None  # the most that a completion can be worth; None: there is no telling
     stops: tuple[str, ...] = ()  # texts at which generation pauses and `react` is asked
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:  # noqa: B027

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -25,16 +26,17 @@ def name_of(plan: Plan) -> str:
 
 def check_plan(plan: Plan) -> None:
     """Raise SwarmError where what a plan says of itself is not what is read of it, stage by stage."""
-    tasks, stops = plan.tasks, plan.stops
+    tasks, stops, most = plan.tasks, plan.stops, plan.reward_max
     wrong = {
         "tasks": not isinstance(tasks, Iterable) or isinstance(tasks, str) or not _are_texts(tasks),
         "stops": bool(stops) and not (isinstance(stops, tuple) and _are_texts(stops)),
+        "reward_max": most is not None and not (isinstance(most, int | float) and math.isfinite(most)),
     }
-    for name, value in (("tasks", tasks), ("stops", stops)):
+    for name, value in (("tasks", tasks), ("stops", stops), ("reward_max", most)):
         if wrong[name]:
             raise SwarmError(
                 f"{name_of(plan)}.{name} is {value!r:.200}",
-                "Both are tuples of texts: docs/swarms/writing.md",
+                "tasks and stops are tuples of texts, reward_max is a number or None: docs/swarms/writing.md",
             )
 
 

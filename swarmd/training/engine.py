@@ -132,6 +132,11 @@ class TrainingEngine:
         self.loaded_digest = self.policy.digest_now()  # of the weights that the first stage begins with
 
     @property
+    def reward_max(self) -> float | None:
+        """The most that a completion can be worth, as the plan says."""
+        return self._plan.reward_max
+
+    @property
     def steps(self) -> int:
         """Optimiser steps since the node began."""
         return self._pace.steps

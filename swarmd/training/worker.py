@@ -316,10 +316,8 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     set_aside_loaded()
     policy = engine.policy
     pusher.base = policy.name
-    fits = describe_fit(config, policy)
-    outbox.observe(
-        TrainerReady(policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text, *fits)
-    )
+    kind = (policy.device, policy.name, policy.parameters, engine.loaded_digest, policy.numbers.text)
+    outbox.observe(TrainerReady(*kind, *describe_fit(config, policy), engine.reward_max))
     try:
         await TrainerService(engine, config, outbox, pusher, _make_offering(config, paths)).run(inbox, early)
     except BaseExceptionGroup as errors:

@@ -47,6 +47,7 @@ class PeerRow(msgspec.Struct, frozen=True):
     present: bool = True  # False: it said that it leaves
     votes: int | None = None  # received on the chain; None in a swarm without one
     known: bool = True  # False: no reward of it is known here, and `reward` says nothing
+    admitted: bool = True  # by proof of work or an invitation; those that are not come after those that are
     barred_until: int | None = None  # it signed two reports of one stage: nothing of it counts before this round
 
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from swarmd.core.by_peer import STALE_MIN, ByPeer
-from swarmd.core.coordinator.coordination import is_awaited, waiting_of
 from swarmd.core.state import NO_MEMBERS, NO_REPORTS, Coordination, Member, Members, Report, State
 from swarmd.eventlog.snapshot import decode_state, encode_state
 
@@ -64,8 +63,6 @@ def test_what_grows_is_one_version_until_it_is_closed(seed: int) -> None:
         growing, plain = growing.grow(member), put_last(plain, member)
         fresh = before is closed[-1][0] or growing.size <= size  # the first after one that is closed, or a copy
         assert fresh or growing is before
-        changes = growing.changes_since(closed[-1][0].size) if growing.follows(closed[-1][0]) else []
-        assert all((old, new) == (closed[-1][0].get(peer), growing.get(peer)) for peer, old, new in changes)
         if random.random() < 0.3:
             growing.close()
             closed.append((growing, plain))
@@ -119,31 +116,3 @@ def test_a_state_reads_back_with_its_members_and_reports() -> None:
 def test_a_state_whose_members_are_none_is_refused() -> None:
     with pytest.raises(msgspec.ValidationError):
         decode_state(msgspec.msgpack.encode({"coordination": {"members": [{"peer": 5}]}}))
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_what_a_stage_waits_for_is_counted_on_as_if_counted_anew(seed: int) -> None:
-    random = Random(seed)
-    coordination, earlier = Coordination(round=3), [Coordination(round=3)]
-    for _ in range(300):
-        coordination = change(random, coordination if random.random() < 0.9 else random.choice(earlier))
-        earlier.append(coordination)
-        if random.random() < 0.6:  # else several changes are counted at once
-            awaited = [member.peer for member in coordination.members if is_awaited(coordination, member)]
-            waiting = waiting_of(coordination)
-            assert waiting.awaited == len(awaited)
-            assert waiting.reported == sum(peer in coordination.reports for peer in awaited)
-
-
-def change(random: Random, coordination: Coordination) -> Coordination:
-    """Something that happens to a coordinator."""
-    chance, members, reports = random.random(), coordination.members, coordination.reports
-    if chance < 0.4:
-        return msgspec.structs.replace(coordination, members=members.put(invent(random)))
-    if chance < 0.8:
-        return msgspec.structs.replace(coordination, reports=reports.put(Report(random.choice(PEERS), 1.0, b"")))
-    if chance < 0.9:
-        return msgspec.structs.replace(coordination, members=members.without(random.choice(PEERS)))
-    if chance < 0.95:
-        return msgspec.structs.replace(coordination, round=random.randrange(5), reports=NO_REPORTS)
-    return msgspec.structs.replace(coordination, barred=(random.choice(PEERS),))

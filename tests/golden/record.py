@@ -47,7 +47,7 @@ SCENES = {
         {"hours": 0.12, "stages": 2, "faults": 60.0, "catch_up_rounds": 1, "average_rounds": 2, "measures": True},
     ),
     "hostile": Scene(
-        True, {"hours": 0.08, "hostile": "equivocator,freerider,poisoner,sybil", "crowd": 8, "faults": 10.0}
+        True, {"hours": 0.05, "hostile": "equivocator,freerider,poisoner,sybil", "crowd": 8, "faults": 10.0}
     ),
     "crash": Scene(False, {"hours": 0.12, "stages": 1, "faults": 300.0}),
     "chain": Scene(

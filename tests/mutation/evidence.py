@@ -42,9 +42,9 @@ EVIDENCE = (
     ),
     Mutant(
         "a stage waits for a barred peer",
-        "swarmd/core/coordinator/coordination.py",
-        "    if member.peer in coordination.barred:\n        return False\n",
-        "",
+        "swarmd/core/coordinator/waiting.py",
+        "not member.worked or member.peer in coordination.barred:",
+        "not member.worked:",
         ("tests/core/peers/test_evidence.py",),
     ),
     Mutant(

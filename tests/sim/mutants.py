@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from swarmd.core import turn
 from swarmd.core.contract import clock, submissions, votes
-from swarmd.core.coordinator import coordination
+from swarmd.core.coordinator import coordination, waiting
 from swarmd.core.node import catchup, pause, results, rounds, workers
 from swarmd.sim import node
 from tests.sim.planting import Mutant
@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         "a coordinator closes stages before anybody could train them",
         coordination,
-        "    if awaits_trainer(turn.state):\n",
-        "    if False:\n",
+        "    elif awaits_trainer(turn.state):\n",
+        "    elif False:\n",
         given=(("stage_s", 25.0), ("faults", 120.0)),
     ),
     Mutant(
@@ -128,22 +128,28 @@ MUTANTS = (
     ),
     Mutant(
         "a quorum of others closes a stage that this node trains",
-        coordination,
-        'if not awaits_own(turn):\n        _close(turn, "quorum")',
-        '_close(turn, "quorum")',
+        waiting,
+        "if not coordination.reports or awaits_own(turn):",
+        "if not coordination.reports:",
         (("quorum", 0.5),),
     ),
     Mutant(
         "the quorum is one report short",
-        coordination,
-        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited))",
-        "needed = max(1, math.ceil(settings_of(turn).quorum * awaited) - 1)",
+        waiting,
+        "needed = max(1, math.ceil(quorum * waiting.expected))",
+        "needed = max(1, math.ceil(quorum * waiting.expected) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",
-        coordination,
-        "return silent <= 1 or again or round % SILENT_ROUNDS == SILENT_ROUNDS - 1",
-        "return silent <= 1",
+        waiting,
+        "    return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0",
+        "    return False",
+    ),
+    Mutant(
+        "a member is waited for no longer than it took",
+        waiting,
+        "OWN_TIMES * member.took_s + SLACK_SHARE * stage_s",
+        "0.9 * member.took_s",
     ),
     Mutant(
         "a report counts twice",
@@ -157,9 +163,9 @@ MUTANTS = (
     ),
     Mutant(
         "a stage has no deadline",
-        coordination,
-        '        turn.arm("stage", coordination.deadline_at)\n',
-        "",
+        waiting,
+        '    turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)\n',
+        "    pass\n",
     ),
     Mutant(
         "a coordinator that is cut off closes rounds alone",

@@ -78,6 +78,9 @@ def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
 
 
+NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+
+
 def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
     import msgspec
@@ -89,7 +92,7 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
     boards = read_boards(directory)
     problems = boards.problems
-    ranked = sorted(boards.standings, key=lambda row: (-getattr(row, order), row.peer))[:top]
+    ranked = sorted(boards.standings, key=lambda row: (not row.admitted, -getattr(row, order), row.peer))[:top]
     if as_json:
         told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
         told |= {"problems": problems, "partial": boards.partial}
@@ -116,8 +119,9 @@ def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
     """The standings that signed reports add up to."""
     from swarmd.cli.inspect.standings import Ranked, shown
 
-    rows = [
-        ([str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)], [shown(row.name), shown(row.peer)])
-        for place, row in enumerate(standings, 1)
-    ]
+    rows = []
+    for place, row in enumerate(standings, 1):
+        name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)
+        numbers = [str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)]
+        rows.append((numbers, [name, shown(row.peer)]))
     return Ranked(f"leaderboard after round {round}", ("place", "reward", "rounds", "last"), ("name", "peer"), rows)

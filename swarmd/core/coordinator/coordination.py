@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from msgspec.structs import replace
 
 from swarmd.bounds import fit
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
 from swarmd.core.commands import Announce, CollectReports
-from swarmd.core.coordinator import patience, standings
-from swarmd.core.coordinator.members import with_room, without_gone
+from swarmd.core.coordinator import standings, waiting
+from swarmd.core.coordinator.members import find_room, is_forgotten
 from swarmd.core.coordinator.shards import place_records
 from swarmd.core.events import (
     MemberLeft,
@@ -22,15 +20,14 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, stage_id
 from swarmd.core.peers import evidence
-from swarmd.core.state import NO_REPORTS, AnyCoordination, AnyState, Member, Report, Reports
+from swarmd.core.state import NO_REPORTS, AnyCoordination, AnyState, Member, Report
 from swarmd.core.turn import Turn
-from swarmd.core.values import CoordinatorSettings, Value
+from swarmd.core.values import CoordinatorSettings
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
+TOO_HIGH = "reward-too-high"
+ROUNDING = 1e-6  # share of the largest reward that a mean of rewards may be above it
 REPORT_BYTES_MAX = 2048  # of one signed report; a real one has some 350, with an RSA key 600
-SILENT_ROUNDS = 64  # once in so many rounds every silent member is waited for
-OWN_PACE_SINCE = 8  # rules under which no quorum closes a stage before this node itself has reported
-OWN_SILENT_MAX = 3  # rounds in a row that may last to their deadlines for want of this node's own report
 
 
 def settings_of(turn: Turn) -> CoordinatorSettings:
@@ -95,7 +92,7 @@ def _announce_anew(turn: Turn) -> None:
     opened.deadline_at = deadline_at
     opened.openings += 1
     if opened.chart == "open.collecting":
-        turn.arm("stage", deadline_at)
+        waiting.on_announced(turn)
     _announce(turn)
 
 
@@ -158,7 +155,7 @@ def on_registered(turn: Turn, event: Registered) -> None:
 def on_member_seen(turn: Turn, event: MemberSeen) -> None:
     """Count a member from the round that is open or comes next; one that came back may complete the stage."""
     _note_member(turn, event)
-    _close_on_quorum(turn)
+    _close_if_complete(turn)
 
 
 def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
@@ -167,24 +164,33 @@ def _note_member(turn: Turn, event: MemberSeen, reported: bool = False) -> None:
     if known is None and not _make_room(turn, event, reported):
         turn.count_rejections("members-full", 1)
         return
-    member = Member(event.peer, event.name, coordination.round, worked=event.worked)
+    number = coordination.waiting.number
+    member = Member(event.peer, event.name, coordination.round, worked=event.worked, heard=number)
     if known is not None:
         member = replace(known, left=False, worked=known.worked or event.worked)
-    if known is None or known.left:
-        member = replace(member, since_round=coordination.round)
+    if known is not None and known.left:
+        member = replace(member, since_round=coordination.round, heard=number)
     if member != known:
-        coordination.members = coordination.members.grow(member)
+        _set_member(turn, known, member)
     _muster(turn)
 
 
 def _make_room(turn: Turn, newcomer: MemberSeen, reported: bool) -> bool:
-    """Let members who are gone make room for one more. Returns whether there is room."""
+    """Let a member who is gone make room for one more, if need be. Returns whether there is room."""
+    there_is, gone = find_room(turn.coordination, newcomer, reported)
+    if gone is not None:
+        _set_member(turn, gone, None)
+    return there_is
+
+
+def _set_member(turn: Turn, before: Member | None, after: Member | None) -> None:
+    """Put a member in place of what it was; None for none."""
     coordination = turn.coordination
-    members = with_room(coordination, newcomer, reported)
-    if members is None:
-        return False
-    coordination.members = members
-    return True
+    if after is not None:
+        coordination.members = coordination.members.grow(after)
+    elif before is not None:
+        coordination.members = coordination.members.without(before.peer)
+    waiting.on_member(turn, before, after)
 
 
 def on_member_left(turn: Turn, event: MemberLeft) -> None:
@@ -192,11 +198,9 @@ def on_member_left(turn: Turn, event: MemberLeft) -> None:
     coordination = turn.coordination
     member = coordination.members.get(event.peer)
     if member is not None and not member.left:
-        left = without_gone(coordination, member)
-        if left is None:
-            left = coordination.members.grow(replace(member, left=True))
-        coordination.members = left
-        _close_on_quorum(turn)
+        forgotten = is_forgotten(coordination, member)
+        _set_member(turn, member, None if forgotten else replace(member, left=True))
+        _close_if_complete(turn)
 
 
 def _muster(turn: Turn) -> None:
@@ -244,7 +248,7 @@ def _open(turn: Turn, trigger: CoordinatorTrigger, round: int, stage: int) -> No
     coordination.reports, coordination.barred = NO_REPORTS, evidence.barred_in(turn.state, round)
     coordination.openings += 1
     coordination.held_since = None
-    patience.on_open(turn)
+    waiting.on_open(turn)
     _announce(turn)
 
 
@@ -269,7 +273,6 @@ def _announce_as(turn: Turn, name: str, final: bool) -> None:
             clock.shards,
             clock.sharded_since,
             clock.shards_before,
-            clock.steady_min,
         )
     )
 
@@ -297,9 +300,9 @@ def on_round_published(turn: Turn, event: RoundPublished) -> None:
     if not isinstance(command, Announce) or command.id != _announce_id(coordination):
         return
     if turn.move_coordinator("announced"):
-        turn.arm("stage", coordination.deadline_at)
+        waiting.on_announced(turn)
         turn.emit(CollectReports(stage_id("collect", event.round, event.stage), event.round, event.stage))
-        _close_on_quorum(turn)
+        _close_if_complete(turn)
 
 
 def on_report_seen(turn: Turn, event: ReportSeen) -> None:
@@ -314,162 +317,51 @@ def on_report_seen(turn: Turn, event: ReportSeen) -> None:
     if len(event.record) > REPORT_BYTES_MAX:
         turn.count_rejections("oversized", 1)
         return
+    if is_too_high(turn.state, event.reward):
+        turn.count_rejections(TOO_HIGH, 1)
+        return
     if coordination.members.get(event.peer) is None:
         _note_member(turn, MemberSeen(event.peer, worked=event.worked), reported=True)
         if coordination.members.get(event.peer) is None:
             return
-    coordination.reports = coordination.reports.grow(Report(event.peer, event.reward, event.record))
-    _close_on_quorum(turn)
+    report = Report(event.peer, event.reward, event.record, waiting.took_s(turn))
+    coordination.reports = coordination.reports.grow(report)
+    waiting.on_report(turn, coordination.members.get(event.peer))
+    _close_if_complete(turn)
 
 
-class Waiting(Value, frozen=True):
-    """How many reports the open stage waits for, and of what that was counted.
-
-    It goes with the members whom it counts (`ByPeer.keep_memo`), and names them by their size alone.
-    """
-
-    round: int
-    barred: tuple[str, ...]
-    members_size: int
-    reports: Reports  # or one that has grown since
-    reports_size: int
-    awaited: int  # members whose reports the stage waits for
-    reported: int  # those of them whose reports have come
-
-
-def waiting_of(coordination: AnyCoordination) -> Waiting:
-    """How many reports the open stage waits for, and how many of these have come.
-
-    Asked at every report and every member: what was counted last is counted on from, by what has changed since.
-    """
-    members, reports = coordination.members, coordination.reports
-    known: Waiting | None = members.memo()
-    usable = known is not None and known.round == coordination.round and known.barred == coordination.barred
-    if known is None or not usable or known.members_size > members.size or not reports.follows(known.reports):
-        waiting = _count_waiting(coordination)
-    elif known.members_size == members.size and known.reports_size == reports.size:
-        return known
-    else:
-        waiting = _count_on(coordination, known)
-    if members.size:  # there is one object for no members, whoever has none
-        members.keep_memo(waiting)
-    return waiting
-
-
-def _awaited(coordination: AnyCoordination) -> int:
-    """How many reports the open stage waits for, whichever have come."""
-    known: Waiting | None = coordination.members.memo()
-    if known is None or known.members_size != coordination.members.size:
-        return waiting_of(coordination).awaited
-    usable = known.round == coordination.round and known.barred == coordination.barred
-    return known.awaited if usable else waiting_of(coordination).awaited
-
-
-def _count_waiting(coordination: AnyCoordination) -> Waiting:
-    members, reports = coordination.members, coordination.reports
-    peers = {member.peer for member in members if is_awaited(coordination, member)}
-    reported = sum([report.peer in peers for report in reports])
-    return Waiting(coordination.round, coordination.barred, members.size, reports, reports.size, len(peers), reported)
-
-
-def _count_on(coordination: AnyCoordination, known: Waiting) -> Waiting:
-    """Count the members that changed, before and after, each once; then the reports that came."""
-    members, reports, awaited, reported = coordination.members, coordination.reports, known.awaited, known.reported
-    for peer, before, after in members.changes_since(known.members_size):
-        change = is_awaited(coordination, after) - is_awaited(coordination, before)
-        awaited += change
-        reported += change * (reports.get_before(peer, known.reports_size) is not None)
-    for peer, earlier, report in reports.changes_since(known.reports_size):
-        change = (report is not None) - (earlier is not None)
-        reported += change * is_awaited(coordination, members.get(peer))
-    return Waiting(known.round, known.barred, members.size, reports, reports.size, awaited, reported)
-
-
-def is_awaited(coordination: AnyCoordination, member: Member | None) -> bool:
-    """Whether the open stage waits for a member's report."""
-    if member is None or member.left or not member.worked:
-        return False
-    if member.peer in coordination.barred:
-        return False
-    if not patience.may_wait_for(coordination, member):
-        return False
-    lately = coordination.round - 1
-    certain = member.last_round >= lately or member.since_round > lately
-    return certain or is_expected(member, coordination.round)
-
-
-def is_expected(member: Member, round: int) -> bool:
-    """Whether a stage waits for a member: it is present, and new or heard of in the round before.
-
-    For an identity that has cost nothing none waits: any number of them would have each stage last to its deadline.
-
-    One that is silent is waited for again after 3, 7, 15, ... rounds, later together with all others that are silent: a
-    node that has fallen behind the others' pace comes back into step when they wait for it, and would otherwise report
-    too late for ever; and many that never come back cost one stage's time in `SILENT_ROUNDS` rounds, not in each.
-    """
-    if member.left or not member.worked:
-        return False
-    silent = round - max(member.last_round, member.since_round - 1)
-    again = silent < SILENT_ROUNDS and silent & (silent + 1) == 0
-    return silent <= 1 or again or round % SILENT_ROUNDS == SILENT_ROUNDS - 1
+def is_too_high(state: AnyState, reward: float) -> bool:
+    """Whether a stage's reward is more than this swarm's recipe can give, as far as this node's trainer has said."""
+    most = state.trainer.reward_max
+    return most is not None and reward > most + ROUNDING * abs(most)
 
 
 def on_equivocated(turn: Turn) -> None:
     """Fewer reports count, and fewer are waited for."""
-    _close_on_quorum(turn)
+    waiting.recount(turn)
+    _close_if_complete(turn)
 
 
-def _close_on_quorum(turn: Turn) -> None:
+def _close_if_complete(turn: Turn) -> None:
     coordination = turn.coordination
     if coordination.held_since is not None and not _others_reported(coordination, turn.settings.peer):
-        return  # whom it was held for may take part now
-    if not coordination.reports.count:
-        return  # a quorum has one at least
-    awaited = _awaited(coordination)
-    needed = max(1, math.ceil(settings_of(turn).quorum * awaited))
-    if coordination.reports.count < needed or waiting_of(coordination).reported < min(needed, awaited):
-        return
-    if not awaits_own(turn):
+        return  # those it was held for may take part now
+    if waiting.is_complete(turn, settings_of(turn).quorum):
         _close(turn, "quorum")
 
 
-def awaits_own(turn: Turn) -> bool:
-    """Whether the open stage waits for this node's own report, whatever the quorum: it is the one sure to train.
-
-    Peers that report at once, trained or not, would otherwise fill a quorum below 1 before anybody else is through, and
-    again in each stage after. A node that cannot train, or does not come to its end in `OWN_SILENT_MAX` rounds, is
-    waited for like any other member.
-    """
-    coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
-    if turn.rules < OWN_PACE_SINCE or peer in coordination.reports or peer in coordination.barred:
-        return False
-    own = coordination.members.get(peer)
-    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
-    if own is None or not trains:
-        return False
-    silent = coordination.round - max(own.last_round, own.since_round - 1)
-    return silent <= OWN_SILENT_MAX or is_expected(own, coordination.round)
-
-
 def on_stage_overdue(turn: Turn) -> None:
-    """The stage's time is over, whoever has reported; where nobody could yet, there is more time.
+    """The stage has waited for long enough, or its time is over; if nobody could report yet, there is more time.
 
     A trainer that never gets ready is killed and started again, so this ends, or goes on while nobody could train.
     """
-    if awaits_trainer(turn.state):
+    waiting.recount(turn)
+    if turn.at < turn.coordination.deadline_at and not waiting.is_complete(turn, settings_of(turn).quorum):
+        waiting.arm(turn)
+    elif awaits_trainer(turn.state):
         turn.arm("stage", turn.at + settings_of(turn).stage_s)
-        return
-    _close(turn, "deadline")
-
-
-def _remember_waiting(turn: Turn, trigger: CoordinatorTrigger) -> None:
-    """Remember whether the stage that closes has waited in vain, and for whom."""
-    closed = turn.coordination
-    if trigger == "quorum":
-        patience.on_quorum(turn)
     else:
-        awaited = [member for member in closed.members if is_awaited(closed, member)]
-        patience.on_deadline(turn, [member for member in awaited if member.peer not in closed.reports])
+        _close(turn, "deadline")
 
 
 def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
@@ -483,8 +375,7 @@ def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
         return
     turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
-    if turn.rules >= patience.PATIENCE_SINCE:
-        _remember_waiting(turn, trigger)
+    waiting.on_close(turn)
     standings.credit(turn)
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)

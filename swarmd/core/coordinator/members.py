@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from swarmd.core.events import MemberSeen
-from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member, Members
+from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Member
 
 GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
 SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
 IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
 
 
-def without_gone(coordination: AnyCoordination, member: Member) -> Members | None:
-    """The members without one that has just left and whom nothing is owed; None where it is kept."""
+def is_forgotten(coordination: AnyCoordination, member: Member) -> bool:
+    """Whether a member that has just left is not kept: it is owed nothing, and there are many."""
     owed = member.rounds > 0 or member.peer in coordination.reports
-    if owed or len(coordination.members) <= GONE_KEPT:
-        return None
-    return coordination.members.without(member.peer)
+    return not owed and len(coordination.members) > GONE_KEPT
 
 
-def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> Members | None:
-    """The members with room for one more; None where all take part.
+def find_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> tuple[bool, Member | None]:
+    """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
 
     First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
     for a long time. Members that have not done the work that every node does have `IDLE_MEMBERS_MAX` places of all.
@@ -32,21 +30,17 @@ def with_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: boo
     """
     members = coordination.members
     if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
-        return _without_least(coordination, members.idle, reported)
-    if len(members) < MEMBERS_MAX:
-        return members
-    return _without_least(coordination, members, reported)
-
-
-def _without_least(coordination: AnyCoordination, among: Iterable[Member], reported: bool) -> Members | None:
-    reports = coordination.reports
-    missed = [
-        member for member in among if member.peer not in reports and _may_go(member, coordination.round, reported)
+        among: Iterable[Member] = members.idle
+    elif len(members) < MEMBERS_MAX:
+        return True, None
+    else:
+        among = members
+    gone = [
+        member
+        for member in among
+        if member.peer not in coordination.reports and _may_go(member, coordination.round, reported)
     ]
-    if not missed:
-        return None
-    least = min(missed, key=_worth)
-    return coordination.members.without(least.peer)
+    return (True, min(gone, key=_worth)) if gone else (False, None)
 
 
 def _may_go(member: Member, round: int, reported: bool) -> bool:

@@ -7,10 +7,12 @@ from itertools import accumulate, takewhile
 
 from msgspec.structs import replace
 
+from swarmd.bounds import add_real
 from swarmd.core.commands import PublishLeaderboard
+from swarmd.core.coordinator import waiting
 from swarmd.core.events import LeaderboardPublished
 from swarmd.core.ids import command_id
-from swarmd.core.state import Member, Report
+from swarmd.core.state import AnyCoordination, Member, Report
 from swarmd.core.turn import Turn
 from swarmd.core.values import Standing
 
@@ -23,30 +25,30 @@ ROW_BYTES = 128  # of a row, its name apart
 def credit(turn: Turn) -> None:
     """Add the stage's rewards to the members' accounts."""
     coordination = turn.coordination
-    rewards = {report.peer: report.reward for report in coordination.reports}
+    reports = {report.peer: report for report in coordination.reports}
     coordination.members = coordination.members.renewed(
         [
-            _credited(turn, coordination.round, member, rewards[member.peer]) if member.peer in rewards else member
+            _credited(coordination, member, reports[member.peer]) if member.peer in reports else member
             for member in coordination.members
         ]
     )
 
 
-def _credited(turn: Turn, round: int, member: Member, reward: float) -> Member:
+def _credited(coordination: AnyCoordination, member: Member, report: Report) -> Member:
     return replace(
-        member,
-        reward=turn.sum_of(member.reward, reward),
-        rounds=member.rounds + (member.last_round != round),
-        last_round=round,
+        waiting.credited(member, report, coordination.waiting.number),
+        reward=add_real(member.reward, report.reward),
+        rounds=member.rounds + (member.last_round != coordination.round),
+        last_round=coordination.round,
     )
 
 
 def publish(turn: Turn) -> None:
-    """Publish where everybody stands after a round."""
+    """Publish where everybody stands after a round: members with an admission, then those without."""
     coordination = turn.coordination
     rows = [
-        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round)
-        for member in sorted(coordination.members, key=lambda member: (-member.reward, member.peer))
+        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round, member.worked)
+        for member in sorted(coordination.members, key=lambda member: (not member.worked, -member.reward, member.peer))
         if member.rounds
     ]
     standings = tuple(_with_names_that_fit(rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from swarmd.core.contract import clock
 from swarmd.core.coordinator.coordination import settings_of
 from swarmd.core.events import ClockSet
@@ -21,6 +23,8 @@ def on_clock_set(turn: Turn, event: ClockSet) -> None:
         coordination = turn.coordination
         if coordination.chart != "finished":  # its end stays as it was announced
             coordination.deadline_at = min(coordination.deadline_at, turn.at + _stage_s(turn))
+            since = min(coordination.waiting.since, turn.at)
+            coordination.waiting = replace(coordination.waiting, since=since)
     if turn.state.chain is not None:
         clock.look_anew(turn)
 

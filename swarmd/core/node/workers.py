@@ -40,7 +40,7 @@ def start_node(turn: Turn, event: NodeStarted) -> None:
     working = state.work is not None
     state.settings, state.run, state.started_at = event.settings, event.run, turn.at
     state.link, state.network = Link(since=turn.at), WorkerState()
-    state.trainer, state.training = Trainer(since=turn.at), WorkerState()
+    state.trainer, state.training = Trainer(since=turn.at, reward_max=state.trainer.reward_max), WorkerState()
     _take_up_coordination(turn, event)
     state.chain = _chain(state, event, turn.at)
     turn.deadlines.clear()
@@ -230,6 +230,7 @@ def on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
             numbers=event.numbers,
             architecture=event.architecture,
             tokenizer=event.tokenizer,
+            reward_max=event.reward_max,
         )
     resend_training(turn)
 

@@ -73,7 +73,7 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.observe.layers import first_line, hold_words, holding
-from swarmd.observe.narrative.patience import is_less, patience_turn
+from swarmd.observe.narrative.waiting import NO_NEWCOMERS, waiting_turn
 from swarmd.observe.narrative.words import (
     aside_words,
     bars_nobody,
@@ -158,8 +158,8 @@ def describe(applied: Applied, stopped_s: float | None = None) -> Description:
         told = told._replace(
             level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
         )
-    if waits := patience_turn(before, after):
-        told = told._replace(level="warning" if is_less(before, after) else "info", text=f"{told.text}; {waits}")
+    if waits := waiting_turn(before, after):
+        told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
     return told
 
 

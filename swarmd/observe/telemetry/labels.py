@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from swarmd.core.chart_types import SubmissionState
-from swarmd.core.coordinator.passed_over import Kind
 from swarmd.core.events import WorkerExited, WorkerStartFailed
 from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
+from swarmd.observe.narrative.waiting import Kind
 
 OTHER: Final = "other"
 LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")

@@ -50,7 +50,7 @@ GAUGES: dict[str, Gauge] = {
     "reports": Gauge("Reports in for the open stage; on a coordinator only."),
     "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
     "members_not_waited_for": Gauge(
-        "Present members that the open stage does not wait for, since others like them were waited for in vain.",
+        "Present members that the open stage does not wait for: they, or for newcomers others like them, were silent.",
         ("kind",),
     ),
     "round": Gauge("Round that the swarm is in."),

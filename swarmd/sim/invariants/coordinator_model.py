@@ -1,8 +1,14 @@
-"""The coordinator's books, kept a second time: who reported what in time, when a stage may close, who stands where."""
+"""What a coordinator owes its swarm: each report in time counts once, no stage closes too early, the books add up.
+
+Which reports a stage waits for, and how long, is the core's to decide. Whatever it decides,
+
+- no stage closes before its deadline without this node's own report, while it trains and has reported lately;
+- none closes sooner, without a member that was credited in the stage before, than that member took then;
+- none stays open when all who could have reported.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,12 +16,12 @@ import msgspec
 from swarmd.bounds import add_real
 from swarmd.core.chart_types import CoordinatorState
 from swarmd.core.commands import Command, PublishLeaderboard
+from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, NodeStarted, ReportSeen, TimerFired, TrainerReady
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.reported import reports_in
-from swarmd.core.state import NO_MEMBERS, Coordination, Members, State
-from swarmd.sim.invariants.patience_model import PatienceModel
+from swarmd.core.state import Coordination, State
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
     from swarmd.sim.world import World
 
 OPEN: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
+OWN_STAGES = 3  # since this node reported last, after which stages may close without it
 
 _record = msgspec.msgpack.Decoder(tuple[str, int, int, float])
 
@@ -37,12 +44,12 @@ class CoordinatorModel:
         self.round_reports: list[tuple[str, int, int, float]] = []  # peer, round, stage, reward, of the open round
         self.totals: dict[str, float] = {}
         self.credited: dict[str, int] = {}  # last round each peer was credited in
-        self.rounds: dict[str, int] = {}  # and how many there were
-        assert node.settings.coordination is not None, "a coordinator coordinates"
-        self.patience = PatienceModel(self.rounds, node.settings.coordination.stage_s)
+        self.closed = 0  # stages
+        self.reported_in: dict[str, int] = {self.node.peer: 0}  # number of the last stage that each reported in,
+        self.took_s: dict[str, float] = {}  # and how long after its announcement, where it was announced once
+        self.announced: list[float] = []  # when the open stage was
         self.barred: dict[str, list[int]] = {}  # peers that signed two reports for one place, and in which rounds
         self.can_train = False  # a trainer has been ready in this life
-        self._expected_of: tuple[Members, int, list[str]] = (NO_MEMBERS, -1, [])  # found last, and of what
 
     def apply(self, applied: Applied) -> None:
         envelope, before, after = applied.envelope, applied.before, applied.after
@@ -53,30 +60,37 @@ class CoordinatorModel:
         event = envelope.event
         if isinstance(event, Equivocated) and event.kind == "report":
             self._bar(event, now.round)
-        closed, counted = _place(now) != _place(then), msgspec.structs.replace(then, members=now.members)
+        closed = _place(now) != _place(then)
+        counted = self._counted(then, now, after.pending) if closed else None
         for report in reports_in(event):
-            self._take_report(then, report)
-            if closed and self._is_complete(counted, before):
-                break  # what comes later with it is too late
+            if counted is None or report.record in counted:  # what comes after the one that closes it is too late
+                self._take_report(then, report, envelope.at)
         if now.members is not then.members and len(now.members) <= len(then.members):
             self._forget_evicted(now)
-        if now.chart != then.chart or _place(now) != _place(then):
+        if not closed and (now.chart == "open.collecting" != then.chart or now.openings != then.openings):
+            self.announced.append(envelope.at)
+        if now.chart != then.chart or closed:
             self._check_place(then, now)
-            if _place(now) != _place(then):
-                self._close(applied, then, now)
+        if closed:
+            self._close(applied, then, now)
         if now.standings is not then.standings:
             self._check_standings(now)
-        complete = now.chart == "open.collecting" and self._is_complete(now, after)
-        if complete and not self._is_alone(after) and not (now.held_since is not None and self._has_no_others(after)):
-            self._fail(f"stage {_place(now)} stays open although the quorum has reported")
+        if now.chart == "open.collecting" and self._is_full(now, after) and not self._is_alone(after):
+            self._fail(f"stage {_place(now)} stays open although all have reported")
+
+    def _counted(self, then: Coordination, now: Coordination, pending: tuple[Command, ...]) -> set[bytes]:
+        """The signed reports of a stage that has closed, as they are published or will be."""
+        if now.round == then.round:
+            return {report.record for report in now.round_reports}
+        boards = [each for each in pending if isinstance(each, PublishLeaderboard) and each.round == then.round]
+        return {record for board in boards for record in board.reports}
 
     def _forget_evicted(self, now: Coordination) -> None:
         """Who made room for another has no account any more."""
         kept = {member.peer for member in now.members}
-        for book in (self.totals, self.credited, self.rounds):
+        for book in (self.totals, self.credited):
             for peer in book.keys() - kept:
                 del book[peer]
-                self.patience.forget(peer)
 
     def _bar(self, event: Equivocated, round: int) -> None:
         """Reports of who signed two for one place do not count, from that round on; what is news is told apart."""
@@ -85,7 +99,6 @@ class CoordinatorModel:
             rounds.append(event.round)
         if self._is_barred(event.peer, round):
             self.reports.pop(event.peer, None)
-        self._expected_of = (NO_MEMBERS, -1, [])
 
     def _is_barred(self, peer: str, round: int) -> bool:
         return any(since <= round < since + BARRED_ROUNDS for since in self.barred.get(peer, ()))
@@ -105,43 +118,61 @@ class CoordinatorModel:
             if counts and after.chart not in LEAVING and now.deadline_at < until:
                 self._fail(f"stage {_place(now)} ends at {now.deadline_at}, this node can train since {envelope.at}")
 
-    def _take_report(self, then: Coordination, event: ReportSeen) -> None:
+    def _take_report(self, then: Coordination, event: ReportSeen, at: float) -> None:
         current = then.chart in OPEN and (event.round, event.stage) == _place(then)
-        if current and not self._is_barred(event.peer, event.round):
-            self.reports.setdefault(event.peer, event.reward)
+        if not current or self._is_barred(event.peer, event.round) or event.peer in self.reports:
+            return
+        self.reports[event.peer] = event.reward
+        self.reported_in[event.peer] = self.closed + 1
+        self.took_s.pop(event.peer, None)
+        if len(self.announced) == 1:
+            self.took_s[event.peer] = at - self.announced[0]
 
     def _check_place(self, then: Coordination, now: Coordination) -> None:
         if _place(now) < _place(then):
             self._fail(f"the coordinator went back from {_place(then)} to {_place(now)}")
 
     def _close(self, applied: Applied, then: Coordination, now: Coordination) -> None:
-        """A stage closes on quorum, or at its deadline and not before."""
+        """A stage closes at its deadline, or before it if that is unfair to nobody."""
         envelope, before, after = applied.envelope, applied.before, applied.after
-        event = envelope.event
         if self._is_alone(after):
             self._fail(f"stage {_place(then)} closed although this node was alone: {sorted(self.reports)} reported")
-        if isinstance(event, TimerFired):
-            if event.name != "stage" or envelope.at < then.deadline_at:
-                self._fail(f"stage {_place(then)} closed on {event} before its deadline {then.deadline_at}")
-            if not self.reports and not self.can_train:
-                self._fail(f"stage {_place(then)} closed before anybody could train it")
-        elif not self._is_complete(msgspec.structs.replace(then, members=now.members), before):
-            self._fail(f"stage {_place(then)} closed without its quorum: {sorted(self.reports)} reported")
-        missing = [peer for peer in self._find_expected(then.round, then.members) if peer not in self.reports]
+        if not self.reports and not self.can_train:
+            self._fail(f"stage {_place(then)} closed before anybody could train it")
+        if envelope.at < then.deadline_at:
+            self._check_early(then, now, before, envelope.at)
+        elif isinstance(envelope.event, TimerFired) and envelope.event.name != "stage":
+            self._fail(f"stage {_place(then)} closed on {envelope.event}")
+        missing = [member.peer for member in then.members if is_expected(then, member)]
+        missing = [peer for peer in missing if peer not in self.reports]
         self.world.checks.honest.on_close(then, envelope.at, self.reports, missing)
-        others = [peer for peer in missing if peer != self.node.peer]
-        self.patience.note(others, envelope.at - then.opened_at, isinstance(event, TimerFired))
+        self.world.checks.recovery.on_close(now, self.reports)
         for peer, reward in self.reports.items():
             self.round_reports.append((peer, then.round, then.stage, reward))
             self.totals[peer] = add_real(self.totals.get(peer, 0.0), reward)
-            self.rounds[peer] = self.rounds.get(peer, 0) + (self.credited.get(peer) != then.round)
             self.credited[peer] = then.round
-        self.patience.open(self.node.peer)
+        self.closed += 1
         self.reports = {}
-        self._expected_of = (NO_MEMBERS, -1, [])
+        self.announced = []
         if now.round != then.round:
             self._check_leaderboard(applied.after.pending, then.round)
             self.round_reports = []
+
+    def _check_early(self, then: Coordination, now: Coordination, before: State, at: float) -> None:
+        """A stage closes before its deadline."""
+        own, quorum = self.node.peer, self._quorum(before)
+        trains = before.trainer.chart in ("idle", "busy") and before.low_space is None
+        lately = self.closed + 1 - self.reported_in[own] <= OWN_STAGES
+        if not self.reports:
+            self._fail(f"stage {_place(then)} closed early without any report")
+        if trains and lately and own not in self.reports and not self._is_barred(own, then.round):
+            self._fail(f"stage {_place(then)} closed early without this node's report: {sorted(self.reports)}")
+        lasted_s = at - self.announced[-1] if self.announced else 0.0
+        for member in now.members:
+            peer, took_s = member.peer, self.took_s.get(member.peer, 0.0)
+            in_step = self.reported_in.get(peer, 0) == self.closed and member.worked and not member.left
+            if in_step and quorum == 1.0 and lasted_s < took_s and not self._is_barred(peer, then.round):
+                self._fail(f"stage {_place(then)} closed after {lasted_s} s without {peer}, which took {took_s} s")
 
     def _check_leaderboard(self, pending: tuple[Command, ...], round: int) -> None:
         """The signed reports of a round that are published are those that were counted, each once."""
@@ -160,42 +191,11 @@ class CoordinatorModel:
         if list(standing.values()) != sorted(standing.values(), reverse=True):
             self._fail("the leaderboard is out of order")
 
-    def _is_complete(self, coordination: Coordination, state: State) -> bool:
-        """Whether enough of those that are waited for have reported; with nobody to wait for, one report will do.
-
-        This node itself is one of them while it trains, unless it has missed several rounds in a row.
-        """
-        round, members = coordination.round, coordination.members
-        if self._expected_of[0] is not members or self._expected_of[1] != round:
-            self._expected_of = (members, round, self._find_expected(round, members))
-        expected = self._expected_of[2]
-        if self._awaits_own(coordination, state):
-            return False
-        if not expected:
-            return bool(self.reports)
-        needed = max(1, math.ceil(self._quorum(state) * len(expected)))
-        return len(self.reports) >= needed and sum([peer in self.reports for peer in expected]) >= needed
-
-    def _awaits_own(self, coordination: Coordination, state: State) -> bool:
-        own = self.node.peer
-        known = coordination.members.get(own)
-        since = [] if known is None else [known.since_round]
-        trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
-        if not since or not trains or own in self.reports:
-            return False
-        silent = coordination.round - max(self.credited.get(own, -1), since[0] - 1)
-        return silent <= 3 or own in self._expected_of[2]
-
-    def _find_expected(self, round: int, members: Members) -> list[str]:
-        return [
-            member.peer
-            for member in members
-            if not member.left
-            and member.worked
-            and not self._is_barred(member.peer, round)
-            and self.patience.may_wait(member.peer)
-            and is_awaited(round - max(self.credited.get(member.peer, -1), member.since_round - 1), round)
-        ]
+    def _is_full(self, now: Coordination, state: State) -> bool:
+        """Whether all have reported that may."""
+        present = [each.peer for each in now.members if each.worked and not each.left]
+        waited = [peer for peer in present if not self._is_barred(peer, now.round)]
+        return bool(self.reports) and all(peer in self.reports for peer in (*waited, self.node.peer))
 
     def _is_alone(self, state: State) -> bool:
         """Whether no other could take part in the open stage, and the settings have it wait for them."""
@@ -221,8 +221,3 @@ class CoordinatorModel:
 
 def _place(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
-
-
-def is_awaited(silent: int, round: int) -> bool:
-    """Whether a member heard of last (or new) so many rounds ago is waited for: ever more rarely, all in each 64th."""
-    return silent <= 1 or silent in (3, 7, 15, 31, 63) or round % 64 == 63

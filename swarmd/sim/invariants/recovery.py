@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import Coordination, State
-from swarmd.sim.profile import NONE
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 PROPAGATION_S = 30.0  # from an announcement until every connected node has heard of it
 SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restarts, back-off, hung trainers, a muster
 CALM_S_MIN = 600.0  # a shorter calm proves nothing
-ALL_AGAIN_STAGES = 80  # longest stages until all are waited for again: 64 of stages that closed, and what lies between
+AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
 PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many stages
 
 Place = tuple[int, int]
@@ -27,6 +29,8 @@ class Recovery:
         self.world = world
         self.settled: Place | None = None  # the coordinator's place SETTLE_S after the calm began
         self.last: Place | None = None  # its place PROPAGATION_S before the end
+        self._healthy: set[str] = set()  # members that are well since the open stage opened, all faults being over
+        self._missed: Counter[str] = Counter()  # stages in a row, all of them calm, that each was not credited in
 
     def expect(self) -> None:
         """Expect every node to recover from now on."""
@@ -97,13 +101,29 @@ class Recovery:
         if state.clock is None or not state.clock.final or state.chart not in ("waiting", "round.training"):
             self.world.fail(node, f"the swarm has ended, the node is {state.chart} and knows {state.clock}")
 
+    def on_close(self, now: Coordination, reports: Collection[str]) -> None:
+        """The coordinator closes a stage in which these reported, and opens the next, `now`."""
+        if self.settled is None:
+            return
+        healthy = {node.peer for node in self.world.nodes if self._is_healthy(node, now)}
+        for peer in self._healthy & healthy:
+            self._missed[peer] = 0 if peer in reports else self._missed[peer] + 1
+            if self._missed[peer] > AGAIN_STAGES:  # for the first of them it may have been too slow itself
+                self.world.fail(None, f"{peer} is well and was not credited in {self._missed[peer]} stages of calm")
+        for peer in self._missed.keys() - healthy:
+            del self._missed[peer]
+        self._healthy = healthy
+
+    def _is_healthy(self, node: SimNode, now: Coordination) -> bool:
+        """Whether a node is up, quick enough, and a member with credit."""
+        state, member = node.state, now.members.get(node.peer)
+        known = member is not None and member.rounds and not member.left and node.peer not in now.barred
+        runs = node.running and state.link.chart == "up" and state.chart not in (*LEAVING, "round.publishing")
+        trains = state.trainer.chart in ("idle", "busy") and state.low_space is None and state.catch_up is None
+        return bool(known and runs and trains and self._is_waited_for(node)) and now.round >= state.floor
+
     def _is_waited_for(self, node: SimNode) -> bool:
-        """By its own rules a swarm leaves nodes behind that take too long or are slower than its quorum; for a while
-        also those that failed and are slower than others, when too much was waited in vain."""
-        chair = self.world.checks.ledgers[0].chair
-        left_behind = chair is not None and chair.rounds.get(node.peer) and not chair.patience.may_wait(node.peer)
-        if left_behind and not is_patient_again(self.world):
-            return False
+        """By its own rules a swarm leaves nodes behind that take too long, or are slower than its quorum."""
         return is_quick(self.world, node) and self.world.profile.quorum == 1.0
 
     def _is_sitting_out(self, state: State) -> bool:
@@ -118,14 +138,6 @@ class Recovery:
             self.world.fail(
                 node, f"its reports count no more since round {credited}, the swarm is at {coordination.round}"
             )
-
-
-def is_patient_again(world: World) -> bool:
-    """Whether the calm has lasted until a coordinator waits for all members again, and nobody gives it a reason to wait
-    in vain any more."""
-    profile = world.profile
-    long = profile.calm_s >= SETTLE_S + ALL_AGAIN_STAGES * profile.stage_s
-    return long and profile.hostile == NONE and all(is_quick(world, node) for node in world.nodes)
 
 
 def is_quick(world: World, node: SimNode) -> bool:

@@ -104,6 +104,8 @@ class FilePlan(Plan):
         home = home or Path()
         self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
         self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        if not self._functions:  # what they give is theirs to say
+            self.reward_max = sum(option.weight for option, _ in self._rewards)
         keep_dataset(home, options.data, options, options.digest)
         rows, digest = load_rows(home, options.data, options.digest, _needed(self._rewards))
         self._swarm = swarm.id

@@ -141,6 +141,7 @@ class ReasoningGymPlan(Plan):
         register_made()
         self._swarm = swarm.id
         self._format_reward = (training or TrainingConfig()).format_reward
+        self.reward_max = 1.0 + self._format_reward
         decode_options(swarm.options, NoOptions)
         configs = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
         self._weights = {config.name: config.weight for config in configs}

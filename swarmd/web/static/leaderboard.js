@@ -13,7 +13,7 @@ const TALL = matchMedia("(max-width: 700px)");
 /**
  * @typedef {{id: string, name: string, rank: number, reward: number, rounds: number, last_round: number,
  *   last_stage: number, last_reward: number | null, seen_at: number | null, present: boolean, votes: number | null,
- *   known: boolean, barred_until: number | null}} PeerRow
+ *   known: boolean, admitted: boolean, barred_until: number | null}} PeerRow
  * @typedef {{key: keyof PeerRow, title: string, class: string, descending: boolean}} Column
  */
 
@@ -149,7 +149,7 @@ export class Board {
     say(rank, count(peer.rank));
     const [swatch, called, copy, own, figures] = name.firstElementChild.children;
     this.paintSwatch(swatch, peer);
-    say(called, peer.name || "no name");
+    say(called, `${peer.name || "no name"}${peer.admitted ? "" : " (not admitted)"}`);
     called.title = peer.name;
     own.hidden = peer.id !== this.own;
     say(figures, this.figures(peer));
@@ -243,9 +243,9 @@ export class Board {
   }
 }
 
-/** Why nothing of a peer counts; empty as a rule. @param {PeerRow} peer */
+/** Why little or nothing of a peer counts; empty as a rule. @param {PeerRow} peer */
 function barred(peer) {
-  if (peer.barred_until === null) return "";
+  if (peer.barred_until === null) return peer.admitted ? "" : "neither proof of work nor an invitation";
   return `signed two different reports of one stage: nothing of it counts before round ${peer.barred_until}`;
 }
 

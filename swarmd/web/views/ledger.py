@@ -16,6 +16,7 @@ import msgspec
 
 from swarmd.animals import animal_name
 from swarmd.core.applied import Applied
+from swarmd.core.coordinator.coordination import is_too_high
 from swarmd.core.events import (
     ChainBlock,
     ChainReorged,
@@ -55,6 +56,7 @@ class _KeptAccount(msgspec.Struct, array_like=True, gc=False):
     name: str
     reward: float
     known: bool
+    admitted: bool
     rounds: int
     place: tuple[int, int]
     last_reward: float | None
@@ -80,6 +82,7 @@ class PeerAccount:
     """What is known of one peer."""
 
     __slots__ = (
+        "admitted",
         "id",
         "known",
         "last_reward",
@@ -98,6 +101,7 @@ class PeerAccount:
         self.name = animal_name(peer)
         self.reward = 0.0
         self.known = False  # whether any reward of it is
+        self.admitted = True  # by proof of work or an invitation, as far as is known
         self.rounds = 0
         self.place = (-1, -1)  # last round and stage
         self.last_reward: float | None = None  # that of `place`, where it is known
@@ -206,7 +210,7 @@ class PeerLedger:
         if state.coordination is not None:
             for member in state.coordination.members:
                 if account := self._account(member.peer):
-                    account.name = _name(member.name) or account.name
+                    account.name, account.admitted = _name(member.name) or account.name, member.worked
                     account.reward, account.rounds, account.left = member.reward, member.rounds, member.left
                     account.place, account.known = (member.last_round, 0), member.rounds > 0
         elif state.rewards and state.chain is None and (account := self._account(self._own)):
@@ -222,13 +226,17 @@ class PeerLedger:
             self._meet(self._own, state.settings.name, at)
         if isinstance(event, MemberSeen | MembersSeen):
             for member in members_in(event):
-                self._meet(member.peer, member.name, at)
+                self._meet(member.peer, member.name, at, member.worked)
         elif isinstance(event, MemberLeft):
             if account := self._account(event.peer):
                 account.left = True
         elif isinstance(event, ReportSeen | ReportsSeen):
             for report in reports_in(event):
-                self._report(report.peer, report.round, report.stage, report.reward, at, state)
+                if not is_too_high(state, report.reward):
+                    known = report.peer in self.accounts
+                    self._report(report.peer, report.round, report.stage, report.reward, at, state)
+                    if not known and (account := self.accounts.get(report.peer)):
+                        account.admitted = report.worked
         elif isinstance(event, StageTrained):
             self._report(self._own, event.round, event.stage, event.reward, at, state)
         elif isinstance(event, RolloutsGathered):
@@ -266,6 +274,7 @@ class PeerLedger:
             if account is not None and math.isfinite(standing.reward):
                 account.name = _name(standing.name) or account.name
                 account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
+                account.admitted = standing.admitted
         self.settled_round = round_
         self.version += 1
 
@@ -316,8 +325,10 @@ class PeerLedger:
                 return True
         return False
 
-    def _meet(self, peer: str, name: str, at: float) -> None:
+    def _meet(self, peer: str, name: str, at: float, admitted: bool = True) -> None:
+        known = peer in self.accounts
         if account := self._account(peer):
+            account.admitted = admitted or (known and account.admitted)
             account.name = _name(name) or account.name
             account.seen_at, account.left = at, False
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from swarmd.core.contract.clock import submissions_of
-from swarmd.core.coordinator.coordination import waiting_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
-from swarmd.observe.narrative.patience import patience_notes
+from swarmd.observe.narrative.waiting import waiting_notes
 from swarmd.observe.narrative.words import equivocation_notes
 from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
 from swarmd.web.views.ledger import PeerAccount, PeerLedger
@@ -46,7 +45,7 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         final=clock.final if clock else False,
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
-        expected=waiting_of(coordination).awaited if coordination else None,
+        expected=coordination.waiting.expected if coordination else None,
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
         chain=_chain(state, ledger) if state.chain else None,
@@ -82,7 +81,7 @@ class _Ranked(NamedTuple):
 
 
 def peer_rows(state: State, ledger: PeerLedger, first: int = 0, count: int | None = None) -> tuple[PeerRow, ...]:
-    """By rank: highest reward first, ties by peer id; those of whom no reward is known come last.
+    """By rank: highest reward first, ties by peer id; then those without an admission; no known reward comes last.
 
     Args:
         first: how many of the highest are left out.
@@ -105,7 +104,7 @@ def _ranking(state: State, ledger: PeerLedger) -> list[_Ranked]:
     sums = _sums(state.coordination) if state.coordination else {}
     ranked = sorted(
         ((peer, account, *sums.get(peer, (account.reward, account.rounds))) for peer, account in _entries(ledger)),
-        key=lambda row: (not row[1].known, -row[2], row[0]),
+        key=lambda row: (not row[1].known, not row[1].admitted, -row[2], row[0]),
     )
     return [_Ranked(rank, *entry) for rank, entry in enumerate(ranked, 1)]
 
@@ -127,6 +126,7 @@ def _rows(state: State, ranked: Sequence[_Ranked]) -> tuple[PeerRow, ...]:
             present=not account.left,
             votes=account.votes if chained else None,
             known=account.known,
+            admitted=account.admitted,
             barred_until=barred.get(peer),
         )
         for rank, peer, account, reward, rounds in ranked
@@ -187,7 +187,7 @@ def _notes(state: State, ledger: PeerLedger, begin: int) -> tuple[str, ...]:
         return ("The log is empty: the node has not started yet.",)
     if settings.role == "follower" and settings.chain is None:
         notes.append(_others_rewards(ledger.settled_round))
-    notes += [f"Of this coordinator's stages: {note}." for note in patience_notes(state)]
+    notes += [f"Of this coordinator's stages: {note}." for note in waiting_notes(state)]
     if begin > 0:
         notes.append(f"The log begins at event {begin}; of what came before it has sums only.")
     notes += equivocation_notes(state)

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
 from swarmd.core.coordinator import members
 from swarmd.core.coordinator import standings as standings_rules
-from swarmd.core.coordinator.coordination import OWN_SILENT_MAX, REPORT_BYTES_MAX, is_awaited, waiting_of
+from swarmd.core.coordinator.coordination import REPORT_BYTES_MAX
 from swarmd.core.coordinator.standings import reports_bytes_max
+from swarmd.core.coordinator.waiting import OWN_SILENT_STAGES, is_expected
 from swarmd.core.events import (
     CommandFailed,
     LeaderboardPublished,
@@ -25,7 +26,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import MEMBERS_MAX, Coordination, Member, Members
+from swarmd.core.state import MEMBERS_MAX, Coordination
 from swarmd.core.values import Settings, Standing
 from swarmd.worker.frames import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
@@ -49,12 +50,19 @@ def publish(node: Story, announce: Announce) -> tuple[Command, ...]:
     return node.tell(RoundPublished(announce.id, announce.round, announce.stage))
 
 
-def awaited(coordination: Coordination) -> set[str]:
+def overdue(node: Story) -> tuple[Command, ...]:
+    """Let time pass until the open stage is over; before, it may look for whom it waits."""
+    deadline_at, commands = coordination(node).deadline_at, node.wait("stage")
+    while not commands and node.at < deadline_at:
+        commands = node.wait("stage")
+    return commands
+
+
+def expected(coordination: Coordination) -> set[str]:
     """Peers whose reports the open stage waits for; the count that is kept agrees."""
-    peers = {member.peer for member in coordination.members if is_awaited(coordination, member)}
-    waiting = waiting_of(coordination)
-    assert waiting.awaited == len(peers)
-    assert waiting.reported == len([report for report in coordination.reports if report.peer in peers])
+    peers = {member.peer for member in coordination.members if is_expected(coordination, member)}
+    assert coordination.waiting.expected == len(peers)
+    assert coordination.waiting.reported == len([each for each in coordination.reports if each.peer in peers])
     return peers
 
 
@@ -108,12 +116,12 @@ def test_nobody_waits_for_identities_that_cost_nothing_and_their_reports_count(n
     reported = report("idle 7", 0)
     node.tell(reported, replace(reported, peer="unseen", worked=False))
     node.tell(report("me", 0), report("a", 0))
-    assert awaited(coordination(node)) == {"me", "a", "b"}
+    assert expected(coordination(node)) == {"me", "a", "b"}
     assert announcement(node.tell(report("b", 0))).round == 1, "the last that is waited for"
     credited = {member.peer for member in coordination(node).members if member.rounds}
     assert credited == {"me", "a", "b", "idle 7", "unseen"}
     node.tell(MemberSeen("idle 7"))
-    assert "idle 7" in awaited(coordination(node)), "it has worked since"
+    assert "idle 7" in expected(coordination(node)), "it has worked since"
 
 
 def open_without_trainer(node: Story) -> None:
@@ -133,14 +141,14 @@ def test_the_first_stage_has_its_whole_time_when_the_coordinator_can_train(node:
     node.tell(WorkerExited("trainer", "recycled", code=0, planned=True))
     node.wait("restart/trainer")
     assert not announced_by(node.tell(TrainerReady("cpu", "tiny", 1))), "only once in a life"
-    node.wait("stage")
+    overdue(node)
     assert node.at == again.deadline_at and coordination(node).round == 1
 
 
 def test_no_round_ends_while_nobody_could_train(node: Story) -> None:
     open_without_trainer(node)
     for _ in range(3):
-        assert node.wait("stage") == ()
+        assert overdue(node) == ()
     assert coordination(node).round == 0
     assert announcement(node.tell(TrainerReady("cpu", "tiny", 1))).deadline_at == node.at + 100
 
@@ -148,7 +156,7 @@ def test_no_round_ends_while_nobody_could_train(node: Story) -> None:
 def test_a_first_stage_that_others_trained_ends_at_its_deadline(node: Story) -> None:
     open_without_trainer(node)
     node.tell(report("a", 0))
-    assert announcement(node.wait("stage")).round == 1
+    assert announcement(overdue(node)).round == 1
 
 
 def test_a_resumed_stage_that_others_reported_in_gets_no_more_time(node: Story) -> None:
@@ -175,7 +183,7 @@ def test_a_report_counts_once(node: Story) -> None:
     open_first(node)
     node.tell(report("a", 0), report("a", 0), report("a", 0))
     assert coordination(node).chart == "open.collecting"
-    node.wait("stage")
+    overdue(node)
     assert [(row.peer, row.reward, row.rounds) for row in coordination(node).standings] == [("a", 1.0, 1)]
 
 
@@ -218,13 +226,13 @@ def test_reports_of_other_stages_do_not_count(node: Story) -> None:
 def test_the_deadline_closes_the_stage_with_what_there_is(node: Story) -> None:
     open_first(node)
     node.tell(report("a", 0))
-    assert announcement(node.wait("stage")).round == 1
+    assert announcement(overdue(node)).round == 1
 
 
 def test_who_missed_the_last_round_is_not_waited_for(node: Story) -> None:
     open_first(node)
     node.tell(report("me", 0), report("a", 0))
-    publish(node, announcement(node.wait("stage")))
+    publish(node, announcement(overdue(node)))
     node.tell(report("me", 1))
     assert announcement(node.tell(report("a", 1))).round == 2
 
@@ -232,7 +240,7 @@ def test_who_missed_the_last_round_is_not_waited_for(node: Story) -> None:
 def test_who_comes_back_is_expected_again(node: Story) -> None:
     open_first(node)
     node.tell(report("me", 0), report("a", 0))
-    publish(node, announcement(node.wait("stage")))
+    publish(node, announcement(overdue(node)))
     node.tell(report("b", 1), report("me", 1))
     publish(node, announcement(node.tell(report("a", 1))))
     node.tell(report("me", 2), report("a", 2))
@@ -278,8 +286,8 @@ def test_a_node_that_misses_its_own_deadlines_is_waited_for_like_any_other() -> 
     for round in range(9):
         commands = node.tell(report("a", round), report("b", round))
         closed.append("quorum" if commands else "deadline")
-        publish(node, announcement(commands or node.wait("stage")))
-    assert closed == ["deadline"] * OWN_SILENT_MAX + ["quorum"] * 3 + ["deadline"] + ["quorum"] * 2
+        publish(node, announcement(commands or overdue(node)))
+    assert closed == ["deadline"] * OWN_SILENT_STAGES + ["quorum"] * 2 + ["deadline"] + ["quorum"] * 2 + ["deadline"]
 
 
 def test_stages_follow_each_other_within_a_round() -> None:
@@ -361,7 +369,7 @@ def cut_off(policy: str, min_peers: int = 2) -> Story:
     publish(node, announcement(node.tell(report("a", 0))))
     assert (coordination(node).round, coordination(node).chart) == (1, "open.collecting")
     node.tell(LinkUp(0))
-    node.wait("stage")
+    overdue(node)
     return node
 
 
@@ -369,7 +377,7 @@ def test_a_coordinator_that_is_cut_off_holds_the_stage_past_its_deadline() -> No
     node = cut_off("hold")
     assert (coordination(node).round, coordination(node).held_since) == (1, node.at)
     assert node.tell(report("me", 1)) == ()
-    node.wait("stage")
+    overdue(node)
     assert coordination(node).round == 1 and "stage" in node.waits
 
 
@@ -406,7 +414,7 @@ def test_a_stage_that_was_held_closes_at_its_new_deadline_though_nobody_else_rep
     node = cut_off("hold")
     publish(node, announcement(node.tell(LinkUp(1))))
     assert node.tell(report("me", 1)) == ()
-    assert announcement(node.wait("stage")).round == 2
+    assert announcement(overdue(node)).round == 2
 
 
 def test_a_report_of_another_ends_the_hold_even_before_its_peer_is_counted() -> None:
@@ -419,7 +427,7 @@ def test_a_held_stage_survives_a_restart() -> None:
     node = cut_off("hold")
     publish(node, announcement(node.join(peers=0)))
     node.tell(report("me", 1))
-    node.wait("stage")
+    overdue(node)
     assert coordination(node).round == 1
     assert announcement(node.tell(LinkUp(1))).deadline_at == node.at + 100
 
@@ -434,15 +442,6 @@ def test_a_swarm_that_never_had_another_member_goes_on_alone() -> None:
     node.join(peers=0)
     publish(node, announcement(node.wait("muster")))
     assert announcement(node.tell(report("me", 0))).round == 1
-
-
-def test_whom_a_stage_waits_for_follows_round_and_members() -> None:
-    """The answer is counted on from one question to the next: it must be that of these members and this round."""
-    early, late = Member("early", "Ed", 0, last_round=3), Member("late", "Lo", since_round=4)
-    both = Members.of((early, late))
-    these, those = Coordination(round=4, members=both), Coordination(round=4, members=both.without("early"))
-    asked = (these, those, these, replace(these, round=9), these, replace(these, members=both.without("late")))
-    assert [waiting_of(each).awaited for each in asked] == [2, 1, 2, 0, 2, 1]
 
 
 FEW = 40
@@ -479,16 +478,16 @@ def test_free_identities_have_few_places_among_the_members(node: Story, monkeypa
     assert len(free_now) == 6
     assert not node.state.rejections, "each made room for those that came after it"
     node.tell(MemberSeen("late"))
-    assert "late" in awaited(coordination(node))
+    assert "late" in expected(coordination(node))
 
 
 def test_little_credit_keeps_no_place_for_long(node: Story, few: None) -> None:
-    """Who was credited for one round makes room after two that it is silent in."""
+    """A member that was credited for one round makes room after two in which it is silent."""
     open_first(node)
     crowd = [f"crowd {number:04d}" for number in range(FEW - 3)]
     for round in range(4):
         commands = node.tell(*[report(peer, round) for peer in (*(crowd if not round else ()), "me", "a", "b")])
-        publish(node, announcement(commands or node.wait("stage")))
+        publish(node, announcement(commands or overdue(node)))
     node.tell(report("late", 4))
     assert {"late", "me", "a", "b"} <= {member.peer for member in coordination(node).members}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmd.core.commands import NoteEvidence, Train
-from swarmd.core.coordinator.coordination import is_awaited
+from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
 from swarmd.core.state import Coordination
@@ -49,7 +49,7 @@ def test_a_report_of_the_open_stage_no_longer_counts_and_nobody_waits_for_its_ow
     assert {each.peer for each in coordination(boss).reports} == {"anna", "me"}
     boss.tell(lied("anna"))
     assert [each.peer for each in coordination(boss).reports] == ["me"]
-    assert {each.peer for each in coordination(boss).members if is_awaited(coordination(boss), each)} == {"me", "otto"}
+    assert {each.peer for each in coordination(boss).members if is_expected(coordination(boss), each)} == {"me", "otto"}
     boss.tell(report("anna"))
     assert [each.peer for each in coordination(boss).reports] == ["me"]
     assert dict(boss.state.rejections)["equivocated"] == 2

@@ -11,7 +11,6 @@ from swarmd.core.events import Envelope, RoundsSkipped, StopRequested
 from swarmd.core.state import Clock, Deadline, State, Trainer, WorkerState
 from swarmd.core.values import RolloutsRef
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.invariants.coordinator_model import is_awaited
 from swarmd.sim.invariants.waits import HUNG, find_stall
 from swarmd.sim.profile import SimProfile
 from swarmd.sim.world import World
@@ -57,13 +56,6 @@ TRAIN = Deadline("train", 9.0)
 )
 def test_a_state_that_nothing_ends_is_a_stall(state: State, stall: str) -> None:
     assert find_stall(state) == stall
-
-
-def test_a_silent_member_is_waited_for_ever_more_rarely_but_always_again() -> None:
-    awaited = [silent for silent in range(100) if is_awaited(silent, round=silent + 100)]
-    assert awaited == [0, 1, 3, 7, 15, 27, 31, 63, 91]
-    assert not is_awaited(1000, round=64)
-    assert is_awaited(1000, round=63)
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from swarmd.core.coordinator import coordination, members
+from swarmd.core.coordinator import coordination, members, waiting
 from swarmd.core.events import StopRequested
-from swarmd.core.state import MEMBERS_MAX, Member
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits import rejections, reporters
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
@@ -100,8 +100,8 @@ def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stag
     monkeypatch.setattr(actors.FreeRider, "count", 16)
     profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
     if not own_pace:
-        monkeypatch.setattr(coordination, "awaits_own", lambda turn: False)
-        monkeypatch.setattr(coordinator_model.CoordinatorModel, "_awaits_own", lambda *_: False)
+        monkeypatch.setattr(waiting, "awaits_own", lambda turn: False)
+        monkeypatch.setattr(coordinator_model, "OWN_STAGES", -1)
     world = World(4, profile)
     world.play()
     state = world.nodes[0].state.coordination
@@ -178,7 +178,7 @@ LOST = (
     Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", "", first=5),
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
-    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
+    Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "not credited"),
     Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
     Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
@@ -201,7 +201,7 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
     for module in (members, presence):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
-        monkeypatch.setattr(coordination, "with_room", keep_all(few))
+        monkeypatch.setattr(coordination, "find_room", keep_all(few))
         monkeypatch.setattr(Presences, "_make_room", lambda self, rank: len(self.known) < few)
     profile = replace(QUICK, hostile="sybil", crowd=300)
     if makes_room:
@@ -211,8 +211,8 @@ def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: py
             run(2, profile)
 
 
-def keep_all(few: int) -> Callable[..., tuple[Member, ...] | None]:
-    return lambda state, *_: state.members if len(state.members) < min(few, MEMBERS_MAX) else None
+def keep_all(few: int) -> Callable[..., tuple[bool, None]]:
+    return lambda state, *_: (len(state.members) < min(few, MEMBERS_MAX), None)
 
 
 def test_an_honest_report_that_is_not_counted_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

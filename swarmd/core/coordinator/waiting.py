@@ -1,0 +1,240 @@
+"""Whom the coordinator's open stage waits for, and for how long. Pure.
+
+A stage closes when a quorum of the members that it *expects* has reported, or when it has waited for them long enough,
+or at its deadline. A member is expected if it is present, has proof of work or an invitation, is not banned, and
+
+- reported in the stage before, or came (back) during this one or the one before;
+- or has been silent since, and this is a *wide* stage: every third one is. So a member that missed, because its trainer
+  slept or a partition cut it off, is waited for again within three stages, whatever happened before. After
+  `SILENT_STAGES` only every 24th stage waits for it: members that are present and never report cost little.
+
+Nothing else is remembered of a member but how long it takes from a stage's announcement to its report (`took_s`):
+
+- A stage waits for a member for twice that time. Once is what it needs if it begins with the others. Twice is what it
+  needs at most if it still has to finish an earlier stage, which is how a member that is slower than all others comes
+  back into step. A median over the members would do for neither: a member ten times slower than the median, whose
+  stages are within the deadline, is an honest node on a slow machine.
+- A member whose time is unknown, because it was never credited, is waited for four times as long as this node or the
+  median member takes, whichever is more. Before anybody was credited it has until the deadline.
+- A stage waits as long as the longest of those times of members whose reports are missing. So a member that reports at
+  once and then falls silent costs nothing: when its time is over, the stage is not.
+
+Identities cost little, and somebody may bring a new one to each stage. So stages that waited in vain for members that
+were never credited are counted: three are free, beyond that they take a sixteenth of the time, and the stages between
+wait for no newcomer. A newcomer's report counts all the same if it comes while the stage is open.
+
+No stage closes early before this node's own report: it is the one member that is sure to train. Peers that report at
+once, trained or not, would otherwise fill a quorum below 1, or have their times be the only ones. The exception is a
+node that cannot train, or has not reported in `OWN_SILENT_STAGES`: it is waited for like any other member.
+
+How many reports a stage expects is counted when it opens, and counted on with each member and report: O(1) each. For
+how long is found when it opens, and again soon after the member that it would wait for longest has reported, by the
+stage's timer: each time O(members), and at most once in `LOOK_SHARE` of a stage's longest time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec.structs import replace
+
+from swarmd.core.state import AnyCoordination, Member, Report, Waiting
+from swarmd.core.turn import Turn
+
+WIDE_EVERY = 3  # stages, of which one waits for silent members, too
+SILENT_STAGES = 48  # since a member reported; after that
+LONG_SILENT_EVERY = 24  # stages one waits for it
+OWN_TIMES = 2.0  # times as long as a member took before a stage waits for it
+PACE_TIMES = 4.0  # times the swarm's pace that a stage waits for a newcomer
+SLACK_SHARE = 1 / 50  # of a stage's longest time, on top: for the network
+LOOK_SHARE = 1 / 100  # of it, after which the stage looks again for whom it waits longest
+FADE = 0.9  # of the time that a member took before, which still counts after it was quicker
+VAIN_NEWCOMERS_FREE = 3  # stages that waited in vain for newcomers, before others wait for none
+VAIN_NEWCOMERS_SHARE = 1 / 16  # of the time that more of them may take
+OWN_SILENT_STAGES = 3  # stages without this node's own report that may last to their deadlines for it
+
+
+def is_expected(coordination: AnyCoordination, member: Member | None) -> bool:
+    """Whether the open stage waits for a member's report, should it not have come yet."""
+    if member is None or member.left or not member.worked or member.peer in coordination.barred:
+        return False
+    waiting = coordination.waiting
+    if not member.rounds and not waiting.newcomers:
+        return False
+    silent = waiting.number - member.heard
+    if silent <= 1:
+        return True
+    return waiting.number % (WIDE_EVERY if silent <= SILENT_STAGES else LONG_SILENT_EVERY) == 0
+
+
+def not_expected(coordination: AnyCoordination) -> list[Member]:
+    """Members that could be waited for, and that the open stage does not wait for."""
+    return [
+        member
+        for member in coordination.members
+        if not member.left
+        and member.worked
+        and member.peer not in coordination.barred
+        and not is_expected(coordination, member)
+    ]
+
+
+def on_open(turn: Turn) -> None:
+    """A stage opens: count whom it waits for."""
+    coordination = turn.coordination
+    waiting = coordination.waiting
+    coordination.waiting = replace(
+        waiting,
+        number=waiting.number + 1,
+        since=turn.at,
+        pace_s=_pace_s(turn),
+        newcomers=waiting.vain_newcomers <= VAIN_NEWCOMERS_FREE,
+    )
+    recount(turn)
+
+
+def recount(turn: Turn) -> None:
+    """Count whom the open stage waits for, and how long, from nothing."""
+    coordination = turn.coordination
+    expected = [member for member in coordination.members if is_expected(coordination, member)]
+    missing = [member for member in expected if member.peer not in coordination.reports]
+    coordination.waiting = replace(
+        coordination.waiting,
+        expected=len(expected),
+        reported=len(expected) - len(missing),
+        longest_s=max([_time_for(turn, member) for member in missing], default=0.0),
+    )
+
+
+def on_announced(turn: Turn) -> None:
+    """The open stage is announced, maybe once more: the time that it waits for begins."""
+    coordination = turn.coordination
+    coordination.waiting = replace(coordination.waiting, since=turn.at)
+    arm(turn)
+
+
+def arm(turn: Turn) -> None:
+    """Wait for what ends the stage first: its deadline, or that it has waited for members long enough."""
+    until, deadline_at = _until(turn.coordination.waiting), turn.coordination.deadline_at
+    turn.arm("stage", min(until, deadline_at) if until > turn.at else deadline_at)
+
+
+def on_member(turn: Turn, before: Member | None, after: Member | None) -> None:
+    """Count a member that came, changed or went: what it was, and what it is."""
+    coordination = turn.coordination
+    change = is_expected(coordination, after) - is_expected(coordination, before)
+    member = after or before
+    if not change or member is None:
+        return
+    waiting, time_s = coordination.waiting, _time_for(turn, member)
+    if member.peer in coordination.reports:
+        expected, reported = waiting.expected + change, waiting.reported + change
+        coordination.waiting = replace(waiting, expected=expected, reported=reported)
+    elif change < 0:
+        coordination.waiting = replace(waiting, expected=waiting.expected - 1)
+        _look_soon(turn, time_s)
+    else:
+        longest_s = max(waiting.longest_s, time_s)
+        coordination.waiting = replace(waiting, expected=waiting.expected + 1, longest_s=longest_s)
+        if time_s > waiting.longest_s and "stage" in turn.deadlines:
+            arm(turn)
+
+
+def on_report(turn: Turn, member: Member | None) -> None:
+    """Count a report that has just been taken in."""
+    coordination = turn.coordination
+    if member is not None and is_expected(coordination, member):
+        coordination.waiting = replace(coordination.waiting, reported=coordination.waiting.reported + 1)
+        _look_soon(turn, _time_for(turn, member))
+
+
+def _look_soon(turn: Turn, time_s: float) -> None:
+    """The stage need not wait any more for a member that had this much time: maybe for others it waits less long."""
+    if time_s >= turn.coordination.waiting.longest_s and "stage" in turn.deadlines:
+        turn.arm_sooner("stage", turn.at + LOOK_SHARE * _stage_s(turn))
+
+
+def on_close(turn: Turn) -> None:
+    """A stage closes: count whether it waited for newcomers in vain. Its reports are not credited yet."""
+    coordination, own = turn.coordination, turn.settings.peer
+    waiting = coordination.waiting
+    lasted_s = max(0.0, turn.at - coordination.opened_at)
+    vain = max(0.0, waiting.vain_newcomers - VAIN_NEWCOMERS_SHARE * lasted_s / _newcomer_s(turn))
+    if waiting.reported < waiting.expected:
+        vain += any(
+            not member.rounds
+            and member.peer != own
+            and member.peer not in coordination.reports
+            and is_expected(coordination, member)
+            for member in coordination.members
+        )
+    coordination.waiting = replace(waiting, vain_newcomers=vain)
+
+
+def credited(member: Member, report: Report, number: int) -> Member:
+    """A member whose report counts for stage `number`: it was heard of, and how long it took is known."""
+    return replace(member, heard=number, took_s=max(report.took_s, FADE * member.took_s))
+
+
+def took_s(turn: Turn) -> float:
+    """How long a report that comes now took, from the open stage's announcement."""
+    return min(max(0.0, turn.at - turn.coordination.waiting.since), _stage_s(turn))
+
+
+def is_complete(turn: Turn, quorum: float) -> bool:
+    """Whether the open stage need not wait any longer: the quorum is there, or it has waited long enough for it."""
+    coordination = turn.coordination
+    if not coordination.reports or awaits_own(turn):
+        return False
+    waiting = coordination.waiting
+    needed = max(1, math.ceil(quorum * waiting.expected))
+    full = coordination.reports.count >= needed and waiting.reported >= min(needed, waiting.expected)
+    return full or (coordination.chart == "open.collecting" and turn.at >= _until(coordination.waiting))
+
+
+def awaits_own(turn: Turn) -> bool:
+    """Whether the open stage waits for this node's own report before it closes early."""
+    coordination, state, peer = turn.coordination, turn.state, turn.settings.peer
+    own = coordination.members.get(peer)
+    trains = state.trainer.chart in ("idle", "busy") and state.low_space is None
+    if own is None or not trains or peer in coordination.reports or peer in coordination.barred:
+        return False
+    return coordination.waiting.number - own.heard <= OWN_SILENT_STAGES or (
+        is_expected(coordination, own) and turn.at < _until(coordination.waiting)
+    )
+
+
+def _until(waiting: Waiting) -> float:
+    return waiting.since + waiting.longest_s
+
+
+def _time_for(turn: Turn, member: Member) -> float:
+    """How long after its announcement a stage waits for a member, seconds."""
+    if not member.rounds:
+        return _newcomer_s(turn)
+    stage_s = _stage_s(turn)
+    return min(stage_s, OWN_TIMES * member.took_s + SLACK_SHARE * stage_s)
+
+
+def _newcomer_s(turn: Turn) -> float:
+    stage_s, pace_s = _stage_s(turn), turn.coordination.waiting.pace_s
+    return min(stage_s, PACE_TIMES * pace_s + SLACK_SHARE * stage_s) if pace_s else stage_s
+
+
+def _stage_s(turn: Turn) -> float:
+    assert turn.settings.coordination is not None, "a coordinator coordinates"
+    return max(turn.settings.coordination.stage_s, 1e-3)
+
+
+def _pace_s(turn: Turn) -> float:
+    """How long a stage takes this node or the median member, whichever is more; 0 before anybody was credited."""
+    coordination = turn.coordination
+    now = coordination.waiting.number
+    times = [
+        member.took_s
+        for member in coordination.members
+        if member.rounds and member.worked and not member.left and now - member.heard <= SILENT_STAGES
+    ]
+    own = coordination.members.get(turn.settings.peer)
+    middle_s = sorted(times)[len(times) // 2] if times else 0.0
+    return max(middle_s, own.took_s if own is not None else 0.0)
