@@ -90,15 +90,7 @@ NODES: list[Node] = []  # made by a test, to be stopped at its end
 
 
 class Node:
-    """What the core does about submissions, and a worker that may be killed and started again.
-
-    Args:
-        ground: the chain.
-        config: of the chain part.
-        sender: makes a sender out of a Caller, anew for each life.
-        peer: peer id.
-        places: where the worker dies.
-    """
+    """What the core does about submissions, and a worker that may be killed and started again."""
 
     def __init__(
         self,
@@ -222,10 +214,6 @@ class Node:
         if not isinstance(self._task.exception(), Killed):
             self._task.result()
         await self.stop()
-
-    def hand(self, command: Submit | Broadcast) -> None:
-        """Give the worker an order."""
-        self._due.append(command)
 
     async def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 60.0) -> None:
         """Go on, through as many lives as it takes, until all that is wanted is done."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reasoning_gym.factory import CURRICULA
 
@@ -15,7 +15,7 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
 from swarmd.swarms.gym import reasoning_gym
 from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import LEVELS_MAX, level_settings, make_levels
+from swarmd.swarms.gym.gym_tasks import make_levels
 from swarmd.swarms.gym.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
 
@@ -70,13 +70,6 @@ def test_a_stage_keeps_the_level_that_it_began_with() -> None:
     assert digits_of(take(plan)) == {3}, "groups of a level that was left no longer count"
 
 
-def test_without_a_curriculum_nothing_is_learnt_or_remembered() -> None:
-    plan = plan_of(TaskConfig("digits_reverse"))
-    teach(plan, RIGHT, 100)
-    assert digits_of(take(plan)) == {4}
-    assert plan.read_memory() == {}
-
-
 @given(ACCURACIES, st.integers(1, 9), st.integers(1, 6))
 def test_a_ladder_stays_in_its_levels_and_moves_one_at_a_time(
     accuracies: list[float], window: int, levels: int
@@ -115,15 +108,6 @@ def test_memory_survives_in_a_plan() -> None:
     assert again.read_memory() == plan.read_memory()
 
 
-def test_memory_of_other_settings_is_fitted() -> None:
-    plan = plan_of(going("digits_largest"), TaskConfig("gcd"))
-    remembered = {"digits_largest": {"level": 9, "recent": [1.0, 1.0]}, "lcm": {"level": 1, "recent": []}}
-    plan.load_memory({"curricula": remembered})
-    assert plan.read_memory() == {"curricula": {"digits_largest": {"level": 3, "recent": []}}}
-    plan.load_memory({})
-    assert plan.read_memory() == {"curricula": {"digits_largest": {"level": 3, "recent": []}}}
-
-
 @pytest.mark.parametrize(
     "remembered", [[], "3", {"gcd": 3}, {"gcd": {"level": -1}}, {"gcd": {"level": 1, "recent": [2.0]}}]
 )
@@ -157,12 +141,6 @@ def test_peers_questions_of_no_level_are_refused() -> None:
     assert caught.value.reason == "seed", "a seed belongs to one level"
 
 
-def test_a_level_set_by_hand_is_the_same_to_peers() -> None:
-    fixed = plan_of(TaskConfig("digits_reverse", config={"digits": 3}))
-    question = take(fixed, 1)[0]
-    assert plan_of(going()).regenerate(question.reference, HERE, NO_MATERIAL) == question
-
-
 def test_what_is_held_out_is_of_all_levels_and_the_same_at_any() -> None:
     plan = plan_of(going())
     before = plan.hold_out("digits_reverse", 25)
@@ -170,14 +148,6 @@ def test_what_is_held_out_is_of_all_levels_and_the_same_at_any() -> None:
     assert plan.hold_out("digits_reverse", 25) == before
     assert digits_of(before) == {2, 3, 4, 5, 6}
     assert {split_of("digits_reverse", str(q.entry["metadata"]["canonical"])) for q in before} == {"held-out"}
-
-
-def test_settings_of_ones_own_stay_on_every_level() -> None:
-    levels = make_levels(going("chain_sum", config={"allow_negation": True}))
-    assert all(level.config["allow_negation"] for level in levels)
-    assert [level.config["max_terms"] for level in levels[:3]] == [2, 3, 4]
-    assert len({level.digest for level in levels}) == len(levels)
-    assert len(make_levels(going(config={"digits": 3}))) == 1, "levels that do not differ are one"
 
 
 def test_wrong_curricula_are_told() -> None:
@@ -190,14 +160,6 @@ def test_wrong_curricula_are_told() -> None:
         plan_of(going(without))
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.sampled_from(sorted(CURRICULA)))
-def test_every_curriculum_has_bounded_levels_that_differ(name: str) -> None:
-    found = level_settings(name)
-    assert 1 <= len(found) <= LEVELS_MAX
-    assert level_settings(name) == found
-
-
 @pytest.mark.parametrize("name", MIXTURE)
 def test_every_task_of_the_default_mixture_can_pay_and_has_a_curriculum(name: str) -> None:
     plan = plan_of(TaskConfig(name))
@@ -206,8 +168,3 @@ def test_every_task_of_the_default_mixture_can_pay_and_has_a_curriculum(name: st
         assert right.accuracy == 1.0 and junk.accuracy <= 0.05
         assert plan.regenerate(question.reference, HERE, NO_MATERIAL) == question
     assert len(make_levels(going(name))) > 1
-
-
-def test_the_default_mixture_is_upstreams_without_what_cannot_pay_or_be_shared() -> None:
-    assert ReasoningGymPlan(SwarmConfig("s", kind="reasoning-gym")).tasks == MIXTURE
-    assert len(MIXTURE) == 7 and not {"propositional_logic", "binary_matrix"} & set(MIXTURE)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,12 @@ from safetensors.torch import load_file
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device, model
-from swarmd.training.models.adapters import merged_weights, spare_unused
+from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
-from tests.training.sampling.test_generation import AfterTokens
-from tests.training.test_trainer import batch_of
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
@@ -62,41 +58,12 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert (second.steps, again.steps) == (2, 4)
 
 
-def test_what_was_begun_is_taken_back(make_engine: Maker) -> None:
-    engine = make_engine(lora=LORA, learning_rate=3e-3)
-    before = engine.policy.copy_weights()
-    cancellation = AfterTokens(1 << 30)
-
-    def ask_soon(*_: object) -> None:
-        cancellation.looks = 3
-
-    with pytest.raises(Cancelled):
-        engine.train(order(0), cancellation, ask_soon)
-    assert engine.steps == 0 and same(engine.policy.copy_weights(), before)
-
-
 def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
     make_engine(lora=LORA).train(order(0), Cancellation())
     other = make_engine(lora=LoraConfig(rank=8))
     assert other.steps == 0, "its checkpoint began from other weights"
     with pytest.raises(ModelError, match="does not fit"):
         other.policy.load_weights(load_policy(TrainingConfig(device="cpu", lora=LORA)).trained_weights())
-
-
-def test_log_probabilities_and_gradients_are_trls(make_engine: Maker) -> None:
-    trainer = make_engine(lora=LORA, temperature=0.7)._trainer
-    for parameter in trainer.model.parameters():
-        parameter.grad = torch.zeros_like(parameter) if not parameter.requires_grad else None
-    for _, parameter in adapters.trained_parameters(trainer.model):
-        torch.nn.init.normal_(parameter, std=0.1)
-    batch = batch_of(trainer.model.config.vocab_size)
-    mask = batch.pop("mask").bool()
-    with torch.no_grad():
-        shared = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
-        assert trainer._shared is True
-        trainer._shared = False
-        plain = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
-    torch.testing.assert_close(shared[mask], plain[mask], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("quantization", ["8bit", "4bit"])
@@ -143,10 +110,7 @@ def test_unknown_layers_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "package", "extra"),
-    [
-        ({"lora": LORA}, "peft", "lora"),
-        ({"lora": LORA, "quantization": "4bit"}, "bitsandbytes", "gpu"),
-    ],
+    [({"lora": LORA}, "peft", "lora"), ({"lora": LORA, "quantization": "4bit"}, "bitsandbytes", "gpu")],
 )
 def test_a_missing_package_is_named_with_its_extra(
     settings: dict[str, Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
@@ -241,23 +205,3 @@ def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) 
     with pytest.raises(ConfigError, match="4bit") as caught:
         load_policy(TrainingConfig(model=str(directory), device="cpu"))
     assert "quantization" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("settings", "spared"),
-    [
-        ({}, True),
-        ({"lora": LORA}, False),
-        ({"quantization": "8bit"}, False),
-        ({"optimizer": "adamw_8bit"}, False),
-    ],
-)
-def test_what_nothing_uses_is_not_imported(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], spared: bool
-) -> None:
-    for name in ("peft", "bitsandbytes"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    spare_unused(TrainingConfig(**settings))
-    for name in ("peft", "bitsandbytes"):
-        assert (find_spec(name) is None) == spared
-        sys.modules.pop(name, None)
