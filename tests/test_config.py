@@ -105,7 +105,7 @@ def test_a_worker_gets_the_same_configuration(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "rounds"),
     [
-        (FOLLOWER + '[training]\ncatch_up = "weights"\ncatch_up_rounds = 5', 5),
+        (FOLLOWER + '[training]\ncatch_up = "weights"', 3),
         (FOLLOWER + '[training]\ncatch_up = "none"', 0),
         (COORDINATOR + '[training]\ncatch_up = "weights"', 0),
         (FOLLOWER + '[training]\ncatch_up = "weights"\nheld_out_questions = 0', 0),

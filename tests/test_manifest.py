@@ -43,13 +43,13 @@ OTHER = generate_identity()
 BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
-    *("device", "dtype", "attention", "quantization", "unsloth", "lora", "vllm", "reference", "memory", "pool"),
+    *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory_bytes_max", "pool"),
     *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
-    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "max_grad_norm", "seed"),
-    *("peer_loss", "peer_floor", "peer_share", "replay_questions", "guard_skills"),
-    *("share_per_task", "own_questions", "own_questions_max"),
-    *("held_out_questions", "held_out_every", "checkpoints_kept"),
-    *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from", "pass_on_weights"),
+    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
+    *("peer_loss", "peer_floor", "replay_questions", "guard_skills"),
+    *("own_questions", "own_questions_max"),
+    *("held_out_questions", "held_out_every"),
+    *("offer_weights_every", "catch_up", "weights_from"),
     "average_weights_every",
 }
 
@@ -65,7 +65,6 @@ tasks = st.builds(
     weight=st.floats(0.1, 100),
     config=st.dictionaries(titles, plain, max_size=3),
     curriculum=st.booleans(),
-    window=st.integers(1, 100),
 )
 options = st.dictionaries(
     titles, plain | st.just("two\nlines") | st.dictionaries(titles, plain | st.just({}), max_size=2), max_size=3

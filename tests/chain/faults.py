@@ -177,7 +177,7 @@ class Node:
         self.lives += 1
         if self.lives > 1:
             self._due = [self.order(each) for each in self.wanted if not self.is_done(each)]
-        self._rpc = Rpc(self.config.rpc, self.config.chain_id, self.config.call_s)
+        self._rpc = Rpc(self.config.rpc, self.config.chain_id, 2.0)
         calls = self.calls = Calls(self._rpc, self.places)
         coordinator = Coordinator(calls, self.config.contract)
         sender = self._make_sender(calls)

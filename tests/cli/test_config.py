@@ -43,9 +43,8 @@ def _plain(value: Any) -> Any:
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_most(path: Path) -> None:
     given = every_key(DEFAULTS.training) | tomllib.loads(path.read_text()).get("training", {})
-    keys = ("questions", "peer_questions", "peer_share")
+    keys = ("questions", "peer_questions")
     training = TrainingConfig(**{key: given[key] for key in keys})
-    assert given["peer_share"] == DEFAULTS.training.peer_share
     assert 1 <= bound_peer(training, peers=2) <= max(1, training.questions / 4)
 
 

@@ -175,7 +175,7 @@ def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
 
 
 def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
-    with fake_node(tmp_path, free_bytes_min=2**62, free_bytes_stop=2**61) as node:
+    with fake_node(tmp_path, free_bytes_min=2**62) as node:
         node.start()
         assert node.wait() == 73
         assert "are free for" in node.lines()[-1]["message"]

@@ -285,9 +285,7 @@ def test_levels(text: str, level: str) -> None:
 
 
 def test_bounds_leave_room_for_the_next_checkpoint_and_to_end_in_order() -> None:
-    assert bounds_of(StorageConfig(free_bytes_min=100, free_bytes_stop=60), 20) == SpaceBounds(
-        low=120, wanted=150, stop=50
-    )
+    assert bounds_of(StorageConfig(free_bytes_min=100), 20) == SpaceBounds(low=120, wanted=150, stop=12)
     assert bounds_of(StorageConfig(free_bytes_min=0), 20) == SpaceBounds(0, 0, 0)
 
 
@@ -299,7 +297,7 @@ class Disk:
         self.gain = gain  # what making room brings
         self.facts: list[Event] = []
         self.rooms = 0
-        storage = StorageConfig(free_bytes_min=100, free_bytes_stop=20)
+        storage = StorageConfig(free_bytes_min=100)
         self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
         monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
 
@@ -336,7 +334,7 @@ def test_what_may_go_goes_before_a_node_pauses(tmp_path: Path, monkeypatch: pyte
 
 def test_a_disk_that_is_as_good_as_full_ends_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(tmp_path, monkeypatch)
-    (stop,) = disk.look(19)
+    (stop,) = disk.look(9)
     assert isinstance(stop, StopRequested) and stop.code == 73
     assert not disk.goes_on
 

@@ -133,7 +133,6 @@ FAULTS = [
         {"python.version": "error", "python.missing": "error", "python.package": "warning"},
         ("asks for >=3.99", f"msgspec {metadata.version('msgspec')} is installed", "pip install 'no-such-package>=2'"),
     ),
-    Fault("extra", "python", text("[training]\nunsloth = true"), {"python.missing": "error"}, ("unsloth",)),
     Fault("driver", "device", with_driver, {"device.driver": "warning"}, ("550.54; torch 2 is built without CUDA",)),
     Fault("16 bit", "device", text("[training]\ndtype = 'float16'"), {"device.half": "warning"}, ('"float32"',)),
     Fault(

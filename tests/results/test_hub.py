@@ -15,6 +15,7 @@ from swarmd.core.events import ModelPushed, StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ConfigError
 from swarmd.paths import NodeDirectory
+from swarmd.results import hub as hub_module
 from swarmd.results.history import read_history
 from swarmd.results.hub import NAME_CHARS_MAX, Pusher, repo_of
 from tests.hub_double import COMMIT, TOKEN, HubDouble
@@ -108,14 +109,15 @@ def test_a_refusal_of_the_hub_is_told_without_the_token(
 
 
 def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
-    hub: HubDouble, paths: NodeDirectory, checkpoint: Path
+    hub: HubDouble, paths: NodeDirectory, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hub_module, "PUSH_S", 1.5)
     hub.faults["/commit/"] = "hang"
     heard = Listener()
-    pusher = Pusher(config_of(push_s=1.5), paths, PEER, heard)
+    pusher = Pusher(config_of(), paths, PEER, heard)
     pusher.push(trained(7), checkpoint)
     assert heard.events == [], "training is not kept waiting for what becomes of it"
-    assert "push_s" in heard.wait().error
+    assert "given up" in heard.wait().error
     hub.faults.clear()
     pusher = Pusher(config_of(), paths, PEER, heard)
     pusher.push(trained(8), checkpoint)

@@ -28,8 +28,8 @@ def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 4)) for event in found.Scalars(name)]
 
 
-def config_of(**results: bool) -> Config:
-    return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))
+def config_of(**results: tuple[str, ...]) -> Config:
+    return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))  # type: ignore[arg-type]
 
 
 class Fragile:
@@ -175,7 +175,7 @@ def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "wandb", double)
     monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    trackers = make_trackers(config_of(tensorboard=False, wandb=True), NodeDirectory(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(trackers=("wandb",)), NodeDirectory(tmp_path), "peer", 0)
     trackers.log(3, {"step/loss": 1.0})
     trackers.close()
     assert double.opened["mode"] == "offline" and double.opened["project"] == "swarmd"
@@ -188,7 +188,7 @@ def test_the_real_package_takes_figures(tmp_path: Path, name: str, monkeypatch: 
     if not module.is_installed(name):
         pytest.skip(f"{name} is not installed")
     monkeypatch.setenv("TRACKIO_DIR", "")
-    trackers = make_trackers(config_of(tensorboard=False, **{name: True}), NodeDirectory(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(trackers=(name,)), NodeDirectory(tmp_path), "peer", 0)
     assert trackers.names == (name,)
     trackers.log(1, {"step/loss": 1.0})
     trackers.close()

@@ -22,6 +22,7 @@ from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
+from swarmd.training import trainer
 from swarmd.training.batches.groups import Scorer
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
@@ -290,10 +291,11 @@ def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monke
         train(engine, 0)
 
 
-def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
+def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     def moments(node: str, bound: float) -> float:
         """The norm of Adam's first moments: a mean of gradients, none longer than the bound."""
-        engine = make_engine(node, max_grad_norm=bound)
+        monkeypatch.setattr(trainer, "GRAD_NORM_MAX", bound)
+        engine = make_engine(node)
         train(engine, 0)
         state = engine._trainer.optimizer.state.values()
         return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))

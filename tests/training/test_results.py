@@ -85,7 +85,7 @@ def worker(tmp_path: Path, hub: HubDouble) -> Iterator[Worker]:
     shutil.copytree(NODE / "events", data / "events")
     (data / "token").touch(0o600)
     (data / "token").write_text(TOKEN)
-    results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token", push_s=60.0))
+    results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token"))
     started = Worker(msgspec.structs.replace(make_config(threads=1), results=results), data, tmp_path / "errors")
     yield started
     if started.process.poll() is None:

@@ -16,7 +16,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from swarmd.config import Config, MemoryConfig, encode
+from swarmd.config import Config, encode
 from swarmd.core.commands import CancelTraining, Train
 from swarmd.core.events import CommandFailed, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.core.values import RolloutsRef
@@ -273,7 +273,7 @@ def test_a_process_retires_after_its_rounds() -> None:
 
 
 def test_a_process_retires_when_it_holds_too_much() -> None:
-    assert "training.memory.bytes_max" in reason_to_retire(1, memory=MemoryConfig(bytes_max=1))
+    assert "training.memory_bytes_max" in reason_to_retire(1, memory_bytes_max=1)
 
 
 class CopyingPusher:

@@ -98,7 +98,7 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
     async with signing(tmp_path, *options(ground, token_file="token")) as signer:
         settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
         config = ground.config(sender="proxy", proxy=settings)
-        rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+        rpc = Rpc(config.rpc, config.chain_id, 2.0)
         sender = open_proxy(config, NodeDirectory(tmp_path), rpc)
         for command in (
             Submit("a", "a", "register"),

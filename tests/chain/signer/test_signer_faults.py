@@ -64,8 +64,8 @@ class Seat:
 @asynccontextmanager
 async def seated(ground: Ground, home: Path, **settings: Any) -> AsyncIterator[Seat]:
     fund(ground)
-    config = ground.config(**({"sender": "wallet", "fees": FEES, "resend_s": 0.01} | settings))
-    rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+    config = ground.config(**({"sender": "wallet", "fees": FEES} | settings))
+    rpc = Rpc(config.rpc, config.chain_id, 2.0)
     ledger = SignerLedger()
     audit = AuditLog(home / "audit.jsonl", ledger.carried)
     for line in audit.lines:

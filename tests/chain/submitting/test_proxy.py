@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.submitting import proxy as proxy_module
 from swarmd.chain.submitting.proxy import ANSWER_BYTES_MAX, Proxy, read_token
 from swarmd.chain.submitting.sender import make_sender
 from swarmd.config import ChainConfig, ProxyConfig
@@ -270,14 +271,18 @@ async def test_a_proxy_without_end(ground: Ground, server: LoginServer, rpc: Rpc
         await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
 
 
-async def test_a_proxy_that_is_slow_is_given_up(ground: Ground, server: LoginServer, rpc: Rpc) -> None:
+async def test_a_proxy_that_is_slow_is_given_up(
+    ground: Ground, server: LoginServer, rpc: Rpc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_module, "CALL_S", 0.1)
+
     async def dawdle(request: web.Request) -> web.Response:
         await asyncio.sleep(5)
         return web.Response()
 
     server.before = dawdle
     with pytest.raises(EndpointFailed, match=r"did not answer within 0\.1 s"):
-        await Proxy(config_of(ground, server, call_s=0.1), rpc).send("me", REGISTER, Prepared())
+        await Proxy(config_of(ground, server), rpc).send("me", REGISTER, Prepared())
 
 
 # --- exactly once ---

@@ -389,8 +389,7 @@ async def test_ranges_are_halved_until_the_endpoint_takes_them(ground: Ground, m
 
 
 async def test_marks_are_set_where_nothing_is_said(ground: Ground) -> None:
-    config = ground.config(range_blocks=2000)
-    async with watching(config) as watch:
+    async with watching(ground.config(), range_blocks=2000) as watch:
         await watch.settle(ground)
         ground.mine(300)
         await watch.until(lambda: watch.watcher.branch.tip.number == ground.height())

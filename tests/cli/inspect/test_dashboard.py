@@ -33,7 +33,6 @@ kind = "digits"
 [web]
 listen = "127.0.0.1:0"
 token = "web.token"
-explorer = "https://explorer.example/address/"
 """
 
 

@@ -87,7 +87,7 @@ def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The disk can never have so much free: the node refuses to start.
-    free = ["--set", f"storage.free_bytes_min={1 << 62}", "--set", f"storage.free_bytes_stop={1 << 61}"]
+    free = ["--set", f"storage.free_bytes_min={1 << 62}"]
     code = run_command(["local", "--nodes", "1", "--rounds", "1", "--dir", str(tmp_path), *free])
     assert code == ExitCode.FAILURE
     shown = capsys.readouterr()

@@ -21,7 +21,6 @@ INNOCENT = {
     "dht.peer": "a peer id",
     "training.completion_tokens": "a number",
     "training.prompt_tokens": "a number",
-    "web.explorer": "for all to see",
     "chain.sender": "a word",
 }
 CANARY = "quagga-walks-by-Axolotl7-home"

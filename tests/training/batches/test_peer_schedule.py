@@ -22,7 +22,7 @@ from swarmd.swarms.rollouts import (
     decode_rollouts,
     encode_rollouts,
 )
-from swarmd.training.batches.batch import bound_peer, count_ranks
+from swarmd.training.batches.batch import PEER_SHARE, bound_peer, count_ranks
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.peer_schedule import PeerSchedule, share_evenly, spread_evenly, take_part
 from swarmd.training.batches.publication import Publication
@@ -130,39 +130,35 @@ def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
         (50, {}, 2),
         (5, {"peer_questions": 1}, 1),
         (5, {"peer_questions": 5}, 3),
-        (5, {"peer_share": 0.01}, 1),
-        (5, {"peer_share": 1.0}, 0),
     ],
 )
 def test_the_bound_is_a_share_of_the_places_that_peers_have(peers: int, settings: dict[str, Any], bound: int) -> None:
     assert bound_peer(TrainingConfig(**settings), peers) == bound
 
 
-@given(offers, st.integers(1, 6), st.integers(1, 5), st.sampled_from([0.1, 0.5, 0.75, 1.0]))
+@given(offers, st.integers(1, 6), st.integers(1, 5))
 def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
-    made: list[tuple[str, str]], ranks: int, places: int, share: float
+    made: list[tuple[str, str]], ranks: int, places: int
 ) -> None:
     groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
-    training = TrainingConfig(peer_questions=places, peer_share=share)
+    training = TrainingConfig(peer_questions=places)
     peer_ranks, bound = count_ranks(training, len(PEERS), ranks), bound_peer(training, len(PEERS))
     parts = [take_part(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
     assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
     batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).next_share()]
-    assert all(count <= max(math.ceil(places * ranks * share), 1) for count in peers_of(batch).values())
+    assert all(count <= max(math.ceil(places * ranks * PEER_SHARE), 1) for count in peers_of(batch).values())
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(TASKS), st.integers(0, 5), st.booleans()), max_size=40),
     st.integers(0, 12),
-    st.integers(0, 5),
 )
-def test_what_is_published_keeps_to_its_quotas(made: list[Any], groups_max: int, per_task: int) -> None:
-    publication = Publication(groups_max, per_task)
+def test_what_is_published_keeps_to_its_bound(made: list[Any], groups_max: int) -> None:
+    publication = Publication(groups_max)
     for task, index, flat in made:
         publication.add(group(task, index, flat))
     chosen = publication.choose()
     assert len(chosen) <= groups_max
-    assert all(count <= (per_task or groups_max) for count in tasks_of(chosen).values())
     questions = [each.question.reference for each in chosen]
     assert len(set(questions)) == len(questions)
     flatness = [each.is_flat for each in chosen]

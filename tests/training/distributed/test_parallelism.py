@@ -79,7 +79,6 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
     [
         {"quantization": "4bit", "lora": LoraConfig(rank=8)},
         {"optimizer": "adamw_8bit"},
-        {"unsloth": True},
         {"vllm": VllmConfig(mode="colocate")},
     ],
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from swarmd.installed import extra_command
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device, model
-from swarmd.training.models.adapters import merged_weights, prepare_unsloth, require
+from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
 
@@ -124,45 +122,6 @@ def test_a_missing_package_is_named_with_its_extra(
     with pytest.raises(ConfigError, match=package) as caught:
         load_policy(TrainingConfig(device="cpu", **settings))
     assert caught.value.fix == f"Install it: {extra_command(extra)}" and f"'{package}>=" in caught.value.fix
-
-
-def test_unsloth_needs_cuda_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_unsloth(TrainingConfig())
-    with pytest.raises(ConfigError, match="TRL was imported before"):
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    monkeypatch.delitem(sys.modules, "trl")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="needs CUDA"):
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="unsloth") as caught:
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    assert "pip install 'unsloth>=" in caught.value.fix
-
-
-def test_unsloth_is_asked_for_what_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for Unsloth: only the calls are shown, with a real model and real adapters behind them."""
-    asked: list[dict[str, Any]] = []
-
-    class FastLanguageModel:
-        @staticmethod
-        def from_pretrained(model_name: str, **settings: Any) -> tuple[Any, Any]:
-            asked.append(settings)
-            return model.AutoModelForCausalLM.from_pretrained(model_name, dtype=settings["dtype"]), None
-
-        @staticmethod
-        def get_peft_model(loaded: Any, **settings: Any) -> Any:
-            asked.append(settings)
-            return adapters.add_adapters(loaded, LoraConfig(settings["r"], settings["lora_alpha"]), 0)
-
-    stand_in = types.SimpleNamespace(FastLanguageModel=FastLanguageModel)
-    monkeypatch.setattr(
-        adapters, "require", lambda name, *rest: stand_in if name == "unsloth" else require(name, *rest)
-    )
-    policy = load_policy(TrainingConfig(device="cpu", unsloth=True, lora=LORA, prompt_tokens=100, completion_tokens=28))
-    assert asked[0]["max_seq_length"] == 128 and not asked[0]["full_finetuning"] and not asked[0]["load_in_4bit"]
-    assert asked[1]["r"] == 4 and asked[1]["use_gradient_checkpointing"] == "unsloth"
-    assert policy.trained_weights() and policy.frozen_digest
 
 
 def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:

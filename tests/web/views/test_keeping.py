@@ -95,7 +95,7 @@ class Page:
     def figures(self) -> dict[str, Any]:
         """All that it shows."""
         reading, history = self.reading, self.reading.history
-        around = ViewContext("", "", history.at, history.first, ())
+        around = ViewContext("", history.at, history.first, ())
         seqs = [*range(history.first, history.next_seq, 41), history.next_seq - 1]
         return {
             "state": history.state,
