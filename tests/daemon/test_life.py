@@ -183,10 +183,10 @@ def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_node_that_can_keep_no_snapshot_works_on_and_says_so(tmp_path: Path) -> None:
-    with fake_node(tmp_path, rounds=0, segment_bytes=4000) as node:
+    with fake_node(tmp_path, rounds=0) as node:
         node.paths.events.mkdir(parents=True, mode=0o700)
         (in_the_way := snapshot_directory(node.paths.events)).write_text("a file where the directory should be")
-        node.start()
+        node.start(SEGMENT_BYTES="4000")
         notes = node.until(lambda: node.status().get("notes"))
         assert "no snapshot of the log could be kept" in notes[0] and str(in_the_way) in notes[0]
         assert any("no snapshot" in line["message"] for line in node.lines())

@@ -28,6 +28,12 @@ from tests.chain.signing import ADDRESS, KEY, fund
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(autouse=True)
+def sent_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signer_module, "RESEND_S", 0.01)
+
+
 FEES = FeesConfig(stuck_s=0.01)
 PATIENT = FeesConfig()  # nothing is replaced while the test runs
 REGISTER = SignerRequest("register", "Qm1")
