@@ -1,7 +1,8 @@
 """Everything that can happen to a node, as recorded facts.
 
-An event is immutable and for ever: a field may be added with a default, a tag is never renamed or reused
-(``CONTRIBUTING.md``, law 7). Times are POSIX seconds (float, UTC); rounds and stages count from 0.
+An event is immutable, and for ever from the first release on: then a field may be added with a default, and a tag is
+never renamed or reused (``CONTRIBUTING.md``, law 7). Times are POSIX seconds (float, UTC); rounds and stages count
+from 0.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from operator import attrgetter, is_not
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from msgspec.structs import astuple, replace
 
@@ -73,7 +73,6 @@ class Turn:
     at: float
     charts: Charts
     commands: tuple[Command, ...]
-    rules: ClassVar[int] = 15  # `swarmd.core.coordinator.patience` asks for it
     deadlines: dict[str, Deadline]
     pending: dict[str, Command]  # by id
     coordination: AnyCoordination  # the coordinator's side, to be changed in place: there once `coordinates` said so

@@ -1,4 +1,4 @@
-"""The immutable values that events, commands and state are made of; as with events, fields are only ever added."""
+"""The immutable values that events, commands and state are made of."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class Settings(Value, frozen=True):
     restart_window_s: float = 300.0
     coordination: CoordinatorSettings | None = None  # present where this node opens and closes the rounds
     chain: ChainSettings | None = None  # present where a contract keeps the rounds; then nobody coordinates them
-    kind: str = ""  # what the swarm trains (swarm.kind); empty in logs of before it was kept
+    kind: str = ""  # what the swarm trains (swarm.kind)
     contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
     catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
-    catch_up_s: float = 600.0  # longest that it waits for them
+    catch_up_s: float = 300.0  # longest that it waits for them
     average_rounds: int = 0  # in every so manieth round the own weights are averaged with a peer's; 0: they never are
 
 

@@ -26,7 +26,7 @@ class SwarmName(msgspec.Struct, frozen=True):
 
     Args:
         id: the swarm's id.
-        kind: what it trains; empty: not known, as in logs of before it was kept.
+        kind: what it trains; empty: not known.
         contract: "CHAIN_ID:address" of the contract that keeps its rounds, "" without a chain, None: not known.
     """
 
