@@ -24,7 +24,6 @@ from swarmd.core.state import (
     StageReward,
     State,
     Trainer,
-    Waiting,
     Work,
     WorkerState,
 )
@@ -64,7 +63,7 @@ STATE = State(
             [Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)]
         ),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
-        waiting=Waiting(expected=1),
+        expected=1,
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
     skips=(Skip(1, 2, "slow", NOW - 500),),

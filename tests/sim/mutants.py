@@ -129,15 +129,15 @@ MUTANTS = (
     Mutant(
         "a quorum of others closes a stage that this node trains",
         waiting,
-        "if not coordination.reports or awaits_own(turn):",
-        "if not coordination.reports:",
+        "    return not awaits_own(turn)\n",
+        "    return True\n",
         (("quorum", 0.5),),
     ),
     Mutant(
         "the quorum is one report short",
         waiting,
-        "needed = max(1, math.ceil(quorum * waiting.expected))",
-        "needed = max(1, math.ceil(quorum * waiting.expected) - 1)",
+        "needed = max(1, math.ceil(quorum * expected))",
+        "needed = max(1, math.ceil(quorum * expected) - 1)",
     ),
     Mutant(
         "members that fell silent are never waited for again",

@@ -45,7 +45,7 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         final=clock.final if clock else False,
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
-        expected=coordination.waiting.expected if coordination else None,
+        expected=coordination.expected if coordination else None,
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
         chain=_chain(state, ledger) if state.chain else None,

@@ -61,8 +61,8 @@ def overdue(node: Story) -> tuple[Command, ...]:
 def expected(coordination: Coordination) -> set[str]:
     """Peers whose reports the open stage waits for; the count that is kept agrees."""
     peers = {member.peer for member in coordination.members if is_expected(coordination, member)}
-    assert coordination.waiting.expected == len(peers)
-    assert coordination.waiting.reported == len([each for each in coordination.reports if each.peer in peers])
+    assert coordination.expected == len(peers)
+    assert coordination.reported == len([each for each in coordination.reports if each.peer in peers])
     return peers
 
 
