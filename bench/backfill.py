@@ -48,7 +48,7 @@ def run(directory: Path) -> Iterable[Row]:
 async def follow(ground: Ground) -> float:
     """Events per second until the watcher is up, everything observed."""
     with timed() as watch:
-        async with watching(ground.config(range_blocks=RANGE)) as watcher:
+        async with watching(ground.config(), range_blocks=RANGE) as watcher:
             await watcher.expect(ChainUp, timeout_s=120.0)
     said = sum(len(event.logs) for event in watcher.seen(ChainBlock))
     assert said >= BLOCKS * LOGS, f"{said} entries"

@@ -53,7 +53,7 @@ def learn(directory: Path, swarm: str, size: int, rounds: int) -> list[float]:
     """Mean held-out accuracy of the nodes before the first step and after each round; their data is removed."""
     nodes = []
     for place in range(size):
-        training = TrainingConfig(device="cpu", threads=1, checkpoints_kept=1)
+        training = TrainingConfig(device="cpu", threads=1)
         config = Config(SwarmConfig(id=swarm), training=training, storage=StorageConfig(free_bytes_min=0))
         paths = NodeDirectory(directory / f"node-{place}")
         engine = TrainingEngine(config, paths, f"node-{place}", make_plan(config.swarm, training))

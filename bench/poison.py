@@ -54,7 +54,6 @@ COMMON: Mapping[str, Any] = {
     "completion_tokens": ANSWER_TOKENS,
     "share_groups": STEPS * HOSTILE,
     "held_out_questions": 0,
-    "checkpoints_kept": 1,
 }
 ARMS: Mapping[str, Mapping[str, Any]] = {
     OPEN: {"peer_floor": 0.0},

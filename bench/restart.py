@@ -33,7 +33,7 @@ STOP_S = 20.0
 
 def run(directory: Path) -> Iterable[Row]:
     places = node_places(directory, 2)
-    lay_out(places, 0, QUICK | {"logs.format": "json", "coordinator.stage_s": 3600.0, "coordinator.resume_s": 3600.0})
+    lay_out(places, 0, QUICK | {"logs.format": "json", "coordinator.stage_s": 3600.0})
     round = prepare(places)
     kept = directory / "kept"
     shutil.copytree(places[1].root, kept)

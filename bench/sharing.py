@@ -55,7 +55,6 @@ COMMON: Mapping[str, Any] = {
     "format_reward": 0.0,
     "share_groups": SHARED,
     "held_out_questions": 0,
-    "checkpoints_kept": 1,
 }
 
 
@@ -75,7 +74,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "poisoned behind": {HOSTILE: "suffix"},
     "poisoned in form": {HOSTILE: "repeat"},
     "crowded": {HOSTILE: "plain"},
-    "poisoned no bound": {HOSTILE: "prefix", "peer_share": 1.0},
     "poisoned all tokens": {HOSTILE: "prefix", "peer_floor": 0.0},
 }
 

@@ -36,6 +36,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z"
 TrustedPeer = Annotated[str, msgspec.Meta(pattern=r"^(coordinator|credited|[1-9A-HJ-NP-Za-km-z]{32,128})\Z")]
 
 SenderKind = Literal["wallet", "proxy", "none"]
+Tracker = Literal["tensorboard", "wandb", "trackio"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
@@ -53,9 +54,6 @@ class TaskConfig(Section, frozen=True):
     weight: Positive = 1.0
     config: dict[str, Any] = {}
     curriculum: bool = False  # go through the task's levels as the results allow
-    raise_at: Share = 0.8  # mean accuracy of the last groups at which the level is raised
-    lower_at: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2  # and lowered
-    window: AtLeastOne = 64  # how many groups these are, of this node's own
 
 
 class SwarmConfig(Section, frozen=True):
@@ -77,14 +75,10 @@ class DhtConfig(Section, frozen=True):
     bootstrap: tuple[str, ...] = ()  # multiaddrs with /p2p/<peer id>; retried for ever
     client_mode: bool = False  # dial only: behind a NAT without a relay
     auto_relay: bool = False
-    call_s: Positive = 5.0  # every DHT operation ends within this
     poll_s: Positive = 5.0  # slow fall-back poll; hints are pushed
     gather_peers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 32  # whose rollouts are gathered, of a stage with shards
     record_s: Positive = 900.0  # how long records live; the owner republishes three times as often
-    connections_max: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 512  # open at once; half of them from one address
     memory_bytes_max: Annotated[int, msgspec.Meta(ge=2**25, le=2**40)] = 2**29  # of the network worker; p2pd: half
-    files_max: Annotated[int, msgspec.Meta(ge=128, le=2**20)] = 4096  # open in either
-    tasks_max: Annotated[int, msgspec.Meta(ge=256, le=2**20)] = 4096  # in the network worker
     members: tuple[str, ...] = ()  # peer ids allowed to write; empty admits all
     admission: Literal["open", "invitation", "work"] = "open"  # what peers that are on no list need for it to write
     work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 16  # zero bits that admission "work" asks for
@@ -97,10 +91,7 @@ class RoundConfig(Section, frozen=True):
     """How this node behaves in rounds; meanings as in `swarmd.core.events.Settings`."""
 
     behind: BehindPolicy = "finish-stage"
-    gather_s: Positive = 5.0
     train_s: Positive = 600.0
-    publish_s: Positive = 30.0
-    clock_s: Positive = 20.0
 
 
 class CoordinatorConfig(Section, frozen=True):
@@ -111,9 +102,7 @@ class CoordinatorConfig(Section, frozen=True):
     stage_s: Positive = 300.0
     quorum: Share = 1.0
     rounds_max: Count = 0
-    resume_s: Positive = 15.0
     when_alone: AlonePolicy = "hold"
-    shard_members: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 64  # whose records share a key, about; 0: all
 
 
 class ProxyConfig(Section, frozen=True):
@@ -130,7 +119,6 @@ class FeesConfig(Section, frozen=True):
 
     max_gwei: Positive = 200.0  # highest price of a unit of gas, tip included
     tip_gwei: NotNegative = 1.0  # for the block's producer, on chains with EIP-1559
-    gas_max: AtLeastOne = 2_500_000  # units of gas of one transaction
     stuck_s: Positive = 60.0  # a transaction not mined for so long is replaced by a dearer one
     day_coins_max: NotNegative = 0.0  # signed for in a day of UTC at most, in the chain's coin; 0: no bound
     legacy: bool = False  # the chain's blocks have no base fee (before EIP-1559): a price is paid in full
@@ -146,19 +134,15 @@ class ChainConfig(Section, frozen=True):
     depth: Count = 2  # blocks on top of a block before it counts as confirmed
     finality: Literal["depth", "safe", "finalized"] = "depth"  # what confirms: the depth, or the chain's own tags
     poll_s: Positive = 2.0  # where there is no subscription
-    call_s: Positive = 10.0  # every RPC call ends within this
-    range_blocks: AtLeastOne = 2000  # blocks asked for at once; halved where an endpoint refuses
     sender: SenderKind = "wallet"
     keystore: str = "account.json"  # encrypted key of the account, relative to the data directory, or credential:NAME
     passphrase: str = "account.pass"  # file that holds its passphrase, likewise
     drive: Drive = "policy"
-    stagger_s: NotNegative = 3.0
     stage_s: Positive = 300.0
     reward_scale: AtLeastOne = 1000
     winners: Annotated[int, msgspec.Meta(ge=0, le=100)] = 1
     votes: Votes = "judged"
     shards: ChainShards = 0  # keys that a stage's records, and memberships, are divided among; as the manifest says
-    resend_s: Positive = 60.0
     fees: FeesConfig = FeesConfig()
     proxy: ProxyConfig = ProxyConfig()
 
@@ -168,7 +152,6 @@ class LoraConfig(Section, frozen=True):
 
     rank: Count = 0  # 0: no adapters
     alpha: AtLeastOne = 16
-    dropout: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -176,7 +159,6 @@ class VllmConfig(Section, frozen=True):
     """Generation by vLLM, as TRL drives it (extra `vllm`)."""
 
     mode: Literal["off", "colocate", "server"] = "off"
-    memory_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0  # of the device, colocated; 0: estimated
     url: str = "http://127.0.0.1:8000"  # of `vllm serve`, in server mode; see docs/MODELS.md
 
 
@@ -185,14 +167,6 @@ class ReferenceConfig(Section, frozen=True):
 
     url: str = ""  # of `swarmd reference-server`; empty: a copy of the first weights in this process
     token: str = ""  # bearer token: a file, relative to the data directory, or credential:NAME
-    call_s: Positive = 120.0
-
-
-class MemoryConfig(Section, frozen=True):
-    """Bounds on the trainer process."""
-
-    bytes_max: Count = 0  # resident memory and swap after which it is replaced at the end of a round; 0: no bound
-    vram_share_max: Share = 0.95  # the same, of the accelerator's memory
 
 
 class TrainingConfig(Section, frozen=True):
@@ -205,11 +179,10 @@ class TrainingConfig(Section, frozen=True):
     dtype: Dtype = "auto"
     attention: Literal["auto", "eager", "sdpa", "flash_attention_2"] = "auto"
     quantization: Literal["none", "8bit", "4bit"] = "none"  # bitsandbytes; only together with adapters
-    unsloth: bool = False  # load and patch the model with Unsloth (CUDA)
     lora: LoraConfig = LoraConfig()
     vllm: VllmConfig = VllmConfig()
     reference: ReferenceConfig = ReferenceConfig()
-    memory: MemoryConfig = MemoryConfig()
+    memory_bytes_max: Count = 0  # of the trainer, with swap; beyond it a fresh process takes its place; 0: no bound
     processes: AtLeastOne = 1  # of this node, one on each accelerator, through accelerate
     accelerate: str = ""  # ddp, fsdp, zero2, zero3 (configs/accelerate/), or a file of accelerate's; empty: ddp
     threads: Count = 0  # torch threads; 0: one for small models, else as many as torch likes
@@ -219,7 +192,6 @@ class TrainingConfig(Section, frozen=True):
     own_questions: Count = 0  # groups this node generates in a step; 0: as many as peers' leave places for
     own_questions_max: Count = 0  # while own ones are flat, it goes on up to so many; 0: no more than above
     peer_questions: Count = 4  # of `questions`, at most this many come from peers (J)
-    peer_share: Share = 0.5  # of `peer_questions`, a step has at most so many groups of one peer; 1: no bound
     guard_skills: bool = True  # tasks whose held-out accuracy has fallen are drawn more, own and peers'
     completion_tokens: AtLeastOne = 10
     prompt_tokens: AtLeastOne = 512
@@ -229,7 +201,6 @@ class TrainingConfig(Section, frozen=True):
     warmup_steps: Count = 10  # optimiser steps of the node's life until the learning rate is reached
     schedule_steps: Count = 0  # optimiser steps of the node's life after which a falling schedule stays at its end
     optimizer: Optimizer = "adamw"
-    max_grad_norm: Positive = 1.0  # a step's gradient is scaled down to this norm
     beta: NotNegative = 0.0  # KL weight; 0 needs no reference model
     clip_low: Positive = 0.2
     clip_high: Positive = 0.28
@@ -240,17 +211,12 @@ class TrainingConfig(Section, frozen=True):
     micro_questions: Count = 0  # groups in one forward and backward pass; 0: all for small models, else one
     gradient_checkpointing: Literal["auto", "on", "off"] = "auto"
     share_groups: Count = 16  # groups of a stage published for peers
-    share_per_task: Count = 0  # of these, at most so many of one task; 0: no bound
     staleness_rounds: Count = 1  # peers' rollouts older than this are refused; 0: for rounds of several stages
     held_out_questions: Count = 64  # per task, for the evaluation after a stage; 0 for none
     held_out_every: AtLeastOne = 1  # rounds between evaluations
-    checkpoints_kept: AtLeastOne = 2
     offer_weights_every: Count = 0  # rounds between offers of the weights to peers; 0 for none
     catch_up: Literal["none", "weights"] = "none"  # after an absence: take a peer's, where they are better
-    catch_up_rounds: AtLeastOne = 3  # missed, that make an absence
-    catch_up_s: Positive = 300.0  # longest that weights are fetched, and that the round which is joined waits for them
     average_weights_every: Count = 0  # rounds between trials of the mean of the own weights and a peer's; 0 for none
-    pass_on_weights: bool = True  # give peers' weights that were fetched to others, too, while they are offered
     weights_from: tuple[TrustedPeer, ...] = ("coordinator",)  # "credited": of peers with credit; or peer ids
     seed: Annotated[int, msgspec.Meta(ge=-INTEGER_MAX, le=INTEGER_MAX)] = 0
     recycle_rounds: Count = 0  # fresh trainer process after this many rounds; 0 for never
@@ -262,38 +228,29 @@ class HubConfig(Section, frozen=True):
     repo: str = ""  # "user/name", or "user/" for a name made of model and node; empty: nothing is pushed
     every: AtLeastOne = 1  # rounds between pushes
     token: str = ""  # file with the token, relative to the data directory, or credential:NAME
-    private: bool = False
-    push_s: Positive = 3600.0  # a push that takes longer is given up
 
 
 class ResultsConfig(Section, frozen=True):
     """Where a node's figures and models go besides its log."""
 
-    tensorboard: bool = True  # event files below the data directory, never over the network
-    wandb: bool = False  # offline runs of Weights & Biases (extra `wandb`)
-    trackio: bool = False  # (extra `trackio`)
+    trackers: tuple[Tracker, ...] = ("tensorboard",)  # all write below the data directory, never over the network
     hub: HubConfig = HubConfig()
 
 
 class WorkersConfig(Section, frozen=True):
     """Supervision of the two worker processes."""
 
-    ready_s: Positive = 180.0
-    ping_s: Positive = 5.0
     silent_s: Positive = 60.0  # a worker that answers no ping for so long is killed and restarted
     restarts_max: AtLeastOne = 8  # ends that others cause, as a signal for want of memory, do not count
-    restart_window_s: Positive = 300.0
     stop_s: Positive = 10.0  # longest orderly stop
 
 
 class StorageConfig(Section, frozen=True):
     """Bounds on what the node keeps on disk."""
 
-    segment_bytes: AtLeastOne = 64 * 1024 * 1024
     log_bytes_max: AtLeastOne = 2 * 1024 * 1024 * 1024
     blob_bytes_max: AtLeastOne = 512 * 1024 * 1024
     free_bytes_min: Count = 32 * 1024 * 1024  # with less free, a checkpoint aside, the node pauses; 0: it never does
-    free_bytes_stop: Count = 4 * 1024 * 1024  # with less free it ends; half of free_bytes_min at most
 
 
 class WebConfig(Section, frozen=True):
@@ -302,7 +259,6 @@ class WebConfig(Section, frozen=True):
     listen: str = ""  # HOST:PORT; empty: nothing is served
     token: str = ""  # bearer token: a file, or credential:NAME; needed where other machines reach the address
     hosts: tuple[str, ...] = ()  # further host names by which it may be asked, as behind a proxy
-    explorer: str = ""  # URL of a block explorer's address page, an address is appended
 
 
 class NotifyConfig(Section, frozen=True):

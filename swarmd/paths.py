@@ -7,6 +7,7 @@ from pathlib import Path
 
 import swarmd
 from swarmd.errors import PathUnusable
+from swarmd.files import remedy
 
 CONFIG, IDENTITY = "config.toml", "identity.key"
 
@@ -74,7 +75,8 @@ class NodeDirectory:
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            fix = "Name another one that this user may write to: --dir, --data, or `data` in the configuration"
+            other = "name another one with --dir, --data, or `data` in the configuration"
+            fix = f"{remedy(error, self.root) or 'Make room for it'}, or {other}"
             raise PathUnusable(f"the directory {self.root} cannot be made: {error.strerror}", fix) from error
 
 

@@ -7,6 +7,9 @@ import msgspec
 from swarmd.config import ChainConfig, Config
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
 
+CATCH_UP_ROUNDS = 3  # missed, that make an absence
+SHARD_MEMBERS = 64  # so many members' records of a stage share a key, about
+
 
 def settings_of(config: Config, peer: str) -> Settings:
     """The part that decides the core's behaviour, for `NodeStarted`."""
@@ -19,19 +22,13 @@ def settings_of(config: Config, peer: str) -> Settings:
         name=config.name,
         stages=config.swarm.stages,
         behind=config.round.behind,
-        gather_s=config.round.gather_s,
         train_s=config.round.train_s,
-        publish_s=config.round.publish_s,
-        clock_s=config.round.clock_s,
-        ready_s=config.workers.ready_s,
         restarts_max=config.workers.restarts_max,
-        restart_window_s=config.workers.restart_window_s,
         coordination=_coordination_of(config) if coordinating and config.chain is None else None,
         chain=None if config.chain is None else _chain_settings_of(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
-        catch_up_rounds=config.training.catch_up_rounds if _catches_up(config) else 0,
-        catch_up_s=config.training.catch_up_s,
+        catch_up_rounds=CATCH_UP_ROUNDS if _catches_up(config) else 0,
         average_rounds=config.training.average_weights_every if _can_change_weights(config) else 0,
     )
 
@@ -59,7 +56,7 @@ def contract_name(chain_id: int, address: str) -> str:
 
 
 def _coordination_of(config: Config) -> CoordinatorSettings:
-    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator))
+    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
@@ -67,10 +64,8 @@ def _chain_settings_of(chain: ChainConfig) -> ChainSettings:
     return ChainSettings(
         sends=sends,
         drive=chain.drive if chain.sender == "wallet" else "never",  # a signer proxy does not offer to
-        stagger_s=chain.stagger_s,
         stage_s=chain.stage_s,
         reward_scale=chain.reward_scale,
         winners=chain.winners if sends else 0,
         votes=chain.votes,
-        resend_s=chain.resend_s,
     )

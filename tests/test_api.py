@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -16,9 +15,8 @@ import swarmd
 from bench.long_log import write_long_log
 from swarmd import api
 from swarmd.cli import run_command
-from swarmd.errors import ConfigError, LogInUse, NodeEnded, NotFoundError, SwarmdError
+from swarmd.errors import LogInUse, NodeEnded, NotFoundError
 from swarmd.eventlog.fold import oldest_base
-from swarmd.web.observing.observer import DhtSwarm
 from tests.daemon.run_fake import FAKE
 from tests.golden.test_golden import LOGS
 from tests.monitoring.scraping import free_port
@@ -66,11 +64,6 @@ def test_the_names_are_those_of_the_page_and_no_others() -> None:
         assert name in PAGE or name in ("Log", "Swarm", "RunningNode")  # what the others return
     with pytest.raises(AttributeError, match="open_sesame"):
         _ = swarmd.open_sesame
-
-
-def test_type_checkers_are_told_that_there_are_types() -> None:
-    """Without the marker of PEP 561 they take everything of an installed package for Any."""
-    assert (Path(swarmd.__file__).parent / "py.typed").is_file()
 
 
 def test_a_log_is_read(tmp_path: Path) -> None:
@@ -169,33 +162,6 @@ def test_errors_of_a_block_come_out_of_it_as_they_were_raised(demo: Path) -> Non
     with pytest.raises(ExceptionGroup) as seen:
         anyio.run(main)
     assert seen.value is raised
-
-
-def test_an_observer_that_breaks_ends_the_block(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run(swarm: DhtSwarm) -> None:
-        raise ValueError("a plain bug")
-
-    async def main() -> None:
-        async with swarmd.open_swarm(demo / "swarm.toml") as swarm:
-            async for _ in swarm.views():
-                pass
-
-    monkeypatch.setattr(DhtSwarm, "run", run)
-    with pytest.raises(ValueError, match="a plain bug"):
-        anyio.run(main)
-
-
-def test_a_further_address_that_is_none_is_named(demo: Path) -> None:
-    with pytest.raises(ConfigError, match="further bootnodes: 'nonsense' is not the address of a node"):
-        swarmd.read_swarm(demo / "swarm.toml", bootstrap=["nonsense"])
-
-
-def test_a_swarm_is_not_read_where_an_event_loop_runs(demo: Path) -> None:
-    async def main() -> None:
-        swarmd.read_swarm(demo / "swarm.toml")
-
-    with pytest.raises(SwarmdError, match=r"as Jupyter's do. Use open_swarm there, or a thread"):
-        asyncio.run(main())
 
 
 def test_a_node_runs_inside_a_program_and_its_swarm_is_read_from_another(tmp_path: Path, demo: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from bench import gain
 from bench.gain_bases import IDENTICAL, REGIMES, Recipe, read_recipe
-from bench.gain_curves import LONER, Outcome, Runs, area, compare, difference, seconds_of
+from bench.gain_curves import LONER, Outcome, Runs, area, compare, seconds_of
 from bench.gain_report import write_report
 from swarmd.config import TrainingConfig
 
@@ -38,24 +38,6 @@ def test_the_area_is_above_the_base_and_ends_at_the_tokens_that_both_have() -> N
     in_time = [(pytest.approx((0.1 * 10 + 0.45 * 10) / 20), pytest.approx(0.15))]
     assert compare(runs(busier), runs(rising), seconds_of) == in_time, "both trained for 20 s"
     assert area(outcome("idle", 1, 0.2, 0.4, tokens=(0, 0)), (0, 0)) == 0.0, "nothing was generated"
-
-
-def test_an_interval_is_of_pairs_and_too_few_seeds_have_none() -> None:
-    known = difference([(0.5, 0.4), (0.7, 0.6), (0.9, 0.8)])
-    assert known is not None and known.values == pytest.approx((0.1, 0.1, 0.1))
-    assert difference([(0.5, 0.4), (0.7, 0.6)]) is None
-    pairs = compare(runs(outcome("a", 1, 0, 1, 1), outcome("a", 2, 0, 1, 1)), runs(outcome(LONER, 2, 0, 0, 0)))
-    assert len(pairs) == 1, "a seed that only one arm has is no pair"
-
-
-def test_runs_that_began_with_other_bases_are_no_pair_but_for_pooled_data() -> None:
-    ours = runs(outcome("a", 1, 0.2, 0.4, 0.4), outcome("a", 1, 0.3, 0.3, 0.3))
-    loners = runs(outcome(LONER, 1, 0.2, 0.3, 0.3), outcome(LONER, 1, 0.1, 0.9, 0.9))
-    assert compare(ours, loners) == [(pytest.approx(0.15), pytest.approx(0.075))]
-    pooled = msgspec.structs.replace(
-        outcome(gain.POOLED, 1, 0.0), held_out=[[[0.1]], [[0.3]], [[0.5]]], tokens=[0, 1, 2]
-    )
-    assert len(compare(runs(pooled), loners)) == 1, "one node, of another base"
 
 
 def test_a_report_is_the_same_from_the_same_results_in_any_order(tmp_path: Path) -> None:

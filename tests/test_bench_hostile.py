@@ -8,10 +8,8 @@ import pytest
 
 from bench import hostile
 from bench.hostile import run
-from bench.hostile_rows import ATTACKS, ELSEWHERE, NAMES, Figures, Outcome, make_rows
+from bench.hostile_rows import ELSEWHERE, Figures, Outcome, make_rows
 from bench.table import Result, to_markdown
-from tests.hostile.actors import ACTORS
-from tests.hostile.watch import Closed, rounds_in
 
 GOOD: Figures = {
     "attacked": [29.0, 29.5],
@@ -32,13 +30,6 @@ GOOD: Figures = {
 def missed(what: str, figures: Figures) -> list[str]:
     """Rows whose goal these figures miss."""
     return [row.what.strip() for row in make_rows([Outcome(what, 3, 40.0, figures)]) if row.met is False]
-
-
-def test_rounds_are_counted_with_their_parts() -> None:
-    closed = [Closed(number, 10.0 * number, frozenset()) for number in range(5)]
-    assert rounds_in(closed, [(10.0, 30.0)]) == 2.0
-    assert rounds_in(closed, [(5.0, 10.0), (32.0, 35.0)]) == pytest.approx(0.8)
-    assert rounds_in(closed, [(41.0, 50.0)]) == 0.0, "nothing was closed after it began"
 
 
 @pytest.mark.parametrize(
@@ -73,8 +64,3 @@ def test_outcomes_that_are_known_are_not_measured_again(tmp_path: Path, monkeypa
     assert measured == ["4"] == [each.what for each in told], "the other one was of another length"
     assert [row.what[0] for row in rows if row.theirs] == ["1", "4"]
     assert all(command in to_markdown([Result("hostile", "", tuple(rows))]) for command in ELSEWHERE.values())
-
-
-def test_each_attack_has_actors_and_a_name() -> None:
-    assert {actor for actors in ATTACKS.values() for actor in actors} == ACTORS.keys()
-    assert ATTACKS.keys() == NAMES.keys()

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from bench.hostile_peer import PAYLOADS, WRONG
-from bench.poison import ARMS, DEFAULT, OPEN, Outcome, make_rows
-from swarmd.config import SwarmConfig, TrainingConfig
+from bench.poison import OPEN, Outcome, make_rows
+from swarmd.config import SwarmConfig
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 
@@ -29,12 +29,6 @@ def test_a_payload_is_paid_as_a_right_answer_and_recognised(payload: str) -> Non
     assert scores[0].accuracy == 1.0 and scores[1].accuracy == 0.0
     assert bool(re.search(pattern, right)) == (payload != "plain")
     assert not re.search(pattern, f"<answer>{ANSWER}</answer>")
-
-
-def test_every_arm_is_a_configuration_and_the_default_one_is_as_shipped() -> None:
-    assert ARMS[DEFAULT] == {}
-    for arm in ARMS.values():
-        TrainingConfig(**arm)
 
 
 def test_the_goal_is_missed_where_one_seed_misses_it() -> None:

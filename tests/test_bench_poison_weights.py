@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bench.poison_weights import ARMS, HostileTeacher, Outcome, make_rows
+from bench.poison_weights import ARMS, HostileTeacher
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.registry import make_plan
 
@@ -26,10 +26,3 @@ def test_what_is_offered_lies_as_far_off_as_its_arm_says(tmp_path: Path, arm: st
     for name, weight in offered.items():
         off = (weight.to(torch.float32) - own[name]).mean()
         assert float(off) == pytest.approx(0.5 * ARMS[arm], abs=0.02), name
-
-
-def test_rows_have_what_was_shown_after_so_many_means_and_when_they_are_over() -> None:
-    shown = [0.0, 0.25, 0.5, 0.5, 0.5, 0.75, 0.125]
-    outcome = Outcome("once", "prefix", 0, 5, shown, [0.5] * 7, [True, True, True, True, False], 1.0, 0.75, 1.0)
-    values = [row.ours.values for row in make_rows("", [outcome]) if row.ours is not None]
-    assert values == [(0.25,), (0.75,), (0.125,), (0.5,), (0.8,)]

@@ -8,7 +8,6 @@ from hivemind.p2p import PeerID
 
 from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
 from bench.scale_model import Settings, simulate
-from bench.scale_rows import Outcome, goal_rows, rows_of
 
 LINK_S = (0.05, 0.2)
 
@@ -48,36 +47,3 @@ def test_the_same_seed_gives_the_same_rounds_and_another_does_not() -> None:
     first, again, other = (simulate(24, 2, settings, seed) for seed in (1, 1, 2))
     assert first.figures == again.figures
     assert first.figures != other.figures
-
-
-def test_a_call_counts_for_who_makes_it_and_for_who_answers_it_and_bodies_apart() -> None:
-    outcome = Outcome()
-    coordinator = {"in find clock": 2, "bytes in find clock": 4000}
-    one = {"out find clock": 1, "bytes out find clock": 2000, "out body": 1, "bytes out body": 9000}
-    two = {"out find clock": 1, "bytes out find clock": 2000, "in body": 1, "bytes in body": 9000}
-    outcome.add_counts([coordinator, one, two])
-    rows = {row.what: row.ours.median for row in rows_of("N = 3", outcome, "", Outcome())}
-    assert rows["N = 3: DHT operations of its own"] == 1.0
-    assert rows["N = 3: bytes in + out, bodies apart"] == 2.0
-    assert rows["N = 3: bytes of bodies in + out"] == 9.0
-    assert rows["N = 3: the largest follower's share of all bytes"] == 100 * 11 / 26
-    assert rows["N = 3: the coordinator's share of all bytes, bodies apart"] == 50.0
-
-
-def test_what_grows_too_much_or_takes_too_long_misses_its_goal() -> None:
-    small, large = Outcome(), Outcome()
-    for outcome, operations, kb, closed in ((small, 380, 1400, 0.2), (large, 590, 1900, 2.5)):
-        outcome.add("operations", operations)
-        outcome.add("KB", kb)
-        outcome.add("closed", closed)
-        outcome.add("announced", 0.9)
-        outcome.add("full", 98.0)
-    judged = {row.what.split(": ")[1]: row.met for row in goal_rows(1000, large, small, churns=False)}
-    assert judged == {
-        "from the announcement to the node's new state, p99": True,
-        "from the last needed report to the close": False,
-        "nodes that gathered all they wanted": False,
-        "DHT operations of its own": False,
-        "bytes in + out, bodies apart": True,
-    }
-    assert all(row.met for row in goal_rows(100, small, small, churns=True)), "with churn 97 % are enough"

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from bench import learning
-from bench.sharing import HOSTILE, LONER, MAIN, STALE, STEPS, VARIANTS, Outcome, Swarm, make_arms, make_rows
+from bench.sharing import HOSTILE, LONER, MAIN, STALE, VARIANTS, Swarm, make_arms
 from bench.specialists import FIRST
 from swarmd.config import TrainingConfig
 from swarmd.core.events import StageTrained
@@ -44,25 +43,6 @@ def test_arms_fill_a_batch_and_have_own_groups_in_it() -> None:
     for settings in make_arms().values():
         training = TrainingConfig(**{key: value for key, value in settings.items() if key not in (HOSTILE, STALE)})
         assert training.peer_questions + training.replay_questions < 8
-
-
-def outcome(arm: str, seed: int, held_out: list[list[float]], reward: float = 0.2) -> Outcome:
-    before = [[0.8 if node == skill else 0.02 for skill in range(4)] for node in range(4)]
-    return Outcome(arm, seed, reward, [reward] * STEPS, held_out, before, 9 if arm != LONER else 0, 1000, 1.0)
-
-
-def test_the_goal_is_of_every_seed_and_of_every_skill() -> None:
-    kept = [[0.5] * 4 for _ in range(4)]
-    loner = [outcome(LONER, 0, kept), outcome(LONER, 1, kept)]
-    good = [outcome("4/4", 0, kept, 0.4), outcome("4/4", 1, kept, 0.5)]
-    rows = {row.what: row for row in make_rows("4/4", good, loner)}
-    assert rows["4/4: cumulative reward"].met is True
-    assert rows["4/4: skills lost by nodes that had them"].met is True
-    weak = [good[0], outcome("4/4", 1, [[0.0] * 4, *kept[1:]], 0.3)]
-    rows = {row.what: row for row in make_rows("4/4", weak, loner)}
-    assert rows["4/4: cumulative reward"].met is False
-    assert rows["4/4: skills lost by nodes that had them"].met is False
-    assert msgspec.json.decode(msgspec.json.encode(weak[1]), type=Outcome) == weak[1]
 
 
 @pytest.mark.soak

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from bench import skills, staleness
-from bench.paired import interval
 from bench.sharing import COMMON
 from bench.skills import ASKED, BARE, GUARDED
 from bench.specialists import FIRST
@@ -17,13 +16,6 @@ from swarmd.training.library_logging import quieten
 quieten()
 EMBEDDED = Path("embedded")
 SMALL = {"steps": 1, "generations": 4, "questions": 4, "own_questions": 4}
-
-
-def test_the_interval_is_of_the_mean_of_pairs() -> None:
-    low, mean, high = interval([0.5, 0.9, 0.7], [0.4, 0.8, 0.6]).values
-    assert low == pytest.approx(0.1) == pytest.approx(mean) and high == pytest.approx(0.1)
-    low, mean, high = interval([1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.0]).values
-    assert low < 0 < mean < high <= 1.0
 
 
 def outcome(arm: str, seed: int, *after: float) -> skills.Outcome:
@@ -63,16 +55,3 @@ def test_all_arms_go_on_from_the_same_nodes_and_the_stale_ones_train_on_old_grou
     own, stale = staleness.part(tmp_path / "nodes", EMBEDDED, arms, 1, rounds=2, delay=3)
     assert own.before == stale.before and own.peers == 0 < stale.peers
     assert not (tmp_path / "nodes").exists()
-
-
-def stale_outcome(arm: str, seed: int, held_out: float) -> staleness.Outcome:
-    return staleness.Outcome(arm, seed, 0.5, held_out, [0.5], 0.5, 100, 1.0)
-
-
-@pytest.mark.parametrize(("step", "met"), [(0.0, True), (0.01, False)])
-def test_staleness_meets_its_goal_only_with_the_whole_interval(step: float, met: bool) -> None:
-    own = [stale_outcome(staleness.ON_POLICY, seed, 0.7) for seed in range(3)]
-    stale = [stale_outcome("stale", seed, 0.695 - step * seed) for seed in range(3)]
-    rows = {row.what: row for row in staleness.make_rows({staleness.ON_POLICY: own, "stale": stale})}
-    below = rows["stale: held-out below own"]
-    assert below.ours.median == pytest.approx(0.005 + step) and below.met is met

@@ -8,11 +8,8 @@ import pytest
 import torch
 
 from bench import worker
-from bench.flat_groups import rates
 from bench.generation import PEER
 from bench.half_flat import HalfFlatPlan, is_flat
-from bench.measure import Sample
-from bench.trainer_memory import slope_of
 from swarmd.config import SwarmConfig
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training.sampling.generation import Sampler
@@ -41,9 +38,3 @@ def test_parts_of_the_worker_are_switched_off(monkeypatch: pytest.MonkeyPatch) -
     assert SwarmTrainer._shared is False
     batch = {"advantages": torch.zeros(8)}
     assert SwarmTrainer._drop_flat_groups(None, batch) is batch  # type: ignore[arg-type]
-
-
-def test_growth_and_rates_are_computed() -> None:
-    assert slope_of([5.0, 7.0, 9.0, 11.0]) == pytest.approx(2.0)
-    assert slope_of([4.0, 4.0, 4.0]) == 0.0
-    assert rates(Sample((4.0, 2.0))).values == (2.0, 4.0)

@@ -101,26 +101,6 @@ def test_commands_and_options_are_there(page: Path) -> None:
     assert [(line, unknown) for line in lines if (unknown := unknown_in(line))] == []
 
 
-@pytest.mark.parametrize(
-    ("line", "unknown"),
-    [
-        ("swarmd local --nodes 2 --dir DIR", []),
-        ("swarmd local --node 2", ["--node"]),
-        ("swarmd swarm make NAME", ["make"]),
-        ("swarmd report DIR --json   every node of `swarmd local --dir DIR`", []),
-    ],
-)
-def test_what_is_not_there_is_found(line: str, unknown: list[str]) -> None:
-    assert unknown_in(line) == unknown
-
-
-def test_a_link_into_nowhere_is_found(tmp_path: Path) -> None:
-    (tmp_path / "there.md").write_text("# A `word`, or two\n")
-    page = tmp_path / "page.md"
-    page.write_text("[a](there.md#a-word-or-two) [b](there.md#three) [c](gone.md) [d](https://example.org)")
-    assert broken_links(page) == ["there.md#three", "gone.md"]
-
-
 def keys_of(kind: type, prefix: str = "") -> set[str]:
     keys = set()
     for name, hint in get_type_hints(kind).items():
@@ -217,13 +197,6 @@ def test_the_classes_of_the_architecture_are_there() -> None:
     named = set(re.findall(r"`([A-Z][a-z]\w+)(?:\.\w+)?`", text)) - {"Literal"}
     defined = {name for path in tracked("swarmd/*.py") for name in names_in(path)}
     assert len(named) > 15 and named <= defined
-
-
-def test_a_file_or_name_that_is_not_there_is_found() -> None:
-    text = (
-        "`swarmd/core/step.py::stepp` `core/step.py::RULES` `core/gone.py` `swarmd/nowhere` `core/turn.py::Turn.state`"
-    )
-    assert missing_in(text) == ["swarmd/core/step.py::stepp", "core/gone.py", "swarmd/nowhere"]
 
 
 def test_the_code_map_has_a_row_for_each_layer() -> None:

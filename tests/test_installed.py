@@ -9,15 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from swarmd import installed
-from swarmd.installed import extra_command, install_command, tool_of
-
-
-def test_who_made_an_environment_is_read_from_what_it_left(tmp_path: Path) -> None:
-    assert tool_of(tmp_path) == ""
-    (tmp_path / "uv-receipt.toml").touch()
-    assert tool_of(tmp_path) == "uv"
-    (tmp_path / "uv-receipt.toml").rename(tmp_path / "pipx_metadata.json")
-    assert tool_of(tmp_path) == "pipx"
+from swarmd.installed import extra_command, install_command
 
 
 @pytest.mark.parametrize(

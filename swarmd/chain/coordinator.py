@@ -13,7 +13,7 @@ from swarmd.chain.contract import check_code, read_call
 from swarmd.chain.endpoints.rpc import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.ports import RoundPolicy
-from swarmd.chain.watching.blocks import Blocks
+from swarmd.chain.watching.blocks import RANGE_BLOCKS, Blocks
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.core.events import StageLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
@@ -38,7 +38,7 @@ class Coordinator:
         range_blocks: most blocks whose logs are asked for at once.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = 2000) -> None:
+    def __init__(self, caller: RpcCaller, contract: str, from_block: int = 0, range_blocks: int = RANGE_BLOCKS) -> None:
         self._chain = Ethereum(caller)
         self._from_block = from_block
         self.blocks = Blocks(caller, contract, range_blocks)

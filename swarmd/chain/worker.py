@@ -52,9 +52,9 @@ class ChainService:
     def __init__(self, config: Config, chain: ChainConfig, start: Start, outbox: Outbox) -> None:
         paths = NodeDirectory(Path(start.data_dir))
         self._outbox = outbox
-        self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id, chain.call_s)
+        self.rpc = Rpc(read_urls(chain.rpc, paths.root), chain.chain_id)
         self._heads = Heads(self.rpc, chain.contract, chain.poll_s)
-        self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block, chain.range_blocks)
+        self._coordinator = Coordinator(self.rpc, chain.contract, chain.from_block)
         self._sender = sender = make_sender(chain, paths, self.rpc)
         terms = ChainRequirements(chain, config.swarm.stages, start.peer, self._coordinator)
         self.watcher = Watcher(

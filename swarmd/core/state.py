@@ -258,8 +258,6 @@ class Waiting(Value, frozen=True):
     number: int = 0  # of the open stage, counted over all rounds
     since: float = 0.0  # when it was announced last, POSIX seconds
     longest_s: float = 0.0  # longest that it waits for anybody since then
-    expected: int = 0  # members whose reports it waits for
-    reported: int = 0  # those of them whose reports have come
     pace_s: float = 0.0  # how long members take, for those of whom that is not known; 0: of nobody
     newcomers: bool = True  # whether it waits for members that were never credited
     vain_newcomers: float = 0.0  # stages that waited for such in vain, and are not forgotten
@@ -288,6 +286,8 @@ class AnyCoordination(msgspec.Struct, gc=False, omit_defaults=True):
     sharded_since: int = 0
     shards_before: int = 0  # in the rounds before
     waiting: Waiting = Waiting()
+    expected: int = 0  # members whose reports the open stage waits for
+    reported: int = 0  # those of them whose reports have come
 
 
 class Coordination(AnyCoordination, frozen=True):  # type: ignore[misc]  # as for `State`

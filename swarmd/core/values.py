@@ -77,7 +77,7 @@ class Settings(Value, frozen=True):
     kind: str = ""  # what the swarm trains (swarm.kind)
     contract: str = ""  # "CHAIN_ID:address" of the contract that keeps the rounds, in lower case; empty without a chain
     catch_up_rounds: int = 0  # having missed so many, a node takes a peer's weights before it trains; 0: it never does
-    catch_up_s: float = 600.0  # longest that it waits for them
+    catch_up_s: float = 300.0  # longest that it waits for them
     average_rounds: int = 0  # in every so manieth round the own weights are averaged with a peer's; 0: they never are
 
 

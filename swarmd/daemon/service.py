@@ -144,7 +144,7 @@ async def serve_inside(
     peer = node_identity(config, data).peer_id
     run, storage = secrets.token_hex(8), config.storage
     with (
-        EventLog.open(data.events, peer, run, storage.segment_bytes, storage.log_bytes_max) as event_log,
+        EventLog.open(data.events, peer, run, bytes_max=storage.log_bytes_max) as event_log,
         contextlib.closing(bind_control(data.control)) as endpoint,
         clearing_short_place(NodeDirectory(data.root.resolve()).sockets),
     ):

@@ -23,7 +23,7 @@ from swarmd.training.checkpoints.checkpoint_files import newest_bytes
 LOOK_EVERY_S = 5.0
 MORE_TO_GO_ON = 1.25  # times what it pauses at, so that a node does not pause and go on by turns
 MIB = 1024 * 1024
-FIX = "Free some space, then start the node again; nothing is lost. storage.free_bytes_stop sets the limit"
+FIX = "Free some space, then start the node again; nothing is lost. an eighth of storage.free_bytes_min is the limit"
 
 
 class SpaceBounds(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class SpaceBounds(msgspec.Struct, frozen=True):
 def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
     """The bounds that a configuration sets, for a node whose next checkpoint takes so much."""
     low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
-    return SpaceBounds(low, int(low * MORE_TO_GO_ON), min(storage.free_bytes_stop, storage.free_bytes_min // 2))
+    return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
 
 
 def free_bytes(directory: Path) -> int:

@@ -18,7 +18,7 @@ from swarmd.logger import get_logger
 from swarmd.observe.live import WorkerLive
 from swarmd.observe.logging.logs import LineFolder
 from swarmd.observe.logging.redaction import Redactor
-from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX
+from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX, PINGS_MISSED
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker
 
@@ -178,7 +178,7 @@ class WorkerProcess:
 
     async def _ping(self) -> None:
         while True:
-            await anyio.sleep(self._limits.ping_s)
+            await anyio.sleep(self._limits.silent_s / PINGS_MISSED)
             self._folder.tick(anyio.current_time())
             self._listener.ping(self.worker)
 

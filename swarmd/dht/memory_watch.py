@@ -34,6 +34,8 @@ EASE_S = 3.0  # between two attempts to make room
 TRIM_S = 10.0  # between two looks at how much the process has grown since it last gave freed memory back
 TRIM_BYTES = 4 << 20  # by which it must have grown
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+FILES_MAX = 4096  # open in the network worker or in p2pd; above it a fresh process takes its place
+TASKS_MAX = 4096  # at once in the network worker; above it, the same
 DESCRIPTORS_KEPT = 64  # below the limit of open files, for logs, sockets of our own, and the disk
 
 log = get_logger(__name__)

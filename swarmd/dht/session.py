@@ -23,12 +23,13 @@ from swarmd.dht.link import LinkReporter
 from swarmd.dht.members.admission import Admission, read_invitation
 from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
 from swarmd.dht.members.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
-from swarmd.dht.memory_watch import MemoryThresholds, MemoryWatch
+from swarmd.dht.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.p2p.connections import Connections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr
 from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
+from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.ports import Record, as_signed
@@ -130,8 +131,8 @@ class Session(NetworkSession):
         self.book = AddressBook(paths.peers, config.dht.bootstrap, self.peer_id, any(map(is_loopback, named)))
         self.door = RequestLimits(self.rejections.count, self._known())
         self._build()
-        self.connections = Connections(self.node, self.door, config.dht.connections_max)
-        marks = MemoryThresholds(config.dht.memory_bytes_max, config.dht.files_max, config.dht.tasks_max)
+        self.connections = Connections(self.node, self.door, CONNECTIONS_MAX)
+        marks = MemoryThresholds(config.dht.memory_bytes_max, FILES_MAX, TASKS_MAX)
         self.room = MemoryWatch(self.node, marks, self.connections.make_room, fills_process)
         self._work: int | None = None
         self._working = anyio.Lock()
@@ -176,10 +177,7 @@ class Session(NetworkSession):
         self.publisher.renewed = self.renewed
         self.body_server = BodyServer(self.node, self.blobs, self.policy.admits)
         self.offered, self.chunks = OfferedWeights(paths.weights), HiveChunks(self.node)
-        passes_on = self.config.training.pass_on_weights
-        self.fetched_weights = FetchedWeights(
-            paths.peer_weights, lambda manifest: passes_on and self.offers.names(manifest)
-        )
+        self.fetched_weights = FetchedWeights(paths.peer_weights, lambda manifest: self.offers.names(manifest))
         given = GivenWeights(self.offered, self.fetched_weights)
         self.weights_server = BodyServer(self.node, given, self.policy.admits, WEIGHTS, given.part_of)
         self.link = LinkReporter(self.node, self.rejoin, self.coordinating, self.emit, self.hearing.isolation)
@@ -324,6 +322,4 @@ def node_settings(config: Config, paths: NodeDirectory, peer_id: str) -> NodeSet
         relays=dht.bootstrap,
         client_mode=dht.client_mode,
         auto_relay=dht.auto_relay,
-        call_s=dht.call_s,
-        connections_max=dht.connections_max,
     )

@@ -17,7 +17,7 @@ from swarmd.config import Config, decode
 from swarmd.dht.actions import SignedActions
 from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
-from swarmd.dht.memory_watch import COLLECTED, P2PD_SHARE, bound_files
+from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.p2p.p2pd import find_p2pd
 from swarmd.dht.p2p.sockets import make_place
@@ -80,7 +80,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     config = decode(start.config)
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")  # p2pd's: it warns of every peer that it cannot reach
     os.environ.setdefault("GOMEMLIMIT", str(int(config.dht.memory_bytes_max * P2PD_SHARE * COLLECTED)))
-    bound_files(config.dht.files_max)
+    bound_files(FILES_MAX)
     paths = NodeDirectory(Path(start.data_dir))
     outbox.progress("connecting")
     try:

@@ -44,7 +44,7 @@ from swarmd.gas import (
 from swarmd.http_server import is_loopback
 from swarmd.secret_files import CREDENTIAL
 
-CALL_S = 8.0  # every call of the doctor ends within this, or the configured time if that is shorter
+CALL_S = 8.0  # every call of the doctor ends within this
 LAG_BLOCKS_MAX = 5  # behind the foremost endpoint
 STALE_S = 300.0  # since the newest block; chains that make blocks on demand only are younger or local
 AHEAD_S = 15.0  # of this clock; a block is never made in the future
@@ -74,7 +74,7 @@ async def check_rpc(subject: Subject) -> list[Finding]:
         urls = await in_thread(read_urls, chain.rpc, data.root)
     except ConfigError as failure:
         return [error("rpc.url", "The endpoints cannot be read", failure.message, failure.fix)]
-    seen = await asyncio.gather(*(_look_at(url, min(CALL_S, chain.call_s)) for url in urls))
+    seen = await asyncio.gather(*(_look_at(url, CALL_S) for url in urls))
     heads = ", ".join(f"{each.name} at block {each.number}" for each in seen)
     return [*judge_endpoints(seen, chain.chain_id, time.time()), well(f"chain {chain.chain_id}: {heads}")]
 
@@ -153,7 +153,7 @@ async def check_account(subject: Subject) -> list[Finding]:
     if subject.offline:
         return [*found, well(f"account {address}" if address else f'chain.sender is "{chain.sender}"')]
     try:
-        rpc = Rpc(await in_thread(read_urls, chain.rpc, data.root), chain.chain_id, min(CALL_S, chain.call_s))
+        rpc = Rpc(await in_thread(read_urls, chain.rpc, data.root), chain.chain_id, CALL_S)
     except ConfigError:
         return found  # the check of the endpoints says so
     try:

@@ -30,6 +30,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
 from swarmd.swarms.options import decode_options
+from swarmd.training.checkpoints.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.distributed.parallelism import find_spread
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.source import AUTO, is_on_machine, require_model
@@ -57,9 +58,8 @@ EXTRAS: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
     ),
     ("deepspeed", "deepspeed", lambda config: _uses_deepspeed(config.training)),
     ("vllm", "vllm", lambda config: config.training.vllm.mode != "off"),
-    ("unsloth", "unsloth", lambda config: config.training.unsloth),
-    ("wandb", "wandb", lambda config: config.results.wandb),
-    ("trackio", "trackio", lambda config: config.results.trackio),
+    ("wandb", "wandb", lambda config: "wandb" in config.results.trackers),
+    ("trackio", "trackio", lambda config: "trackio" in config.results.trackers),
     ("flash-attn", "", lambda config: config.training.attention == "flash_attention_2"),
 )
 
@@ -278,7 +278,7 @@ async def check_disk(subject: Subject) -> list[Finding]:
     except SwarmdError:
         chosen = None  # the check of the device says why
     # Those that are kept, and the one being written.
-    checkpoints = chosen.checkpoint * (config.training.checkpoints_kept + 1) if chosen else 0
+    checkpoints = chosen.checkpoint * (CHECKPOINTS_KEPT + 1) if chosen else 0
     return await in_thread(lambda: list(examine_disk(data, config.storage, checkpoints)))
 
 
@@ -318,7 +318,7 @@ def examine_disk(data: NodeDirectory, storage: StorageConfig, checkpoints: int) 
             "The node may use more than is free",
             f"{free / GIB:.2f} GiB are free for {place}; the bounds allow {log:.2f} GiB of log, {blobs:.2f} GiB of "
             f"rollouts and {kept:.2f} GiB of checkpoints",
-            "Free some space, or lower storage.log_bytes_max, storage.blob_bytes_max or training.checkpoints_kept",
+            "Free some space, or lower storage.log_bytes_max or storage.blob_bytes_max",
         )
     if status.f_files and status.f_favail < INODES_MIN:
         evidence = f"{status.f_favail} of {status.f_files} i-nodes are left for {place}"

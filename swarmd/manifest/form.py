@@ -70,15 +70,12 @@ Membership = Literal["open", "allow-list", "invitation", "work"]
 
 
 class ManifestTask(Section, frozen=True):
-    """One task of the mixture. Where it has a curriculum, the thresholds that are the usual ones are left out."""
+    """One task of the mixture."""
 
     name: Title
     weight: Positive
     config: dict[str, Any]
     curriculum: bool = False
-    raise_at: Share = 0.8
-    lower_at: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.2
-    window: AtLeastOne = 64
 
 
 class ManifestRecipe(Section, frozen=True):

@@ -372,7 +372,7 @@ def _coordinator(state: State, coordination: Coordination, now: float) -> Coordi
         stage=coordination.stage,
         members=coordination.members.present,
         reports=len(coordination.reports),
-        expected=coordination.waiting.expected,
+        expected=coordination.expected,
         not_waited_for=not_waited_for(coordination),
         standings=tuple(
             StandingStatus(r.peer, r.name, fit_real(r.reward, SUM_MAX), r.rounds, r.last_round, r.admitted)

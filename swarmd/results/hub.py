@@ -34,6 +34,7 @@ VARIABLE = "HF_TOKEN"  # as everything of the Hub has it
 NAME_CHARS_MAX = 96  # of a repository, the Hub's own bound
 ERROR_CHARS_MAX = 500
 OUTCOME_BYTES_MAX = 65536  # of the push's answer
+PUSH_S = 3600.0  # a push that takes longer is given up
 CLOSE_S = 3.0  # longest wait for a push that is ended early
 CHILD = (sys.executable, "-m", "swarmd.results.push")
 SNAPSHOT = "snapshot"
@@ -51,7 +52,6 @@ class PushOrder(msgspec.Struct, frozen=True):
     data: str
     repo: str
     token: str
-    private: bool
     kind: str
     base: str
     trained: StageTrained
@@ -184,7 +184,6 @@ class Pusher:
             str(self._paths.root),
             repo_of(self._config, self._peer, self.base),
             token,
-            self._hub.private,
             self._config.swarm.kind,
             self.base,
             trained,
@@ -209,10 +208,10 @@ class Pusher:
             if self._closed.is_set():
                 child.kill()
             try:
-                answer, _ = child.communicate(msgspec.json.encode(order), timeout=self._hub.push_s)
+                answer, _ = child.communicate(msgspec.json.encode(order), timeout=PUSH_S)
             except subprocess.TimeoutExpired:
                 child.kill()
-                return PushOutcome(error=f"not done within results.hub.push_s = {self._hub.push_s:g} s, given up")
+                return PushOutcome(error=f"not done within {PUSH_S:g} s, given up")
         if self._closed.is_set():
             return PushOutcome(error="the trainer ended before the push did")
         if child.returncode:

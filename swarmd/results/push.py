@@ -31,7 +31,7 @@ def push(order: PushOrder) -> PushOutcome:
     (snapshot / README).write_text(make_card(history, subject), encoding="utf-8")
     names = sorted(str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file())
     api = HfApi(token=order.token, library_name="swarmd")
-    api.create_repo(order.repo, repo_type="model", private=order.private, exist_ok=True)
+    api.create_repo(order.repo, repo_type="model", exist_ok=True)
     commit = api.create_commit(
         order.repo,
         operations=[CommitOperationAdd(path_in_repo=name, path_or_fileobj=snapshot / name) for name in names],

@@ -299,10 +299,10 @@ def _warn(name: str, error: Exception) -> None:
 def check_trackers(config: Config) -> None:
     """Raise ConfigError when a tracker is asked for whose package is not installed. Imports nothing."""
     for name in ("wandb", "trackio"):
-        if getattr(config.results, name) and not is_installed(name):
+        if name in config.results.trackers and not is_installed(name):
             raise ConfigError(
-                f"results.{name} = true, but the package {name} is not installed",
-                f"Install it with `{extra_command(name)}`, or set results.{name} = false",
+                f"results.trackers names {name}, but the package {name} is not installed",
+                f"Install it with `{extra_command(name)}`, or take {name} out of results.trackers",
             )
 
 
@@ -322,12 +322,13 @@ def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) ->
     run = config.name or animal_name(peer, "_")
     group = f"{config.swarm.id}-{peer}"
     makers: dict[str, Callable[[], Tracker]] = {}
-    if config.results.tensorboard and not is_installed("tensorboard"):
+    chosen = config.results.trackers
+    if "tensorboard" in chosen and not is_installed("tensorboard"):
         log.info("no event files: the package tensorboard is not installed", fix=install_command("tensorboard"))
-    elif config.results.tensorboard:
+    elif "tensorboard" in chosen:
         makers["TensorBoard"] = lambda: TensorBoard(paths.results / "tensorboard", step)
-    if config.results.wandb:
+    if "wandb" in chosen:
         makers["wandb"] = lambda: Wandb(paths.results, run, group)
-    if config.results.trackio:
+    if "trackio" in chosen:
         makers["trackio"] = lambda: Trackio(paths.results / "trackio", run, group)
     return Trackers(makers)

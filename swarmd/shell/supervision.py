@@ -34,6 +34,7 @@ from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, S
 
 MESSAGES_QUEUED_MAX = 256  # a worker that leaves so many unread is killed
 DRAIN_S = 2.0  # longest reading of what a dead worker left in its pipes
+PINGS_MISSED = 12  # in a row, within `silent_s`; one more and the worker is killed
 STOP_MESSAGE_SHARE = 0.7  # of stop_s: until then a worker may end by itself; then SIGTERM
 STOP_TERMINATE_SHARE = 0.9  # of stop_s: then SIGKILL
 REASON_CHARACTERS_MAX = 4096  # of why a process ended: it stays in the state, and a worker may say any amount
@@ -231,7 +232,7 @@ class Supervision:
         return actions + self._stopped()
 
     def ping(self, worker: Worker) -> list[Action]:
-        """Ping, every `ping_s`, and kill a worker that has been silent through `silent_s` worth of pings.
+        """Ping, every `silent_s / PINGS_MISSED`, and kill a worker that has answered none for `silent_s`.
 
         Counted in pings, not by the clock, so that a daemon that was itself suspended blames nobody. Until the first
         frame the core's `ready_s` deadline watches: imports take long on a busy machine.
@@ -241,7 +242,7 @@ class Supervision:
             return []
         if process.heard and not process.handing_over:
             process.missed += 1
-        if process.missed * limits.ping_s >= limits.silent_s + limits.ping_s:
+        if process.missed > PINGS_MISSED:
             return self.kill(worker, f"answered no ping for {limits.silent_s:g} s")
         process.pings += 1
         return [Send(worker, Ping(process.pings))]

@@ -31,6 +31,7 @@ from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
 from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.checkpoints.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
 from swarmd.training.footprint import is_out_of_memory, release_memory
@@ -97,7 +98,7 @@ class TrainingEngine:
         check_context(self.policy, config.training.prompt_tokens, config.training.completion_tokens)
         check_tokens(self.policy)
         self._scorer = Scorer(plan)
-        self._checkpoints = Checkpoints(paths.checkpoints, config.training.checkpoints_kept)
+        self._checkpoints = Checkpoints(paths.checkpoints, CHECKPOINTS_KEPT)
         self._pace = StepCallback(config.training)
         self._replay = Replay()
         self._skills = SkillGuard(config.training.guard_skills)

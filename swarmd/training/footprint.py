@@ -9,10 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from swarmd.config import MemoryConfig
-
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
+VRAM_SHARE_MAX = 0.95  # of the accelerator's memory; above it the trainer process is replaced
 # How libraries say it in a plain RuntimeError: torch on the CPU, mps, CUDA's own calls, cuBLAS.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
 
@@ -43,14 +42,14 @@ def measure_vram_share(device: str) -> float:
     return float(torch.cuda.memory_reserved() / torch.cuda.get_device_properties(0).total_memory)
 
 
-def find_excess(memory: MemoryConfig, device: str) -> str:
+def find_excess(bytes_max: int, device: str) -> str:
     """Why this process should make room for a fresh one; empty while it need not."""
     used = measure_bytes()
-    if memory.bytes_max and used > memory.bytes_max:
-        return f"it holds {used / 2**30:.2f} GiB, training.memory.bytes_max is {memory.bytes_max / 2**30:.2f} GiB"
+    if bytes_max and used > bytes_max:
+        return f"it holds {used / 2**30:.2f} GiB, training.memory_bytes_max is {bytes_max / 2**30:.2f} GiB"
     share = measure_vram_share(device)
-    if share > memory.vram_share_max:
-        return f"it holds {share:.0%} of the {device} memory, training.memory.vram_share_max is less"
+    if share > VRAM_SHARE_MAX:
+        return f"it holds {share:.0%} of the {device} memory, at most {VRAM_SHARE_MAX:.0%} is allowed"
     return ""
 
 

@@ -78,9 +78,7 @@ def make_reference(
             "training.reference.url is set, but a quantised model is no other's reference",
             "Leave training.reference.url empty: the adapters are switched off for the reference",
         )
-    server = ReferenceServerAddress(
-        training.reference.url, load_token(training.reference.token, root), training.reference.call_s
-    )
+    server = ReferenceServerAddress(training.reference.url, load_token(training.reference.token, root))
     return ReferenceClient(server, policy.frozen_digest or policy.digest, training.temperature, name, cancellation)
 
 

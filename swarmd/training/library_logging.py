@@ -14,7 +14,7 @@ HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub'
 
 
 def refuse_telemetry() -> None:
-    """Keep TRL, the hub's library and Unsloth from reporting what is trained, unless the environment says otherwise.
+    """Keep TRL and the hub's library from reporting what is trained, unless the environment says otherwise.
 
     The hub's library reads the variable once, when it is imported; where that was before, its constant is set.
     """

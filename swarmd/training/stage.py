@@ -100,7 +100,7 @@ class Stage:
         self._generator = torch.Generator(policy.device).manual_seed(seed)
         self._replay = Replay() if replay is None else replay
         self._random = Random(seed)
-        self._publication = Publication(min(training.share_groups, GROUPS_MAX), training.share_per_task)
+        self._publication = Publication(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
         self._reward_sum = 0.0
         self._completions = 0

@@ -46,6 +46,7 @@ from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
 
+GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
 OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
 SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
@@ -116,7 +117,7 @@ def _read_arguments(
         lr_scheduler_type="constant",
         adam_beta1=ADAM_BETAS[0],
         adam_beta2=ADAM_BETAS[1],
-        max_grad_norm=training.max_grad_norm,
+        max_grad_norm=GRAD_NORM_MAX,
         beta=0.0,  # else TRL loads a reference of its own; see use_reference
         epsilon=training.clip_low,
         epsilon_high=training.clip_high,
@@ -203,8 +204,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
         if norm is not None and not math.isfinite(self._gradient_norm):
             raise TrainingDiverged(
                 f"the gradient of step {self.state.global_step + 1} of the stage is no number",
-                "If it happens again, lower training.learning_rate or training.max_grad_norm, or raise "
-                "training.temperature",
+                "If it happens again, lower training.learning_rate, or raise training.temperature",
             )
         return norm
 

@@ -155,7 +155,7 @@ class TrainerService:
         recycle = self._config.training.recycle_rounds
         if recycle and len(self._rounds) >= recycle:
             return f"recycled after {recycle} rounds, as training.recycle_rounds says"
-        return find_excess(self._config.training.memory, self._engine.policy.device)
+        return find_excess(self._config.training.memory_bytes_max, self._engine.policy.device)
 
     def _train_in_thread(self, command: Train, cancellation: Cancellation) -> Event:
         """Run the command; what came of it is the answer. Raises what only the end of this process can mend."""
@@ -200,11 +200,10 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
     from swarmd.training.library_logging import quieten, refuse_telemetry
-    from swarmd.training.models.adapters import prepare_unsloth, spare_unused
+    from swarmd.training.models.adapters import spare_unused
 
     refuse_telemetry()
     spare_unused(config.training)  # these two before anything imports TRL
-    prepare_unsloth(config.training)
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 

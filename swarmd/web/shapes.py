@@ -68,7 +68,6 @@ class ChainView(msgspec.Struct, frozen=True):
     stage: int
     head: int  # block number
     account: str = ""  # this node's
-    explorer: str = ""  # URL to which an address or a hash is appended; empty: unknown
     votes: tuple[tuple[str, int, tuple[str, ...]], ...] = ()  # latest: (voter, round, the first winners, how many more)
     submissions: tuple[tuple[str, str, str], ...] = ()  # own latest: (id, chart state, transaction hash)
 

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 from swarmd.paths import NodeDirectory
-from swarmd.results import trackers
 from tests.backup.making import make_node
 from tests.daemon.node import fake_node
 
@@ -33,9 +32,3 @@ def test_what_a_node_makes_is_in_the_table(tmp_path: Path) -> None:
         made |= {path.name for path in node.paths.root.iterdir() if not path.name.startswith("misbehaved")}
         assert node.stop() == 0
     assert made <= listed()
-
-
-def test_the_bounds_of_the_trackers_are_those_of_the_table() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert f"TensorBoard {trackers.FILES_MAX} files and {trackers.TENSORBOARD_BYTES_MAX >> 20} MiB" in page
-    assert f"wandb {trackers.RUNS_MAX} runs, trackio {trackers.TRACKIO_BYTES_MAX >> 20} MiB" in page

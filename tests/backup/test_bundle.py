@@ -6,7 +6,6 @@ import io
 import json
 import os
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -142,13 +141,7 @@ def _less(name: str, content: bytes):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (_flip, "damaged"),
-        (_escape, "outside"),
-        (_lie, "folds to another state"),
-        (_less, "damaged"),
-    ],
+    ("change", "said"), [(_flip, "damaged"), (_escape, "outside"), (_lie, "folds to another state"), (_less, "damaged")]
 )
 def test_an_altered_bundle_is_refused(change, said: str, node: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     write_bundle(node / "events", tmp_path / "b.tar.gz", {"status.json": b"{}"}, [], 2**30)
@@ -156,13 +149,6 @@ def test_an_altered_bundle_is_refused(change, said: str, node: Path, tmp_path: P
     with pytest.raises(ArchiveError, match=said):
         open_bundle(changed, tmp_path / "elsewhere")
     assert not (tmp_path / "outside").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b\x08\x00 broken"])
-def test_what_is_no_bundle_is_one_clear_error(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "b.tar.gz").write_bytes(content)
-    with pytest.raises(ArchiveError, match="tar"):
-        open_bundle(tmp_path / "b.tar.gz", tmp_path / "elsewhere")
 
 
 CONFIGURED = f"""
@@ -224,29 +210,6 @@ def test_a_configuration_is_found_with_its_secrets(
     names = bundled(tmp_path, node, *(["--config", file] if way == "named" else []))
     assert {"config.json", "findings.json"} <= names
     assert {f"{SECRET}-webhook", f"{SECRET}-web", f"{SECRET}-hub"} <= set(searched)
-
-
-def test_without_a_configuration_it_says_what_that_means(
-    node: Path, tmp_path: Path, searched: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "config.json" not in bundled(tmp_path, node)
-    assert "secrets that it names were not looked for" in capsys.readouterr().err
-    made = open_bundle(tmp_path / "b.tar.gz", tmp_path / "there")
-    assert any("not looked for" in note for note in made.notes)
-
-
-def test_the_doctor_is_asked_about_the_directory_that_is_bundled(
-    node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One of its checks does; all of them take half a minute on a busy machine."""
-    (tmp_path / "etc").mkdir()
-    configure(tmp_path / "etc/node.toml", node)
-    run = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda call, **how: run([*call, "--only", "identity"], **how))
-    bundled(tmp_path, node, "--config", tmp_path / "etc/node.toml")
-    open_bundle(tmp_path / "b.tar.gz", tmp_path / "there")
-    found = next((tmp_path / "there").rglob("findings.json")).read_text()
-    assert f"{node}/identity.key" in found and f"{tmp_path}/etc/identity.key" not in found
 
 
 def test_from_the_command_line(node: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, open_sealed, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
-from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
+from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
 from swarmd.eventlog.digest import NO_COMMANDS
@@ -243,15 +243,6 @@ def test_a_disk_that_fills_up_while_it_is_written_is_one_clear_error(
 # --- old signing state ---
 
 
-def test_a_restored_directory_carries_a_note_for_the_next_start(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
-    manifest = make_backup(node, out, OPEN)
-    restore_backup(out, tmp_path / "new", None, from_round=40)
-    note = read_restored(NodeDirectory(tmp_path / "new"))
-    assert note is not None
-    assert (note.made_at, note.from_round) == (manifest.made_at, 40)
-    assert isinstance(note, Restored)
-
-
 def test_a_move_closes_the_old_directory_and_goes_on_in_the_new(node: NodeDirectory, out: Path, tmp_path: Path) -> None:
     make_backup(node, out, BackupPlan(PASSPHRASE, for_move=True))
     with pytest.raises(IdentityInUse) as refused:
@@ -360,13 +351,6 @@ def test_the_file_of_questions_goes_along_whatever_its_size(
     assert name in names(out)
     restore_backup(out, tmp_path / "new", plan.passphrase)
     assert (tmp_path / "new" / name).read_bytes() == QUESTIONS
-
-
-def test_the_manifest_of_the_swarm_names_it_as_well(node: NodeDirectory, out: Path) -> None:
-    (node.root / "questions.jsonl").write_bytes(QUESTIONS)
-    (node.root / "swarm.toml").write_text('[recipe]\nkind = "file"\noptions = { data = "questions.jsonl" }\n')
-    make_backup(node, out, OPEN)
-    assert "questions.jsonl" in names(out)
 
 
 @pytest.mark.parametrize(

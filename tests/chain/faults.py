@@ -90,15 +90,7 @@ NODES: list[Node] = []  # made by a test, to be stopped at its end
 
 
 class Node:
-    """What the core does about submissions, and a worker that may be killed and started again.
-
-    Args:
-        ground: the chain.
-        config: of the chain part.
-        sender: makes a sender out of a Caller, anew for each life.
-        peer: peer id.
-        places: where the worker dies.
-    """
+    """What the core does about submissions, and a worker that may be killed and started again."""
 
     def __init__(
         self,
@@ -185,7 +177,7 @@ class Node:
         self.lives += 1
         if self.lives > 1:
             self._due = [self.order(each) for each in self.wanted if not self.is_done(each)]
-        self._rpc = Rpc(self.config.rpc, self.config.chain_id, self.config.call_s)
+        self._rpc = Rpc(self.config.rpc, self.config.chain_id, 2.0)
         calls = self.calls = Calls(self._rpc, self.places)
         coordinator = Coordinator(calls, self.config.contract)
         sender = self._make_sender(calls)
@@ -222,10 +214,6 @@ class Node:
         if not isinstance(self._task.exception(), Killed):
             self._task.result()
         await self.stop()
-
-    def hand(self, command: Submit | Broadcast) -> None:
-        """Give the worker an order."""
-        self._due.append(command)
 
     async def run(self, until: Callable[[], bool] | None = None, timeout_s: float = 60.0) -> None:
         """Go on, through as many lives as it takes, until all that is wanted is done."""

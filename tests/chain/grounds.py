@@ -88,15 +88,22 @@ class Ground:
 
     def config(self, *rpc: str, **settings: Any) -> ChainConfig:
         given = {"rpc": rpc or (self.url,), "chain_id": CHAIN_ID, "contract": self.contract, "sender": "none"}
-        return ChainConfig(**(given | {"poll_s": 0.05, "call_s": 2.0, "range_blocks": 50} | settings))
+        return ChainConfig(**(given | {"poll_s": 0.05} | settings))
 
 
 class Watch:
     """A watcher in this process, and what it observed."""
 
-    def __init__(self, config: ChainConfig, stages: int = 1, peer: str = "me", account: str = "") -> None:
-        self.rpc = Rpc(config.rpc, config.chain_id, config.call_s)
-        self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, config.range_blocks)
+    def __init__(
+        self,
+        config: ChainConfig,
+        stages: int = 1,
+        peer: str = "me",
+        account: str = "",
+        range_blocks: int = 50,
+    ) -> None:
+        self.rpc = Rpc(config.rpc, config.chain_id, 2.0)
+        self.coordinator = Coordinator(self.rpc, config.contract, config.from_block, range_blocks)
         terms = self.terms = ChainRequirements(config, stages, peer, self.coordinator)
         self.events: list[Event] = []
         self.times: list[float] = []
@@ -190,10 +197,15 @@ class Watch:
 
 @asynccontextmanager
 async def watching(
-    config: ChainConfig, order: WatchChain | None = None, stages: int = 1, peer: str = "me", account: str = ""
+    config: ChainConfig,
+    order: WatchChain | None = None,
+    stages: int = 1,
+    peer: str = "me",
+    account: str = "",
+    range_blocks: int = 50,
 ) -> AsyncIterator[Watch]:
     """A watcher until the block ends."""
-    watch = Watch(config, stages, peer, account)
+    watch = Watch(config, stages, peer, account, range_blocks)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch.run, order or WatchChain("watch"))

@@ -56,7 +56,7 @@ def options(ground: Ground, rpc: str = "", **changed: str) -> list[str]:
         "rpc": rpc or ground.url,
         "chain-id": str(CHAIN_ID),
         "contract": ground.contract,
-        "keystore": "account.json",
+        "account": "account.json",
         "passphrase-file": "account.pass",
         "listen": "127.0.0.1:0",
         "org": ORG,
@@ -160,7 +160,6 @@ class UpstreamCoordinator:
         self.peer = peer
         self.hashes: list[str] = []
         self.swallowed = 0
-        self.was_registered = False
 
     def _post(self, method: str, fields: dict[str, Any]) -> Any:
         response = requests.post(self._url + method, json={"orgId": self._org, **fields})  # without a timeout
@@ -170,14 +169,7 @@ class UpstreamCoordinator:
         return answer
 
     def register_peer(self) -> None:
-        try:
-            self._post("register-peer", {"peerId": self.peer})
-        except requests.exceptions.HTTPError as error:
-            if error.response is None or error.response.status_code != 400:
-                raise
-            if error.response.json()["error"] != "PeerIdAlreadyRegistered":
-                raise
-            self.was_registered = True
+        self._post("register-peer", {"peerId": self.peer})
 
     def submit_reward(self, round: int, stage: int, reward: int) -> None:
         fields = {"roundNumber": round, "stageNumber": stage, "reward": reward, "peerId": self.peer}

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from eth_abi.abi import decode, encode
+from eth_abi.abi import encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,6 @@ from swarmd.chain.contract import (
     encode_call,
     explain,
     read_call,
-    refusal_of,
 )
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
 from swarmd.chain.decoding import MalformedAbi, values_of
@@ -26,10 +25,11 @@ from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, seconds_of, topic_of
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
-from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman, result
 from tests.contracts.chain import INT_REWARD, artefact, error_names
 
+pytestmark = pytest.mark.anyio
 ACCOUNT = "0x" + 40 * "1"
 PEERS = st.text(st.characters(codec="utf-8"), max_size=PEER_CHARS_MAX)
 UINTS = st.integers(0, 2**256 - 1)
@@ -70,15 +70,6 @@ def test_every_error_of_the_build_is_known_and_has_advice() -> None:
     assert advice("NoSuchError") == ""
 
 
-def test_a_call_is_encoded_by_its_signature() -> None:
-    assert encode_call(INT_REWARD, 1, 2, -3, "QmPeer")[:4].hex() == "5194e15f"
-    assert encode_call("submitReward(uint256,uint256,uint256,string)", 1, 2, 3, "p")[:4].hex() == "06ca2dd3"
-    assert decode(["uint256", "uint256", "int256", "string"], encode_call(INT_REWARD, 1, 2, -3, "p.eth")[4:]) == (
-        *(1, 2, -3),
-        "p.eth",
-    )
-
-
 @given(UINTS, INTS, st.booleans(), PEERS, st.lists(PEERS, max_size=5), st.lists(INTS, max_size=5))
 def test_results_are_decoded_as_eth_abi_does(
     unsigned: int, signed: int, flag: bool, peer: str, peers: list[str], totals: list[int]
@@ -107,19 +98,7 @@ def test_offsets_into_one_text_do_not_multiply_it() -> None:
         decode_result(["string[]"], encoded)
 
 
-@pytest.mark.parametrize("answer", [b"\x12", b"", 32 * b"\xff" + b"\x00"])
-def test_a_result_that_holds_no_such_values_is_an_error(answer: bytes) -> None:
-    with pytest.raises(ChainError):
-        decode_result(["string"], answer)
-
-
 # --- errors ---
-
-
-def test_a_revert_is_named() -> None:
-    refused = refusal_of(RpcRefused(3, "execution reverted", "0x723dc675"), "registerPeer(string)")
-    assert refused is not None and refused.code == "PeerIdAlreadyRegistered"
-    assert "registerPeer" in refused.message and refused.fix == advice(refused.code)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +107,8 @@ def test_a_revert_is_named() -> None:
         ("0x", "", ""),
         ("0x12345678", "", "0x12345678"),
         ("0x08c379a0" + encode(["string"], ["Start index\nmust"]).hex(), "Error", "Start index must"),
-        ("0x08c379a0", "Error", ""),
-        ("0x08c379a0zz", "Error", ""),
         ("0x08c379a0" + 64 * "f" + 64 * "f" + "41", "Error", "A"),
         ("0x4e487b71" + f"{0x11:064x}", "Panic", "overflow"),
-        ("0x4e487b71" + f"{0x99:064x}", "Panic", "0x99"),
         ("0x4e487b71", "Panic", "0x0"),
     ],
 )
@@ -145,10 +121,6 @@ def test_any_revert_data_is_explained_shortly(data: str) -> None:
     for given_data in (data, "0x08c379a0" + data, "0x4e487b71" + data):
         code, words = explain(given_data)
         assert len(code) < 30 and len(words) <= 300
-
-
-def test_what_is_no_revert_stays_what_it_is() -> None:
-    assert refusal_of(RpcRefused(-32000, "nonce too low"), "x()") is None
 
 
 # --- logs ---
@@ -185,17 +157,14 @@ def test_every_event_of_the_build_is_a_fact_or_says_nothing_new() -> None:
         (reward(0, 0, 1, "x" * (PEER_CHARS_MAX + 1)), "too long"),
         (reward(0, 0, 1, "\U0001f600" * (PEER_CHARS_MAX + 1)), "too long"),
         (reward(PLACE_MAX + 1, 0, 1, "p"), "out of range"),
-        (reward(0, 2**255, 1, "p"), "out of range"),
         (vote(0, "p", ["w"] * (WINNERS_MAX + 1)), "too many"),
-        (vote(0, "p", ["w" * 2000]), "too long"),
-        (reward(0, 0, 1, "p") | {"data": "0x"}, "too short"),
         (reward(0, 0, 1, "p") | {"data": "0x" + 128 * "f"}, "too short"),
         (reward(0, 0, 1, "p") | {"data": "0xzz"}, "no hex"),
         (reward(0, 0, 1, "p") | {"data": "0x" + "00" * (2 << 20)}, "too long"),
         (reward(0, 0, 1, "p") | {"topics": reward(0, 0, 1, "p")["topics"][:2]}, "too short"),
+        (reward(0, 0, 1, "p") | {"topics": [*reward(0, 0, 1, "p")["topics"][:2], "-0x5", "0x0"]}, "out of range"),
         ({"topics": 7}, "no log entry"),
         (reward(0, 0, 1, "p") | {"blockHash": "0xAB"}, "no log entry"),
-        (reward(0, 0, 1, "p") | {"logIndex": "0x" + 20 * "f"}, "no log entry"),
     ],
 )
 def test_an_entry_that_oversteps_a_bound_is_left_out_and_counted(odd: dict[str, Any], reason: str) -> None:
@@ -204,23 +173,9 @@ def test_an_entry_that_oversteps_a_bound_is_left_out_and_counted(odd: dict[str, 
     assert rejected == {reason: 1}
 
 
-@pytest.mark.parametrize("place", [2, 3])
-def test_a_place_below_zero_is_left_out(place: int) -> None:
-    odd, rejected = reward(1, 0, 5, "me"), Counter[str]()
-    odd["topics"][place] = "-0x5"
-    assert decode_log(odd, rejected) is None and rejected == {"out of range": 1}
-
-
 @pytest.mark.parametrize("quantity", ["-0x5", "-0x" + 300 * "f", "0x" + 300 * "f", "soon", "0x10000000000"])
 def test_a_time_that_is_none_is_zero(quantity: str) -> None:
     assert seconds_of(quantity) == 0.0
-
-
-def test_an_event_of_no_known_kind_says_nothing() -> None:
-    rejected: Counter[str] = Counter()
-    assert decode_log(entry("Surprise()", [], []), rejected) is None
-    assert decode_log(entry("Surprise()", [], []) | {"topics": []}, rejected) is None
-    assert rejected == {}
 
 
 def test_peer_ids_that_are_no_utf8_stay_different() -> None:
@@ -255,7 +210,6 @@ def test_any_data_is_a_fact_or_counted(data: bytes, topics: int, topic: str) -> 
 # --- reads of a real contract ---
 
 
-@pytest.mark.anyio
 async def test_everything_is_read_by_type(ground: Ground) -> None:
     swarm = ground.swarm
     swarm.register(swarm.alice, "me", "name.eth")
@@ -291,7 +245,6 @@ LACKING = {
 }
 
 
-@pytest.mark.anyio
 @pytest.mark.parametrize("version", LACKING)
 async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, version: str) -> None:
     swarm = ground.swarm
@@ -324,7 +277,6 @@ async def test_a_contract_of_an_earlier_version_is_read_too(ground: Ground, vers
         await calls.close()
 
 
-@pytest.mark.anyio
 async def test_what_an_endpoint_once_says_to_be_lacking_is_asked_for_again(ground: Ground) -> None:
     """An account has two peers, of which one reports: asked by account, the other has reported too."""
     swarm, lies = ground.swarm, True
@@ -353,17 +305,6 @@ def blank(signature: str) -> list[Any]:
     return [blanks[kind] for kind in signature.split("(")[1][:-1].split(",") if kind]
 
 
-@pytest.mark.anyio
-async def test_a_megabyte_of_revert_data_gives_a_short_message(ground: Ground) -> None:
-    ground.say("anvil_setCode", ACCOUNT, "0x621000005ffd")
-    calls = Rpc([ground.url], CHAIN_ID, 5.0)
-    with pytest.raises(ContractRefused) as raised:
-        await read_call(Ethereum(calls), ACCOUNT, "currentRound()", ["uint256"])
-    assert raised.value.code == "" and len(str(raised.value)) < 300
-    await calls.close()
-
-
-@pytest.mark.anyio
 async def test_what_is_no_contract_is_a_mismatch(ground: Ground) -> None:
     calls = Rpc([ground.url], CHAIN_ID, 2.0)
     with pytest.raises(ChainMismatch, match="no contract at"):
@@ -374,15 +315,3 @@ async def test_what_is_no_contract_is_a_mismatch(ground: Ground) -> None:
         ground.say("anvil_setCode", ACCOUNT, "0x00")
         await Coordinator(calls, ACCOUNT).check()
     await calls.close()
-
-
-def test_the_table_of_errors_has_what_upstream_has() -> None:
-    upstream = {
-        "OnlyOwner": "5fc483c5",
-        "InvalidRoundNumber": "4197f6ea",
-        "WinnerAlreadyVoted": "3d51d827",
-        "RewardAlreadySubmitted": "e39ce02e",
-        "InvalidVoterPeerId": "1614b50c",
-        "StageOutOfBounds": "fc4e0d7c",
-    }
-    assert {"0x" + selector: name for name, selector in upstream.items()}.items() <= ERRORS.items()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused, SwarmdError
+from swarmd.errors import EndpointFailed
 from tests.chain.faults import account_named
 from tests.chain.grounds import CHAIN_ID, Ground
 
@@ -78,14 +78,6 @@ async def test_a_number_that_no_log_can_hold_is_an_endpoints_failure() -> None:
     receipt = {"blockHash": HASH, "blockNumber": hex(2**64), "status": "0x1", "gasUsed": "0x1"}
     with pytest.raises(EndpointFailed, match="no block number"):
         await Ethereum(Script(receipt)).receipt(HASH)
-
-
-@pytest.mark.parametrize("error", [EndpointFailed("nobody"), RpcRefused(3, "reverted", "0x12"), ChainMismatch("other")])
-async def test_errors_of_endpoints_come_through_as_they_are(error: SwarmdError) -> None:
-    for question in QUESTIONS:
-        with pytest.raises(type(error)) as raised:
-            await question(Ethereum(Script(error)))
-        assert raised.value is error
 
 
 async def test_a_real_chain_is_understood(ground: Ground) -> None:

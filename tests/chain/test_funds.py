@@ -7,18 +7,14 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.chain import funds as module
-from swarmd.chain.endpoints.rpc import Rpc
 from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
 from swarmd.chain.funds import KEPT_S, Funds
-from swarmd.chain.worker import ChainService
-from swarmd.config import ChainConfig, Config, FeesConfig, ProxyConfig, SwarmConfig, encode
+from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import CommandFailed
 from swarmd.errors import ChainMismatch, EndpointFailed, RpcRefused
@@ -30,12 +26,9 @@ from swarmd.gas import (
     STEP_GAS,
     VOTE_GAS,
     WINNER_GAS,
-    coins,
     round_gas,
     rounds_paid,
 )
-from swarmd.worker.child import Outbox
-from swarmd.worker.messages import Start
 from tests.chain.driver import ChainDriver
 from tests.chain.grounds import Ground
 
@@ -119,23 +112,11 @@ def test_gas_is_reckoned_a_little_above_what_was_measured() -> None:
     assert all(measured <= gas <= 1.05 * measured for gas, measured in reckoned.items())
 
 
-@pytest.mark.parametrize(
-    ("balance_wei", "price_wei", "rounds"),
-    [(0, GWEI, 0), (100 * GWEI - 1, GWEI, 0), (100 * GWEI, GWEI, 1), (1099 * GWEI, GWEI, 10), (5, 0, ROUNDS_MAX)],
-)
-def test_rounds_are_whole_ones(balance_wei: int, price_wei: int, rounds: int) -> None:
-    assert rounds_paid(balance_wei, price_wei, 100) == rounds
-
-
 @given(st.integers(0, QUANTITY_MAX), st.integers(0, 10**14), st.integers(0, 10**8))
 def test_so_many_rounds_can_be_paid_and_no_more(balance_wei: int, price_wei: int, gas: int) -> None:
     rounds = rounds_paid(balance_wei, price_wei, gas)
     assert 0 <= rounds <= ROUNDS_MAX and rounds * price_wei * gas <= balance_wei
     assert rounds == ROUNDS_MAX or (rounds + 1) * price_wei * gas > balance_wei
-
-
-def test_wei_are_shown_as_coins() -> None:
-    assert (coins(COIN_WEI // 8), coins(0), coins(1)) == ("0.125 coins", "0 coins", "1e-18 coins")
 
 
 # --- looking ---
@@ -191,12 +172,6 @@ async def test_an_endpoint_that_lies_is_not_believed(lie: Any) -> None:
     assert funds.figures() == {}
 
 
-async def test_the_richest_account_there_can_be_is_a_figure() -> None:
-    funds = watched(Script(hex(QUANTITY_MAX)))
-    await funds.look()
-    assert funds.figures() == {"balance_coins": pytest.approx(1.157920892373162e59), "rounds_paid": ROUNDS_MAX}
-
-
 async def test_an_account_of_a_proxy_that_has_nothing_has_others_pay() -> None:
     script = Script("0x0")
     own, lent = watched(script), watched(script, sender="proxy", proxy=ProxyConfig(account=ACCOUNT))
@@ -208,55 +183,7 @@ async def test_an_account_of_a_proxy_that_has_nothing_has_others_pay() -> None:
     assert lent.figures()["rounds_paid"] == 0
 
 
-async def test_it_looks_again_and_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.001)
-    script, told = Script(), anyio.Event()
-    funds = watched(script)
-
-    def recover_at_last() -> None:
-        script.trouble = EndpointFailed("no endpoint answers") if len(script.asked) < 4 else None
-        if funds.figures():
-            told.set()
-
-    script.on_request = recover_at_last
-    with anyio.fail_after(30):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(funds.run)
-            await told.wait()
-            tasks.cancel_scope.cancel()
-    assert funds.figures()["balance_coins"] == 1
-
-
 # --- on a chain ---
-
-
-async def test_a_real_account_on_a_real_chain(ground: Ground) -> None:
-    alice = ground.swarm.alice
-    ground.say("anvil_setBalance", alice, hex(3 * COIN_WEI // 4))
-    rpc = Rpc((ground.url,), 31337, 5.0)
-    funds = Funds(ground.config(), 1, Ethereum(rpc), alice)
-    await funds.look()
-    await rpc.close()
-    base_wei = int(ground.say("eth_getBlockByNumber", "latest", False)["baseFeePerGas"], 16)
-    price_wei = 2 * base_wei + GWEI
-    rounds = 3 * COIN_WEI // 4 // (price_wei * (REWARD_GAS + STEP_GAS + VOTE_GAS))
-    assert 0 < rounds < ROUNDS_MAX and funds.figures() == {"balance_coins": 0.75, "rounds_paid": rounds}
-
-
-@pytest.mark.parametrize(
-    ("fields", "account"),
-    [
-        ({"sender": "none"}, ""),
-        ({"sender": "proxy"}, ""),
-        ({"sender": "proxy", "proxy": ProxyConfig(account=ACCOUNT)}, ACCOUNT),
-    ],
-    ids=["follows only", "account unknown", "account known"],
-)
-async def test_only_a_known_account_is_asked_about(tmp_path: Path, fields: dict[str, Any], account: str) -> None:
-    chain = replace(CHAIN, **fields)
-    whole = Config(swarm=SwarmConfig(id="test-swarm", kind="test"), chain=chain)
-    worker = ChainService(whole, chain, Start(encode(whole), str(tmp_path), "me"), Outbox(-1))
-    assert (worker.funds is not None) == bool(account)
 
 
 async def test_the_worker_tells_of_the_account_that_it_submits_from(ground: Ground, tmp_path: Path) -> None:

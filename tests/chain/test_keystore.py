@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from eth_account import Account
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from swarmd.chain.keystore import (
     address_of,
@@ -35,7 +32,7 @@ ADDRESS = "0x2c7536E3605D9C16a7a3D7b1898e529396a65c23"
 PASSPHRASE = "correct horse battery"
 WORK = 2**10  # scrypt at this is quick
 
-# The two vectors of the format's own description; the key of both is the same.
+# The vector of the format's own description that `create_keystore` makes none like.
 VECTOR_KEY = "7a28b5ba57c53603b0b07b56bba752f7784bf506fa95edc395f5cf6c7514fe9d"
 VECTOR_ADDRESS = "0x008AeEda4D805471dF9b2A5B0f38A0C3bCBA786b"
 PBKDF2_VECTOR = {
@@ -51,24 +48,6 @@ PBKDF2_VECTOR = {
             "salt": "ae3cd4e7013836a3df6bd7241b12db061dbe2c6785853cce422d148a624ce0bd",
         },
         "mac": "517ead924a9d0dc3124507e3393d175ce3ff7c1e96529c6c555ce9e51205e9b2",
-    },
-    "id": "3198bc9c-6672-5ab3-d995-4942343ae5b6",
-    "version": 3,
-}
-SCRYPT_VECTOR = {
-    "crypto": {
-        "cipher": "aes-128-ctr",
-        "cipherparams": {"iv": "83dbcc02d8ccb40e466191a123791e0e"},
-        "ciphertext": "d172bf743a674da9cdad04534d56926ef8358534d458fffccd4e6ad2fbde479c",
-        "kdf": "scrypt",
-        "kdfparams": {
-            "dklen": 32,
-            "n": 262144,
-            "p": 8,
-            "r": 1,
-            "salt": "ab0c7876052600dd703518d6fc3fe8984592145b591fc8fb5c6d43190334ba19",
-        },
-        "mac": "2103ac29920d71da29f15d75b4a16dbe95cfd7ff8faea1056c33131d846e3097",
     },
     "id": "3198bc9c-6672-5ab3-d995-4942343ae5b6",
     "version": 3,
@@ -134,20 +113,9 @@ def test_a_key_is_imported_in_every_usual_form(tmp_path: Path, form: str) -> Non
     assert KEY not in (tmp_path / "a.json").read_text(encoding="utf-8").lower()
 
 
-@pytest.mark.parametrize("vector", [PBKDF2_VECTOR, SCRYPT_VECTOR], ids=["pbkdf2", "scrypt"])
-def test_the_formats_own_vectors_open(tmp_path: Path, vector: dict[str, Any]) -> None:
-    account = read_keystore(private(tmp_path / "v.json", json.dumps(vector)), "testpassword")
+def test_the_formats_own_vector_opens(tmp_path: Path) -> None:
+    account = read_keystore(private(tmp_path / "v.json", json.dumps(PBKDF2_VECTOR)), "testpassword")
     assert (account.address, bytes(account.key).hex()) == (VECTOR_ADDRESS, VECTOR_KEY)
-
-
-def test_other_programs_open_what_is_made(path: Path) -> None:
-    assert Account.decrypt(path.read_text(encoding="utf-8"), PASSPHRASE).hex() == KEY
-
-
-def test_names_in_capitals_are_understood(path: Path) -> None:
-    """Some wallets write "Crypto"."""
-    altered(path, lambda content: content.update(Crypto=content.pop("crypto")))
-    assert read_keystore(path, PASSPHRASE).address == ADDRESS
 
 
 @pytest.mark.parametrize("key", ["", "0x", KEY[:-1], KEY + "0", "g" * 64, "0" * 64, "f" * 64, " " + KEY])
@@ -172,10 +140,6 @@ def test_nothing_is_overwritten(path: Path, tmp_path: Path) -> None:
     expect_refusal(lambda: create_keystore(tmp_path / "link.json", PASSPHRASE, WORK), "exists already")
     assert path.read_bytes() == before
     assert not (tmp_path / "nowhere.json").exists()
-
-
-def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    expect_refusal(lambda: create_keystore(tmp_path / "no" / "a.json", PASSPHRASE, WORK), "mkdir")
 
 
 def test_a_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:
@@ -208,12 +172,6 @@ def test_a_damaged_file_is_refused(path: Path, field: str) -> None:
     expect_refusal(lambda: read_keystore(altered(path, flip), PASSPHRASE), "damaged")
 
 
-def test_an_initial_vector_that_was_changed_is_noticed(path: Path) -> None:
-    """The format's MAC does not cover it: the key that comes out is another one, and the address tells."""
-    altered(path, lambda content: content["crypto"]["cipherparams"].update(iv="00" * 16))
-    expect_refusal(lambda: read_keystore(path, PASSPHRASE), ADDRESS[2:])
-
-
 def test_an_address_that_is_not_the_keys_is_refused(path: Path) -> None:
     altered(path, lambda content: content.update(address="11" * 20))
     expect_refusal(lambda: read_keystore(path, PASSPHRASE), ADDRESS, "11" * 20)
@@ -229,17 +187,12 @@ def test_a_file_without_an_address_opens_and_says_none(path: Path) -> None:
     ("change", "word"),
     [
         (lambda content: content.update(version=1), "version 1"),
-        (lambda content: content.update(version=4), "version 4"),
         (lambda content: content.pop("version"), "version"),
-        (lambda content: content.pop("crypto"), "crypto"),
         (lambda content: content["crypto"].update(cipher="aes-256-gcm"), "aes-256-gcm"),
         (lambda content: content["crypto"].update(kdf="argon2"), "argon2"),
-        (lambda content: content["crypto"].update(ciphertext="zz"), "ciphertext"),
         (lambda content: content["crypto"]["kdfparams"].update(n=2**31), "kdfparams"),
         (lambda content: content["crypto"]["kdfparams"].update(n=2**20, r=2**10), "memory"),
-        (lambda content: content["crypto"]["kdfparams"].update(p=2**20), "kdfparams"),
         (lambda content: content["crypto"]["kdfparams"].update(dklen=16), "dklen"),
-        (lambda content: content["crypto"].update(kdf="pbkdf2"), "kdfparams"),
         (lambda content: content.update(address="0x12"), "address"),
     ],
 )
@@ -258,21 +211,6 @@ def test_a_file_that_is_too_large_is_refused(path: Path) -> None:
     expect_refusal(lambda: read_keystore(path, PASSPHRASE), "larger")
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.binary(max_size=300))
-def test_no_content_gives_anything_but_a_refusal(tmp_path_factory, content: bytes) -> None:
-    path = tmp_path_factory.mktemp("fuzz") / "a.json"
-    path.write_bytes(content)
-    path.chmod(0o600)
-    with pytest.raises(KeystoreError):
-        read_keystore(path, PASSPHRASE)
-
-
-def test_a_loaded_account_does_not_show_its_key(path: Path) -> None:
-    account = read_keystore(path, PASSPHRASE)
-    assert KEY not in f"{account!r} {account} {vars(account).keys()}".lower()
-
-
 def config(keystore: str = "account.json", passphrase: str = "account.pass") -> ChainConfig:
     return ChainConfig(("http://localhost",), 1, "0x" + "0" * 40, keystore=keystore, passphrase=passphrase)
 
@@ -281,12 +219,6 @@ def test_the_configured_account_is_loaded(path: Path, tmp_path: Path) -> None:
     private(tmp_path / "account.pass", PASSPHRASE + "\n")
     assert load_account(config(), NodeDirectory(tmp_path)).address == ADDRESS
     assert load_account(config(str(path), str(tmp_path / "account.pass")), NodeDirectory(Path("/"))).address == ADDRESS
-
-
-@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_a_passphrase_is_taken_as_it_stands_but_for_the_end_of_the_line(tmp_path: Path, end: str) -> None:
-    private(tmp_path / "p", f" with blanks \t{end}")
-    assert load_passphrase("p", tmp_path) == " with blanks \t"
 
 
 def test_a_passphrase_file_that_cannot_be_used_is_refused(path: Path, tmp_path: Path) -> None:

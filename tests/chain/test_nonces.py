@@ -101,14 +101,6 @@ async def test_nor_is_a_gap_filled_then() -> None:
         await wallet.prepare("me", REWARD, [high, low])
 
 
-async def test_what_only_spent_its_nonce_gets_another_one() -> None:
-    chain = Chain(4, 4)
-    wallet = wallet_on(chain)
-    first = await prepared_by(wallet, REWARD, ())
-    chain.nonces = {"latest": 5, "pending": 5}
-    assert (await prepared_by(wallet, REWARD, [first])).nonce == 5
-
-
 async def test_a_mined_withdrawal_is_no_success_although_the_log_has_its_hash_alone() -> None:
     chain = Chain(4, 4)
     wallet = wallet_on(chain)

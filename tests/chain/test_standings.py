@@ -268,12 +268,6 @@ def test_a_missing_contract_and_a_dead_endpoint_are_told(url: str) -> None:
         anyio.run(partial(read_out, ["http://127.0.0.1:9/secret-in-the-path"], "0x" + "11" * 20, 0))
 
 
-def test_the_chain_is_asked_of_the_next_endpoint_where_one_is_dead(url: str, swarm: Swarm) -> None:
-    Played(swarm, 2).play(1)
-    found = anyio.run(partial(read_out, ["http://127.0.0.1:9/secret-in-the-path", url], swarm.contract.address, 0))
-    assert found.chain_id == 31337 and found.differences == ()
-
-
 def test_a_chain_that_changes_while_it_is_read_is_read_again(
     url: str, swarm: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

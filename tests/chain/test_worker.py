@@ -12,11 +12,10 @@ import pytest
 
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Broadcast, ReadClock, Submit, WatchChain
-from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
+from swarmd.core.events import ChainBlock, ChainReorged, ChainUp, CommandFailed, SubmissionRefused
 from swarmd.core.values import Prepared
-from tests.anvil import running_anvil
 from tests.chain.driver import ChainDriver
-from tests.chain.grounds import Ground, middleman
+from tests.chain.grounds import Ground
 
 pytestmark = pytest.mark.anyio
 Starter = Callable[..., Any]
@@ -88,47 +87,9 @@ async def test_what_no_retry_helps_ends_the_worker(
     assert worker.events == [] and b"Traceback" not in worker.errors
 
 
-async def test_another_number_of_stages_ends_the_worker(ground: Ground, start: Starter) -> None:
-    worker = await start(ground.config(), stages=3)
-    assert await worker.wait() == 78
-    assert "swarm.stages is 3" in worker.faults[0].reason
-
-
 async def test_a_node_without_a_chain_needs_no_worker(start: Starter) -> None:
     worker = await start(None, watch=False)
     assert await worker.wait() == 78
-
-
-async def test_a_chain_that_was_reset_ends_the_worker(start: Starter) -> None:
-    with running_anvil() as url:
-        ground = Ground(url)
-        worker = await start(ground.config(ground.ws))
-        await worker.expect(ChainUp)
-    await worker.expect(ChainDegraded)
-    with running_anvil("--timestamp", "1700000000", port=int(url.rsplit(":", 1)[1])):
-        assert await worker.wait() == 80
-    assert "reset" in worker.faults[0].reason
-
-
-async def test_an_outage_ends_no_worker_and_shows_no_key(ground: Ground, start: Starter) -> None:
-    async with middleman(ground.url) as between:
-        worker = await start(ground.config(between.url, between.ws))
-        await worker.expect(ChainUp)
-        await between.stop()
-        await worker.expect(ChainDegraded)
-        await between.start()
-        await worker.expect(ChainUp, since=len(worker.events))
-        assert await worker.stop() == 0
-    assert len(worker.seen(ChainDegraded)) == 1 and b"secret-key" not in worker.errors
-    assert "secret-key" not in f"{worker.events}{worker.progress}"
-
-
-async def test_keys_stay_out_of_the_configuration(ground: Ground, start: Starter, tmp_path: Path) -> None:
-    (tmp_path / "node-0").mkdir()
-    (tmp_path / "node-0" / "rpc").write_text(f"# mine\n{ground.ws}\n")
-    worker = await start(ground.config("file:rpc"))
-    await worker.expect(ChainUp)
-    assert await worker.stop() == 0
 
 
 async def test_a_worker_does_not_outlive_its_daemon(ground: Ground, start: Starter) -> None:

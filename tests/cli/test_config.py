@@ -9,7 +9,7 @@ import pytest
 
 from swarmd.cli import run_command
 from swarmd.cli.config import DEFAULTS, render_config
-from swarmd.config import ChainConfig, Config, Section, TrainingConfig, parse_config
+from swarmd.config import ChainConfig, Section, TrainingConfig, parse_config
 from swarmd.errors import ExitCode
 from swarmd.training.batches.batch import bound_peer
 
@@ -41,18 +41,10 @@ def _plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_a_shipped_preset_learns_of_peers_what_the_node_can_vouch_for(path: Path) -> None:
-    training = {"peer_loss": "positive", "peer_floor": DEFAULTS.training.peer_floor}
-    assert training.items() <= every_key(DEFAULTS.training).items()
-    assert training.items() <= {**training, **tomllib.loads(path.read_text()).get("training", {})}.items()
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_most(path: Path) -> None:
     given = every_key(DEFAULTS.training) | tomllib.loads(path.read_text()).get("training", {})
-    keys = ("questions", "peer_questions", "peer_share")
+    keys = ("questions", "peer_questions")
     training = TrainingConfig(**{key: given[key] for key in keys})
-    assert given["peer_share"] == DEFAULTS.training.peer_share
     assert 1 <= bound_peer(training, peers=2) <= max(1, training.questions / 4)
 
 
@@ -60,17 +52,11 @@ def test_with_a_shipped_preset_one_of_several_peers_has_a_quarter_of_a_batch_at_
     ("dht", "told"),
     [
         ('listen = ["foo"]', "dht.listen: 'foo' is no address"),
-        ('listen = ["/ip4/0.0.0.0/tcp"]', "dht.listen: '/ip4/0.0.0.0/tcp' is no address"),
         ('listen = ["/ip4/0.0.0.0/tcp/70000"]', "dht.listen: "),
-        ('listen = ["/ip4/::1/tcp/0"]', "dht.listen: "),
         ('announce = ["example.org:38331"]', "dht.announce: 'example.org:38331' is no address"),
         ('announce = ["/ip4/192.0.2.1/udp/0/quic-v1"]', "dht.announce: '/ip4/192.0.2.1/udp/0/quic-v1' names no port"),
-        (f'announce = ["/dns4/{"a" * 250}/tcp/1"]', "dht.announce: "),
         ('announce = ["/dns4/a\\tb/tcp/1"]', "dht.announce: "),
-        ('announce = ["/ip6zone/eth0/ip6/fe80::1/tcp/1"]', "dht.announce: "),
         (f'bootstrap = ["/ip4/192.0.2.1/tcp/0/p2p/{PEER}"]', "dht.bootstrap: "),
-        (f'bootstrap = ["/ip6zone/eth0/ip6/fe80::1/tcp/1/p2p/{PEER}"]', "dht.bootstrap: "),
-        ('bootstrap = ["/ip4/192.0.2.1/tcp/38331"]', "dht.bootstrap: "),
         ('members = ["Qm"]', "dht.members: 'Qm' is no peer id"),
     ],
 )
@@ -88,14 +74,6 @@ def test_every_shipped_file_is_valid(path: Path, capsys: pytest.CaptureFixture[s
     """Large models are for machines that have them, or a network."""
     assert run_command(["config", "check", "--elsewhere", str(path)]) == ExitCode.OK
     assert "valid" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
-def test_every_shipped_file_explains_itself(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines[0].startswith("# ")
-    keys = [line for line in lines if "=" in line and not line.startswith(("#", " "))]
-    assert sum("#" in key for key in keys) > len(keys) / 2
 
 
 def test_the_reference_names_every_key_with_its_default() -> None:
@@ -215,13 +193,6 @@ def test_a_model_that_is_not_there_is_found(
     assert run_command(["config", "check", "--elsewhere", str(file)]) == there
 
 
-def test_a_model_that_the_hub_has_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: None)
-    file = tmp_path / "node.toml"
-    file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\nmodel = "someone/something"\n')
-    assert run_command(["config", "check", str(file)]) == ExitCode.OK
-
-
 def test_questions_that_the_kind_cannot_use_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
@@ -235,19 +206,3 @@ def test_questions_that_the_kind_cannot_use_are_found(tmp_path: Path, capsys: py
     assert run_command(["config", "check", "--elsewhere", str(file)]) == ExitCode.OK
     (tmp_path / "q.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n')
     assert run_command(["config", "check", str(file)]) == ExitCode.OK
-
-
-def test_questions_that_are_still_to_be_loaded_are_not_asked_for(tmp_path: Path) -> None:
-    file = tmp_path / "node.toml"
-    options = 'data = "q.jsonl"\ndataset = "org/none"\n'
-    file.write_text(f'role = "coordinator"\n[swarm]\nid = "s"\nkind = "file"\n[swarm.options]\n{options}')
-    assert run_command(["config", "check", str(file)]) == ExitCode.OK
-
-
-def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["config", "check", str(tmp_path / "none.toml")]) == ExitCode.NO_INPUT
-    assert "there is no configuration file" in capsys.readouterr().err
-
-
-def test_defaults_stay_what_the_struct_says() -> None:
-    assert msgspec.convert({"swarm": {"id": "example"}}, Config) == DEFAULTS

@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode
-from swarmd.paths import NodeDirectory
 from swarmd.training.models.known import TABLE
-from swarmd.training.models.pool import CHOICE
-from swarmd.training.worker import settle_config
 
 
 def test_the_pool_is_listed_with_what_is_free(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,14 +30,6 @@ def test_one_model_is_told_with_its_terms(tmp_path: Path, capsys: pytest.Capture
     assert model["terms"]["reference"] == model["terms"]["weights"] == 4 * 533_248
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"), [(["--device", "tpu"], "tpu"), (["--model", "user/nameless"], "user/nameless")]
-)
-def test_what_cannot_be_reckoned_is_named(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["model", "fit", *arguments]) == ExitCode.BAD_CONFIG
-    assert told in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["x", "./nowhere"])
 def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -54,11 +42,3 @@ def test_a_model_that_is_not_known_is_blamed_on_the_option_that_names_it(
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n[training]\npool = ["x"]\n')
     assert run_command(["model", "fit", "--config", str(file)]) == ExitCode.BAD_CONFIG
     assert "training.pool" in capsys.readouterr().err
-
-
-def test_a_trainer_settles_auto_before_it_loads(tmp_path: Path) -> None:
-    config = Config(SwarmConfig(id="s"), training=TrainingConfig(model="auto", device="cpu", pool=("embedded",)))
-    settled = settle_config(config, NodeDirectory(tmp_path))
-    assert settled.training.model == "embedded" and (tmp_path / CHOICE).is_file()
-    named = Config(SwarmConfig(id="s"), training=TrainingConfig(model="embedded"))
-    assert settle_config(named, NodeDirectory(tmp_path)) is named

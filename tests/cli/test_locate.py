@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 
 from swarmd.cli import locate
-from swarmd.errors import ConfigError, ExitCode, NeverStarted, NotFoundError
+from swarmd.errors import ExitCode, NeverStarted, NotFoundError
 from tests.cli.owning import Shell
 from tests.cli.swarm.test_one_swarm import begin_log
 
@@ -46,12 +45,6 @@ def apart(root: Path) -> Path:
     return root
 
 
-def test_a_directory_that_is_named_comes_first(shell: Shell, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    apart(shell.root / "b")
-    monkeypatch.chdir(shell.root / "b")
-    assert locate.locate(ran) == (ran / "config.toml", ran)
-
-
 def test_the_present_directory_comes_before_data(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate.locate(None) == (None, Path("data"))
     monkeypatch.chdir(apart(shell.root / "b"))
@@ -65,12 +58,6 @@ def test_the_configuration_says_where_the_data_lies(shell: Shell) -> None:
     assert locate.locate(root) == (root / "config.toml", root), "a restored one holds the log itself"
 
 
-def test_beside_a_configuration_a_directory_is_the_data(shell: Shell) -> None:
-    config = apart(shell.root / "b") / "config.toml"
-    assert locate.locate(None, config) == (config, config.parent / "data")
-    assert locate.locate(Path("elsewhere"), config) == (config, Path("elsewhere"))
-
-
 def test_a_log_that_is_not_there_is_told_with_the_next_command(shell: Shell, made: Path) -> None:
     with pytest.raises(NeverStarted) as caught:
         locate.log_of(made)
@@ -81,15 +68,6 @@ def test_a_log_that_is_not_there_is_told_with_the_next_command(shell: Shell, mad
         locate.log_of(None)
     with pytest.raises(NotFoundError, match="no node in nowhere"):
         locate.log_of(Path("nowhere"))
-
-
-def test_what_starts_a_node_can_be_pasted_though_its_path_has_blanks(shell: Shell) -> None:
-    node = shell.root / "my node's"
-    shown = shell.well("init", "--dir", node, "--yes", "--no-examine")
-    started = shlex.join(["swarmd", "run", str(node)])
-    assert f"`{started}`" in shell.fails(ExitCode.NEVER_STARTED, "explain", node)
-    assert shlex.join(["swarmd", "run", "--config", str(node / "config.toml")]) in shown
-    assert shlex.join(["swarmd", "doctor", str(node)]) in shown
 
 
 READERS = (
@@ -143,12 +121,6 @@ def test_status_knows_a_node_that_was_never_started(shell: Shell, made: Path) ->
     assert shell("status", made).code == ExitCode.FAILURE
 
 
-def test_status_says_where_it_looked(shell: Shell) -> None:
-    assert "neither a config.toml nor ./data" in shell.fails(ExitCode.NO_INPUT, "status")
-    (shell.root / "empty").mkdir()
-    assert "there is no node in" in shell.fails(ExitCode.NO_INPUT, "status", shell.root / "empty")
-
-
 def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
     monkeypatch.setattr("swarmd.daemon.service.run_node", lambda config, data, **named: started.append(data.root) or 0)
@@ -163,28 +135,9 @@ def test_run_takes_a_directory(shell: Shell, made: Path, monkeypatch: pytest.Mon
     assert started == [made, root / "data", made, Path("other"), Path("data")]
 
 
-def test_run_without_a_node_says_how_to_make_one(shell: Shell) -> None:
-    assert "swarmd init" in shell.fails(ExitCode.NO_INPUT, "run")
-    assert "no config.toml in gone" in shell.fails(ExitCode.NO_INPUT, "run", "gone")
-
-
-def test_the_doctor_examines_a_restored_directory(shell: Shell, ran: Path) -> None:
-    config = ran / "config.toml"
-    config.write_text(config.read_text().replace('data = "."', 'data = "data"'))
-    report = json.loads(shell("doctor", ran, "--offline", "--only", "identity", "--json").out)
-    assert report["data"] == str(ran)
-
-
 def test_a_backup_needs_a_file_to_write(shell: Shell, ran: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is no file for a backup" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", ran)
     assert "one node and one file" in shell.fails(ExitCode.BAD_CONFIG, "backup", "make", "a", "b", "c.tar")
     monkeypatch.chdir(ran)
     shell.well("backup", shell.root / "kept.tar", "--without-keys")
     assert (shell.root / "kept.tar").is_file()
-
-
-def test_a_configuration_that_cannot_be_used_is_told(shell: Shell) -> None:
-    root = apart(shell.root / "b")
-    (root / "config.toml").write_text("[swarms]\n")
-    with pytest.raises(ConfigError, match="unknown key 'swarms'"):
-        locate.locate(root)

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import errno
 import shutil
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
 import anyio
 import anyio.to_thread
-import msgspec
 import pytest
-import rich.console
 import torch
 
-from swarmd.cli.model_fetch import fetch, progress_shown, take
+from swarmd.cli.model_fetch import fetch, take
 from swarmd.config import TrainingConfig
 from swarmd.core.commands import Register
 from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
-from swarmd.dht.weights.taking import FetchProgress
-from swarmd.errors import ConfigError, NoSpaceLeft, PathUnusable, WeightsUnavailable
+from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest
 from swarmd.manifest.text import write_manifest
 from swarmd.training.models.model import load_policy
-from swarmd.training.models.source import AUTO
 from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
-from tests.test_manifest import signed, unsigned
+from tests.test_manifest import signed
 from tests.web.observing.test_observer import made, manifest_of
 
 pytestmark = pytest.mark.anyio
@@ -118,32 +113,3 @@ def test_a_place_that_cannot_be_made_is_told_before_anything_is_fetched(
             fetch(swarm, out, None, 60.0)
         assert str(out) in refused.value.message and "--out" in refused.value.fix
     assert not fetched
-
-
-def test_a_swarm_of_several_models_has_none_to_fetch(tmp_path: Path, fetched: list[Path]) -> None:
-    recipe = msgspec.structs.replace(unsigned().recipe, model=AUTO, revision="")
-    write_manifest(tmp_path / "swarm.toml", signed(recipe=recipe))
-    with pytest.raises(WeightsUnavailable, match="chooses its own model"):
-        fetch(tmp_path / "swarm.toml", tmp_path / "model", None, 60.0)
-    assert not fetched
-
-
-def test_a_node_that_is_none_is_named_by_its_option(swarm: Path, fetched: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--bootnode: 'nowhere'"):
-        fetch(swarm, tmp_path / "model", ["nowhere"], 60.0)
-    assert not fetched
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_shown_on_a_terminal_alone(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    monkeypatch.setattr(rich.console, "Console", partial(rich.console.Console, width=200, force_terminal=True))
-    with progress_shown() as told:
-        assert (told is not None) == terminal
-        if told is not None:
-            told(FetchProgress(3 * 2**20, 8 * 2**20, 3, 8, 2))
-    shown = capsys.readouterr()
-    assert ("3 of 8 chunks from 2 peers" in shown.err and "3.0/8.0 MiB" in shown.err) == terminal
-    assert not shown.out and (terminal or not shown.err)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from swarmd.cli import VERBS
 from tests.cli.test_exit_codes import VERB_LEAVES
 
 # Words of which each stands for one thing that an option names, wherever it stands.
@@ -62,7 +61,3 @@ def test_a_meaning_has_one_name() -> None:
         assert allowed is None or option.opts[0] in allowed, f"{verb} {option.opts[0]} {option.metavar}"
     used = {option.opts[0] for _, option in options()}
     assert [pair for pair in SYNONYMS if len(pair & used) > 1] == []
-
-
-def test_every_verb_is_walked() -> None:
-    assert {verb.split()[0] for verb, _ in VERB_LEAVES} == set(VERBS)

@@ -6,7 +6,8 @@ import pytest
 from eth_utils.abi import abi_to_signature
 from web3 import Web3
 
-from tests.contracts.chain import Swarm, artefact
+from tests.contracts.chain import artefact
+from tests.contracts.gas import documented, table
 
 BUILDS = ["SwarmCoordinator-3", "SwarmCoordinator-1", "LockedSwarmCoordinator-3", "LockedSwarmCoordinator-1"]
 
@@ -147,11 +148,6 @@ def test_every_event_has_the_arguments_and_topics_that_clients_know(build: str) 
     assert not any("[string" in arguments for arguments in ours.values())
 
 
-def test_stage_count_needs_no_state() -> None:
-    found = [entry for entry in entries("SwarmCoordinator-3", "function") if entry["name"] == "stageCount"]
-    assert [entry["stateMutability"] for entry in found] == ["pure"]
-
-
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_contract_is_made_without_arguments_and_takes_no_money_but_for_an_upgrade(build: str) -> None:
     assert [entry["inputs"] for entry in entries(build, "constructor")] in ([], [[]])
@@ -169,14 +165,10 @@ def test_a_build_says_how_it_was_made_and_is_small_enough_for_a_chain(build: str
     assert re.fullmatch(r"0x([0-9a-f]{2})+", artefact(build)["bytecode"])
 
 
-def test_roles_are_the_hashes_of_their_names(swarm: Swarm) -> None:
-    names = ["OWNER_ROLE", "STAGE_MANAGER_ROLE", "BOOTNODE_MANAGER_ROLE", "MEMBERSHIP_MANAGER_ROLE"]
-    assert [swarm.ask(name) for name in names] == [bytes(Web3.keccak(text=name)) for name in names]
-
-
-def test_the_additions_have_a_version(swarm: Swarm) -> None:
-    assert swarm.ask("extensionsVersion") == 1
-
-
 def test_both_stage_counts_keep_their_state_in_the_same_places() -> None:
     assert artefact("LockedSwarmCoordinator-3")["storage"] == artefact("LockedSwarmCoordinator-1")["storage"]
+
+
+def test_the_documented_gas_is_what_a_run_measures() -> None:
+    """After a change that is meant: make contracts-gas."""
+    assert documented() == table()

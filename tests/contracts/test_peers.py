@@ -6,13 +6,6 @@ from tests.contracts.chain import INT_REWARD, UINT_REWARD, Said, Swarm
 
 ZERO = "0x" + 40 * "0"
 LONG = "12D3KooW" + 44 * "x"  # 52 characters, as of an Ed25519 key: longer than a word of storage
-ODD = ["", " ", "\n", "é€😀", "a\0b", 5000 * "z", LONG]
-
-
-def test_a_peer_is_registered_to_its_sender(swarm: Swarm) -> None:
-    assert swarm.send(swarm.alice, "registerPeer", LONG) == [Said("PeerRegistered", (swarm.alice, LONG))]
-    assert swarm.ask("getPeerId", [swarm.alice]) == [[LONG]]
-    assert swarm.ask("getEoa", [LONG]) == [swarm.alice]
 
 
 def test_an_account_has_its_peers_in_order_and_others_have_theirs(swarm: Swarm) -> None:
@@ -28,13 +21,6 @@ def test_a_peer_id_is_registered_once_by_whomever(swarm: Swarm) -> None:
     assert swarm.refusal(swarm.alice, "registerPeer", "p") == "PeerIdAlreadyRegistered"
     assert swarm.refusal(swarm.bob, "registerPeer", "p") == "PeerIdAlreadyRegistered"
     assert swarm.ask("getPeerId", [swarm.alice, swarm.bob]) == [["p"], []]
-
-
-def test_any_text_is_a_peer_id(swarm: Swarm) -> None:
-    swarm.register(swarm.alice, *ODD)
-    assert swarm.ask("getPeerId", [swarm.alice]) == [ODD]
-    assert swarm.ask("getEoa", ODD) == [swarm.alice] * len(ODD)
-    assert swarm.refusal(swarm.bob, "registerPeer", "") == "PeerIdAlreadyRegistered"
 
 
 @pytest.mark.parametrize("length", [1, 30, 31, 32, 52, 62, 63, 64, 200, 255, 256])
@@ -71,11 +57,6 @@ def closed(swarm: Swarm) -> Swarm:
     return swarm
 
 
-def test_membership_is_open_at_first(swarm: Swarm) -> None:
-    assert swarm.ask("membershipOpen")
-    assert swarm.ask("isMember", ["p", "", LONG]) == [True, True, True]
-
-
 def test_only_a_membership_manager_changes_membership(swarm: Swarm) -> None:
     for sender in (swarm.owner, swarm.alice):
         assert swarm.refusal(sender, "setMembershipOpen", False) == "OnlyMembershipManager"
@@ -99,14 +80,6 @@ def test_changes_of_membership_are_said_in_full(swarm: Swarm) -> None:
     ]
 
 
-def test_a_closed_swarm_has_the_members_on_its_list(closed: Swarm) -> None:
-    assert not closed.ask("membershipOpen")
-    assert closed.ask("isMember", ["q", "p", "r"]) == [False, True, False]
-    closed.send(closed.alice, "allowPeers", ["q", "r"])
-    closed.send(closed.alice, "disallowPeers", ["p"])
-    assert closed.ask("isMember", ["q", "p", "r"]) == [True, False, True]
-
-
 def test_a_closed_swarm_registers_members_only(closed: Swarm) -> None:
     assert closed.refusal(closed.bob, "registerPeer", "r") == "PeerNotAllowed"
     closed.send(closed.alice, "allowPeers", ["r"])
@@ -123,13 +96,6 @@ def test_in_a_closed_swarm_members_report_and_vote_and_others_do_not(closed: Swa
     assert closed.ask("getTotalRewards", ["p", "q"]) == [1, 0]
 
 
-def test_what_a_former_member_reported_stays(closed: Swarm) -> None:
-    closed.send(closed.alice, INT_REWARD, 0, 0, 5, "p")
-    closed.send(closed.alice, "disallowPeers", ["p"])
-    assert closed.ask("getTotalRewards", ["p"]) == [5]
-    assert closed.refusal(closed.alice, "submitWinners", 0, ["p"], "p") == "PeerNotAllowed"
-
-
 def test_the_list_outlives_a_time_of_open_membership(closed: Swarm) -> None:
     closed.send(closed.alice, "setMembershipOpen", True)
     assert closed.ask("isMember", ["p", "q"]) == [True, True]
@@ -144,17 +110,6 @@ def test_membership_is_the_last_thing_checked_about_the_sender(closed: Swarm) ->
     assert closed.refusal(closed.alice, "submitWinners", 0, ["p", "p"], "q") == "PeerNotAllowed"
 
 
-def test_progress_and_policy_survive_a_change_of_membership(closed: Swarm) -> None:
-    closed.send(closed.owner, "setRoundPolicy", 2, 3)
-    closed.move_on(2)
-    place = closed.place()
-    closed.send(closed.alice, "setMembershipOpen", True)
-    assert (closed.place(), closed.ask("roundPolicy")) == (place, [2, 3])
-    closed.send(closed.alice, "setMembershipOpen", False)
-    closed.move_on()
-    assert not closed.ask("membershipOpen")
-
-
 # Bootnodes
 
 NODES = [f"/ip4/192.0.2.{n}/tcp/38331/p2p/{LONG}" for n in range(3)]
@@ -165,10 +120,6 @@ def test_bootnodes_are_kept_in_order(swarm: Swarm) -> None:
     assert swarm.send(swarm.owner, "addBootnodes", NODES[:2]) == [Said("BootnodesAdded", (swarm.owner, 2))]
     swarm.send(swarm.owner, "addBootnodes", NODES[2:])
     assert (swarm.ask("getBootnodes"), swarm.ask("getBootnodesCount")) == (NODES, 3)
-
-
-def test_to_add_no_bootnode_is_an_event_too(swarm: Swarm) -> None:
-    assert swarm.send(swarm.owner, "addBootnodes", []) == [Said("BootnodesAdded", (swarm.owner, 0))]
 
 
 @pytest.mark.parametrize(("index", "left"), [(0, [2, 1]), (1, [0, 2]), (2, [0, 1])])

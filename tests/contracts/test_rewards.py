@@ -23,11 +23,6 @@ def test_a_reward_is_recorded_and_said(joined: Swarm, overload: str) -> None:
     assert joined.ask("getTotalRewards", ["p", "q", "unknown"]) == [42, 0, 0]
 
 
-def test_a_reward_may_be_negative(joined: Swarm) -> None:
-    joined.send(joined.alice, INT_REWARD, 0, 0, -5, "p")
-    assert joined.ask("getTotalRewards", ["p"]) == [-5]
-
-
 def test_a_reward_without_sign_wraps(joined: Swarm) -> None:
     said = joined.send(joined.alice, UINT_REWARD, 0, 0, 2**256 - 3, "p")
     assert said[0] == Said("RewardSubmitted", (joined.alice, 0, 0, -3, "p"))
@@ -47,21 +42,6 @@ def test_the_rewards_of_an_accounts_peers_add_up(joined: Swarm) -> None:
     assert joined.ask("getRoundStageReward", 0, 0, [joined.bob, joined.alice]) == [7, 5]
     assert joined.ask("getTotalRewards", ["r", "q", "p"]) == [7, 3, 2]
     assert (joined.ask("getRoundStageReward", 0, 0, []), joined.ask("getTotalRewards", [])) == ([], [])
-
-
-def test_the_rewards_of_rounds_add_up(joined: Swarm) -> None:
-    joined.send(joined.alice, INT_REWARD, 0, 0, 2, "p")
-    joined.next_round()
-    said = joined.send(joined.alice, INT_REWARD, 1, 0, 3, "p")
-    assert said[-1] == Said("CumulativeRewardsUpdated", (joined.alice, "p", 5))
-    assert joined.ask("getTotalRewards", ["p"]) == [5]
-    assert [joined.ask("getRoundStageReward", n, 0, [joined.alice]) for n in (0, 1)] == [[2], [3]]
-
-
-@pytest.mark.parametrize("overload", [INT_REWARD, UINT_REWARD])
-def test_a_peer_reports_once_for_a_stage(joined: Swarm, overload: str) -> None:
-    joined.send(joined.alice, UINT_REWARD, 0, 0, 0, "p")
-    assert joined.refusal(joined.alice, overload, 0, 0, 1, "p") == "RewardAlreadySubmitted"
 
 
 def test_a_peer_reports_once_for_each_stage_in_any_order(three_stages: Swarm) -> None:

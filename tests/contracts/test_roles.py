@@ -27,13 +27,6 @@ def test_initialisation_says_which_roles_it_granted(w3: Web3) -> None:
     assert bare.ask("hasRole", bare.role("OWNER_ROLE"), bare.bob)
 
 
-def test_a_bare_contract_is_initialised_only_once(w3: Web3) -> None:
-    bare = Swarm(w3, deploy(w3, "SwarmCoordinator-1"), 1)
-    bare.send(bare.alice, "initialize", bare.alice)
-    assert bare.refusal(bare.bob, "initialize", bare.bob) == "InvalidInitialization"
-    assert bare.refusal(bare.alice, "initialize", bare.alice) == "InvalidInitialization"
-
-
 def test_a_swarm_is_initialised_only_once(swarm: Swarm) -> None:
     assert swarm.refusal(swarm.alice, "initialize", swarm.alice) == "InvalidInitialization"
     assert swarm.refusal(swarm.owner, "initialize", swarm.owner) == "InvalidInitialization"
@@ -66,19 +59,6 @@ def test_nobody_else_grants_or_revokes(swarm: Swarm) -> None:
     assert swarm.refusal(swarm.alice, "grantRole", owner_role, swarm.alice) == "OnlyOwner"
     assert swarm.refusal(swarm.alice, "revokeRole", owner_role, swarm.owner) == "OnlyOwner"
     assert swarm.ask("hasRole", owner_role, swarm.owner)
-
-
-def test_a_role_of_another_name_can_be_granted_and_granted_again(swarm: Swarm) -> None:
-    role = b"another".ljust(32, b"\0")
-    said = [swarm.send(swarm.owner, "grantRole", role, swarm.alice) for _ in range(2)]
-    assert said == [[Said("RoleGranted", (role, swarm.alice, swarm.owner))]] * 2
-
-
-def test_a_revoked_stage_manager_moves_nothing(swarm: Swarm) -> None:
-    role = swarm.role("STAGE_MANAGER_ROLE")
-    swarm.send(swarm.owner, "grantRole", role, swarm.alice)
-    swarm.send(swarm.owner, "revokeRole", role, swarm.alice)
-    assert swarm.refusal(swarm.alice, "updateStageAndRound") == "OnlyStageManager"
 
 
 def test_owners_may_revoke_each_other_and_the_last_one_itself(swarm: Swarm) -> None:

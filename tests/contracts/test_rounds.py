@@ -3,14 +3,6 @@
 from tests.contracts.chain import INT_REWARD, Said, Swarm
 
 
-def test_a_swarm_begins_at_stage_0_of_round_0(swarm: Swarm) -> None:
-    assert swarm.place() == (0, 0)
-
-
-def test_the_number_of_stages_is_that_of_the_build(swarm: Swarm) -> None:
-    assert swarm.ask("stageCount") == swarm.stages
-
-
 def test_stages_follow_each_other_and_say_so(three_stages: Swarm) -> None:
     said = [three_stages.send(three_stages.owner, "updateStageAndRound") for _ in range(4)]
     assert said == [
@@ -36,12 +28,6 @@ def test_only_stage_managers_move_a_swarm_without_a_policy(swarm: Swarm) -> None
     assert swarm.refusal(swarm.alice, "updateStageAndRound") == "OnlyStageManager"
     assert swarm.refusal(swarm.alice, "advance") == "AdvanceNotAllowed"
     assert swarm.refusal(swarm.owner, "advance") == "AdvanceNotAllowed"
-
-
-def test_a_stage_manager_need_not_be_the_owner(swarm: Swarm) -> None:
-    swarm.send(swarm.owner, "grantRole", swarm.role("STAGE_MANAGER_ROLE"), swarm.alice)
-    swarm.send(swarm.alice, "updateStageAndRound")
-    assert swarm.place() == ((0, 1) if swarm.stages == 3 else (1, 0))
 
 
 # The round policy
@@ -156,18 +142,6 @@ def test_a_policy_can_be_taken_back(swarm: Swarm) -> None:
     assert swarm.ask("canAdvance")
     swarm.send(swarm.owner, "setRoundPolicy", 0, 0)
     assert swarm.refusal(swarm.bob, "advance") == "AdvanceNotAllowed"
-
-
-def test_a_policy_does_not_bind_stage_managers(swarm: Swarm) -> None:
-    swarm.send(swarm.owner, "setRoundPolicy", 100, 0)
-    swarm.move_on()
-    assert swarm.place() != (0, 0)
-
-
-def test_a_policy_of_the_largest_numbers_is_held_without_overflow(swarm: Swarm) -> None:
-    swarm.send(swarm.owner, "setRoundPolicy", 2**32 - 1, 2**32 - 1)
-    assert swarm.ask("roundPolicy") == [2**32 - 1, 2**32 - 1]
-    assert not swarm.ask("canAdvance")
 
 
 def test_a_swarm_moves_on_without_its_manager_for_several_rounds(swarm: Swarm) -> None:

@@ -35,17 +35,6 @@ def test_a_vote_is_recorded_and_said(joined: Swarm) -> None:
     assert [joined.ask("getTotalWins", peer) for peer in ("r", LONG, "p")] == [1, 1, 0]
 
 
-def test_nothing_is_known_of_those_who_did_not_vote(joined: Swarm) -> None:
-    assert joined.ask("getVoterVotes", 0, "p") == []
-    assert joined.ask("getVoterVoteCount", "unknown") == joined.ask("getTotalWins", "unknown") == 0
-    assert joined.ask("uniqueVoters") == joined.ask("uniqueVotedPeers") == 0
-
-
-def test_a_peer_may_vote_for_itself(joined: Swarm) -> None:
-    vote(joined, 0, "p", "p")
-    assert joined.ask("getTotalWins", "p") == 1
-
-
 def test_a_peer_votes_once_a_round(joined: Swarm) -> None:
     vote(joined, 0, "p", "r")
     assert joined.refusal(joined.alice, "submitWinners", 0, ["q"], "p") == "WinnerAlreadyVoted"
@@ -102,47 +91,7 @@ def test_an_empty_vote_counts_and_can_be_repeated(joined: Swarm) -> None:
     assert joined.refusal(joined.alice, "submitWinners", 0, [], "p") == "WinnerAlreadyVoted"
 
 
-def test_voters_are_counted_by_peer_and_once(joined: Swarm) -> None:
-    counted = []
-    for round_, voter in ((0, "p"), (0, "q"), (0, "r"), (1, "p"), (1, "r")):
-        if round_ > joined.ask("currentRound"):
-            joined.next_round()
-        vote(joined, round_, voter, "p")
-        counted.append(joined.ask("uniqueVoters"))
-    assert counted == [1, 2, 3, 3, 3]
-
-
-def test_those_voted_for_are_counted_once(joined: Swarm) -> None:
-    vote(joined, 0, "p", "a", "b")
-    vote(joined, 0, "r", "b", "c")
-    assert joined.ask("uniqueVotedPeers") == 3
-    joined.next_round()
-    vote(joined, 1, "p", "a", "d")
-    assert joined.ask("uniqueVotedPeers") == 4
-
-
 # Leaderboards
-
-
-def test_leaderboards_are_empty_at_first(swarm: Swarm) -> None:
-    assert swarm.ask("voterLeaderboard", 0, 10) == swarm.ask("winnerLeaderboard", 0, 10) == [[], []]
-
-
-def test_winners_stand_in_the_order_of_their_votes(joined: Swarm) -> None:
-    vote(joined, 0, "p", "a", "b", "c")
-    vote(joined, 0, "q", "c")
-    assert joined.ask("winnerLeaderboard", 0, 10) == [["c", "b", "a"], [2, 1, 1]]
-    vote(joined, 0, "r", "b")
-    assert joined.ask("winnerLeaderboard", 0, 10) == [["c", "b", "a"], [2, 2, 1]]
-
-
-def test_voters_stand_in_the_order_of_their_votes(joined: Swarm) -> None:
-    for voter in ("p", "q", "r"):
-        vote(joined, 0, voter, "a")
-    assert joined.ask("voterLeaderboard", 0, 10) == [["p", "q", "r"], [1, 1, 1]]
-    joined.next_round()
-    vote(joined, 1, "r", "a")
-    assert joined.ask("voterLeaderboard", 0, 10) == [["r", "q", "p"], [2, 1, 1]]
 
 
 def test_a_page_begins_with_its_start_and_ends_before_its_end(joined: Swarm) -> None:
@@ -213,29 +162,3 @@ def test_the_voters_board_is_that_of_a_plain_model(one_stage: Swarm) -> None:
         model.count(voter)
     assert one_stage.ask("voterLeaderboard", 0, 200) == model.shown()
     assert one_stage.ask("uniqueVoters") == len(names)
-
-
-def test_a_peer_from_below_a_full_board_reaches_its_top(one_stage: Swarm) -> None:
-    one_stage.register(one_stage.alice, "p")
-    for first in range(0, CAPACITY, 50):
-        one_stage.send(one_stage.alice, "submitWinners", first // 50, [f"w{first + n}" for n in range(50)], "p")
-        one_stage.next_round()
-    one_stage.send(one_stage.alice, "submitWinners", 2, ["late"], "p")
-    assert "late" not in one_stage.ask("winnerLeaderboard", 0, 200)[0]
-    one_stage.next_round()
-    one_stage.send(one_stage.alice, "submitWinners", 3, ["late"], "p")
-    ids, counts = one_stage.ask("winnerLeaderboard", 0, 200)
-    assert (ids[0], counts[:2], len(ids), "w99" in ids) == ("late", [2, 1], CAPACITY, False)
-
-
-def test_a_peer_that_was_pushed_off_a_full_board_comes_back_by_having_more(one_stage: Swarm) -> None:
-    """All but the last place belong to peers that nobody reaches."""
-    first = [f"w{n}" for n in range(CAPACITY - 1)]
-    votes = [[*first, "x"], *([first] * 4), ["y"], ["y"], ["x"], ["x"]]
-    one_stage.register(one_stage.alice, "p")
-    last = []
-    for round_, winners in enumerate(votes):
-        vote(one_stage, round_, "p", *winners)
-        one_stage.next_round()
-        last.append(one_stage.ask("winnerLeaderboard", CAPACITY - 1, CAPACITY))
-    assert last[4:] == [[["x"], [1]], [["x"], [1]], [["y"], [2]], [["y"], [2]], [["x"], [3]]]

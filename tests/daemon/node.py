@@ -29,14 +29,11 @@ rounds_max = {rounds}
 stage_s = 60
 start_s = {start_s}
 [workers]
-ping_s = 0.1
 silent_s = {silent_s}
 stop_s = {stop_s}
 restarts_max = {restarts_max}
 [storage]
 free_bytes_min = {free_bytes_min}
-free_bytes_stop = {free_bytes_stop}
-segment_bytes = {segment_bytes}
 [logs]
 level = "debug"
 """
@@ -54,8 +51,6 @@ class FakeNode:
             "stop_s": 2.0,
             "restarts_max": 8,
             "free_bytes_min": 0,
-            "free_bytes_stop": 4 * 1024 * 1024,
-            "segment_bytes": 64 * 1024 * 1024,
         }
         self.config = directory / "node.toml"
         self.config.write_text(CONFIG.format(**(defaults | settings)))

@@ -20,6 +20,7 @@ from swarmd.daemon import supervisor
 from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
+from swarmd.eventlog.store import EventLog
 from swarmd.observe.logging.logs import configure, tell_fatal
 from swarmd.observe.logging.redaction import known_secrets
 from swarmd.paths import NodeDirectory
@@ -59,6 +60,8 @@ class ForkedChild(Child):
 
 def main() -> int:
     config = load_config(Path(sys.argv[1]))
+    if size := os.environ.get("SEGMENT_BYTES"):
+        EventLog.open = partial(EventLog.open, segment_bytes=int(size))
     configure(config.logs.level, "json", secrets=known_secrets(config, Path(sys.argv[2]), signing=True))
     programs: dict[Worker, tuple[str, ...]] = {
         "network": program("network", sys.argv[3]),

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.events import Event, EventBase, MemberSeen, NodeStopped, Registered, WorkerExited
 from swarmd.daemon.identity import node_identity
@@ -21,7 +20,6 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
 from tests.daemon.node import PATIENCE_S
-from tests.dht.making import RSA
 from tests.eventlog.making import NO_COMMANDS
 
 OTHER = generate_identity()
@@ -56,14 +54,6 @@ def test_another_identity_than_the_pinned_one_is_refused(tmp_path: Path) -> None
     assert made.peer_id in wrong.value.message and OTHER.peer_id in wrong.value.message
 
 
-@pytest.mark.parametrize("begun", [False, True])
-def test_an_rsa_identity_will_do(tmp_path: Path, begun: bool) -> None:
-    write_private(tmp_path / "identity.key", RSA.encode())
-    if begun:
-        begin_log(NodeDirectory(tmp_path), RSA.peer_id)
-    assert node_identity(config(peer=RSA.peer_id), NodeDirectory(tmp_path)).peer_id == RSA.peer_id
-
-
 def test_a_damaged_public_half_is_found_before_a_log_begins(tmp_path: Path) -> None:
     key = tmp_path / "identity.key"
     raw = bytearray(create_identity(key).encode())
@@ -95,28 +85,6 @@ def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize("key", ["missing", "another"])
-def test_run_with_a_pin_begins_nothing(tmp_path: Path, key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "node.toml").write_text(
-        f'role = "coordinator"\n[swarm]\nid = "test"\n[dht]\npeer = "{OTHER.peer_id}"\n[storage]\nfree_bytes_min = 0\n'
-    )
-    data = NodeDirectory(tmp_path / "data")
-    if key == "another":
-        data.root.mkdir()
-        create_identity(data.root / "identity.key")
-    code = run_command(["run", "--config", str(tmp_path / "node.toml")])
-    assert code == (ExitCode.NO_INPUT if key == "missing" else ExitCode.BAD_DATA)
-    said = "".join(capsys.readouterr())
-    assert OTHER.peer_id in said and "swarmd identity restore" in said
-    assert not data.events.exists()
-
-
-def test_a_pin_that_is_no_peer_id_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "test"\n[dht]\npeer = "mine"\n')
-    assert run_command(["config", "check", str(tmp_path / "node.toml")]) == ExitCode.BAD_CONFIG
-    assert "dht.peer: 'mine' is no peer id" in "".join(capsys.readouterr())
 
 
 PROGRAM = """

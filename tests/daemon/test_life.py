@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
-from swarmd.core.state import State
-from swarmd.daemon.control import ask
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.offline.replay import verify
@@ -166,24 +164,6 @@ def test_a_hanging_worker_does_not_delay_the_stop_beyond_its_limit(tmp_path: Pat
         assert node.events_of(WorkerExited)[-1].reason.startswith("did not end in time, killed")
 
 
-def test_the_operator_can_stop_it_through_the_socket(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start()
-        node.worker_pid("network")
-        assert ask(node.paths.control, "stop") == b'{"stopping":true}'
-        assert node.wait() == 0
-        assert node.events_of(StopRequested)[0].reason == "the operator asked for it"
-
-
-def test_sighup_does_no_harm(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start()
-        node.worker_pid("network")
-        node.signal(signal.SIGHUP)
-        node.until(lambda: any("SIGHUP" in line["message"] for line in node.lines()))
-        assert node.stop() == 0
-
-
 def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
     with fake_node(tmp_path, restarts_max=1) as node:
         for _ in range(3):
@@ -195,7 +175,7 @@ def test_orderly_restarts_do_not_spend_the_budget(tmp_path: Path) -> None:
 
 
 def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
-    with fake_node(tmp_path, free_bytes_min=2**62, free_bytes_stop=2**61) as node:
+    with fake_node(tmp_path, free_bytes_min=2**62) as node:
         node.start()
         assert node.wait() == 73
         assert "are free for" in node.lines()[-1]["message"]
@@ -203,10 +183,10 @@ def test_too_little_room_at_start_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_node_that_can_keep_no_snapshot_works_on_and_says_so(tmp_path: Path) -> None:
-    with fake_node(tmp_path, rounds=0, segment_bytes=4000) as node:
+    with fake_node(tmp_path, rounds=0) as node:
         node.paths.events.mkdir(parents=True, mode=0o700)
         (in_the_way := snapshot_directory(node.paths.events)).write_text("a file where the directory should be")
-        node.start()
+        node.start(SEGMENT_BYTES="4000")
         notes = node.until(lambda: node.status().get("notes"))
         assert "no snapshot of the log could be kept" in notes[0] and str(in_the_way) in notes[0]
         assert any("no snapshot" in line["message"] for line in node.lines())
@@ -295,12 +275,3 @@ def test_an_idle_daemon_is_small(tmp_path: Path) -> None:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_an_empty_log_is_an_empty_state(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.paths.events.mkdir(parents=True)
-        node.start()
-        node.worker_pid("network")
-        assert node.stop() == 0
-        assert load(node.paths.events)[0] != State()

@@ -70,19 +70,6 @@ def test_a_node_on_100_megabytes_pauses_and_goes_on(tmp_path: Path, disk: Path) 
         assert state.low_space is None
 
 
-@pytest.mark.soak
-def test_a_node_that_is_started_on_a_full_disk_waits_and_joins(tmp_path: Path, disk: Path) -> None:
-    with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
-        fill(disk, 20 * MIB)
-        node.start()
-        node.until(lambda: node.status().get("round", {}).get("state") == "paused")
-        assert node.events_of(StageTrained) == []
-        (disk / "filler").unlink()
-        node.until(lambda: len(node.events_of(StageTrained)) >= 2)
-        assert node.stop() == 0
-        verify(node.paths.events)
-
-
 def test_old_rollouts_go_before_a_node_pauses(tmp_path: Path, disk: Path) -> None:
     with fake_node(tmp_path, data=disk / "data", rounds=0, free_bytes_min=32 * MIB) as node:
         node.start()

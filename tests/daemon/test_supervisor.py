@@ -109,17 +109,6 @@ def test_an_end_that_others_caused_is_told_from_its_own(program: str, outside: b
     assert isinstance(exited, WorkerExited) and exited.outside is outside
 
 
-def test_a_process_that_this_daemon_kills_was_not_ended_from_outside() -> None:
-    async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
-        supervisor.perform(start(1))
-        await next_fact()
-        supervisor.perform(kill("not ready within 5 s"))
-        await next_fact()
-
-    exited = supervise(SLEEPER, body)[-1]
-    assert isinstance(exited, WorkerExited) and not exited.outside
-
-
 def test_a_process_that_hangs_in_the_kernel_is_not_waited_for_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(supervisor: Supervisor, next_fact: Callable[[], Awaitable[None]]) -> None:
         supervisor.perform(start(1))

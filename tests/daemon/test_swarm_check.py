@@ -9,7 +9,7 @@ import pytest
 from swarmd.config import load_config, parse_config
 from swarmd.core.events import ChainUp, NodeStarted, WorkerStarted
 from swarmd.core.state import State
-from swarmd.core.values import BlockRef, ChainSettings, Settings
+from swarmd.core.values import BlockRef, Settings
 from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
@@ -73,26 +73,6 @@ def test_another_swarm_is_refused_with_both_names_and_the_way_out(tmp_path: Path
         refuse_other_swarm(data, asked)
     assert "test (kind digits, no chain)" in caught.value.message and str(asked) in caught.value.message
     assert f"swarmd join MANIFEST --dir NEW --identity {tmp_path / 'identity.key'}" in caught.value.fix
-
-
-def test_what_an_old_log_does_not_say_is_not_compared(tmp_path: Path) -> None:
-    data = logged(tmp_path, settings())
-    assert swarm_of_log(data) == SwarmName("test")
-    refuse_other_swarm(data, SwarmName("test", "gsm8k", "1:0x1"))
-    with pytest.raises(OtherSwarm):
-        refuse_other_swarm(data, SwarmName("other", "gsm8k"))
-
-
-def test_an_old_log_says_which_contract_it_followed(tmp_path: Path) -> None:
-    data = logged(tmp_path, settings(chain=ChainSettings(drive="never")))
-    refuse_other_swarm(data, SwarmName("test", "digits", f"31337:{CONTRACT.lower()}"))
-    with pytest.raises(OtherSwarm, match="contract 1:0x1"):
-        refuse_other_swarm(data, SwarmName("test", "digits", "1:0x1"))
-
-
-def test_the_last_start_counts(tmp_path: Path) -> None:
-    """An old log in which two swarms were mixed goes on as it was."""
-    assert swarm_of_log(logged(tmp_path, settings(swarm="a"), settings(swarm="b"))) == SwarmName("b")
 
 
 def test_a_directory_without_a_log_is_nobodys(tmp_path: Path) -> None:

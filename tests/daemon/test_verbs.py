@@ -64,29 +64,6 @@ def test_status_of_a_node_that_stopped_tells_its_exit_code(tmp_path: Path) -> No
         assert "there is no model in /nowhere" in process["reason"]
 
 
-def test_status_of_nothing(tmp_path: Path) -> None:
-    code, text = swarmd("status", str(tmp_path))
-    assert code == 66 and f"there is no node in {tmp_path}" in text
-
-
-def test_run_refuses_a_wrong_configuration(tmp_path: Path) -> None:
-    (tmp_path / "node.toml").write_text('role = "coordinator"\n[swarm]\nid = "x"\n[workers]\npings_s = 3\n')
-    code, text = swarmd("run", "--config", str(tmp_path / "node.toml"))
-    assert code == 78 and "workers.ping_s" in text
-    code, text = swarmd("run", "--config", str(tmp_path / "none.toml"))
-    assert code == 66
-
-
-def test_run_refuses_an_identity_that_others_can_read(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start()
-        node.until_finished()
-        assert node.stop() == 0
-        (node.paths.root / "identity.key").chmod(0o644)
-        code, text = swarmd("run", "--config", str(node.config))
-        assert code == 77 and "chmod 600" in text
-
-
 def test_an_answer_of_another_version_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "events").mkdir()
     monkeypatch.setattr("swarmd.daemon.control.ask", lambda path, verb: b'{"at": null}')

@@ -6,9 +6,8 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
-from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted, WorkerStartFailed
+from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.eventlog.offline.replay import verify
 from tests.daemon.fake_worker import CANARY
@@ -32,15 +31,6 @@ def test_a_killed_worker_is_started_again_and_the_stage_goes_on(tmp_path: Path) 
         verify(node.paths.events)
 
 
-def test_only_the_dead_worker_is_started_again(tmp_path: Path) -> None:
-    with fake_node(tmp_path) as node:
-        node.start()
-        network, trainer = node.worker_pid("network"), node.worker_pid("training")
-        os.kill(network, signal.SIGKILL)
-        node.until(lambda: node.worker_pid("network") != network)
-        assert node.worker_pid("training") == trainer
-
-
 def test_what_a_worker_started_dies_with_it(tmp_path: Path) -> None:
     with fake_node(tmp_path) as node:
         node.start(network="spawn+once")
@@ -59,21 +49,6 @@ def test_a_silent_worker_is_killed_and_started_again(tmp_path: Path) -> None:
         exited = node.events_of(WorkerExited)[0]
         assert exited.worker == "trainer"
         assert exited.reason.startswith("answered no ping for 2 s, killed")
-
-
-def test_status_tells_of_a_stuck_worker_before_it_is_killed(tmp_path: Path) -> None:
-    with fake_node(tmp_path, silent_s=60) as node:
-        node.start(trainer="deaf")
-        node.worker_pid("network")
-
-        def stuck() -> dict[str, Any]:
-            status = node.status()
-            seen = "has been silent" in status["training"]["reason"] and status["network"]["healthy"]
-            return status if seen else {}
-
-        status = node.until(stuck)
-        assert not status["training"]["healthy"] and not status["healthy"]
-        assert status["training"]["worker"]["answering"] is False
 
 
 def test_garbage_from_a_worker_ends_only_that_worker(tmp_path: Path) -> None:
@@ -143,14 +118,6 @@ def test_a_trainer_that_retires_after_each_stage_costs_nothing_of_the_budget(tmp
         assert all(exited.planned and exited.reason == "recycled" for exited in node.events_of(WorkerExited))
         assert node.status()["training"]["worker"]["restarts"] == 0
         assert node.stop() == 0
-
-
-def test_a_program_that_cannot_be_executed_is_a_failed_start(tmp_path: Path) -> None:
-    with fake_node(tmp_path, restarts_max=1) as node:
-        node.start(network="missing")
-        assert node.wait() == 69
-        failed = node.events_of(WorkerStartFailed)
-        assert failed[0].reason == "/nonexistent/program: No such file or directory"
 
 
 def test_output_is_captured_folded_cut_and_redacted(tmp_path: Path) -> None:

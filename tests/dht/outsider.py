@@ -11,7 +11,7 @@ import msgpack
 
 from swarmd.dht.addresses import split_address
 from swarmd.dht.limits.unreached import Unreached
-from swarmd.dht.p2p.hivemind_api import DictionaryDHTValue, MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr, P2PContext, PeerID, dht_pb2
 from swarmd.dht.p2p.p2pd import P2pDaemon, SocketDirectory
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord
@@ -124,13 +124,6 @@ def dictionary_of(entries: list[tuple[Any, Any, Any]]) -> bytes:
     """The encoding of a dictionary of (subkey, value, expiration), however odd they are."""
     inner = msgpack.packb([0, 0.0, [list(entry) for entry in entries]])
     return bytes(msgpack.packb(msgpack.ExtType(0x50, inner)))
-
-
-def dictionary_with(signed: SignedRecord) -> bytes:
-    """A dictionary as an honest holder would send it."""
-    value = DictionaryDHTValue()
-    value.store(signed.owner, signed.value, signed.expiration)
-    return bytes(MSGPackSerializer.dumps(value))
 
 
 def bomb(levels: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -16,15 +15,10 @@ import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
 from swarmd.dht.memory_watch import (
-    DESCRIPTORS_KEPT,
-    EASE_S,
-    HANDSHAKES_S,
     PATIENCE_S,
-    SPARED,
     MemoryThresholds,
     MemoryWatch,
     ProcessUsage,
-    usage_of,
 )
 from swarmd.dht.p2p.connections import Connections
 from swarmd.errors import OutOfRoom
@@ -32,8 +26,11 @@ from swarmd.errors import OutOfRoom
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
+
 MARKS = MemoryThresholds(100 * MIB, 1000, 1000)
-QUIET, PRESSED, OVER, FAR = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110, 200))
+
+QUIET, PRESSED, OVER = (ProcessUsage(size * MIB, 10, 10) for size in (50, 80, 110))
+
 P2PD = ProcessUsage(25 * MIB, 10), ProcessUsage(40 * MIB, 10), ProcessUsage(55 * MIB, 10)  # quiet, pressed, over
 
 
@@ -91,19 +88,6 @@ async def test_strangers_go_first_and_not_with_every_look(scene: Scene, own: Pro
     assert scene.disconnected == 1 and scene.p2pd.returncode is None
 
 
-async def test_those_who_are_served_go_last(scene: Scene, clock: Any) -> None:
-    for attempt in range(SPARED + 1):
-        clock(attempt * EASE_S)
-        assert not scene.harsh
-        await scene.room.look(PRESSED, P2PD[0])
-    assert scene.harsh
-    clock(SPARED * EASE_S + 1.0)
-    await scene.room.look(QUIET, P2PD[0])
-    clock((SPARED + 2) * EASE_S)
-    await scene.room.look(PRESSED, P2PD[0])
-    assert not scene.harsh
-
-
 CHURN = """
 import anyio
 from types import SimpleNamespace
@@ -133,13 +117,6 @@ def test_memory_that_was_freed_goes_back_to_the_machine() -> None:
     assert after < before + 16
 
 
-async def test_what_passes_replaces_nothing(scene: Scene, clock: Any) -> None:
-    for at in range(int(3 * PATIENCE_S)):
-        clock(float(at))
-        await scene.room.look(OVER if at % 5 else QUIET, P2PD[2] if at % 5 else P2PD[0])
-    assert scene.p2pd.returncode is None
-
-
 async def test_a_p2pd_that_stays_too_large_is_ended(scene: Scene, clock: Any) -> None:
     await scene.room.look(QUIET, P2PD[2])
     assert scene.p2pd.returncode is None
@@ -155,56 +132,10 @@ async def test_a_worker_that_stays_too_large_makes_room(scene: Scene, clock: Any
         await scene.room.look(OVER, P2PD[0])
 
 
-async def test_a_p2pd_that_is_ended_again_and_again_hides_no_worker_that_is_too_large(scene: Scene, clock: Any) -> None:
-    with pytest.raises(OutOfRoom):
-        for at in range(int(PATIENCE_S) + 1):
-            clock(float(at))
-            scene.p2pd.returncode = None
-            await scene.room.look(OVER, FAR)
-
-
-async def test_far_above_the_mark_nothing_is_waited_for(scene: Scene) -> None:
-    with pytest.raises(OutOfRoom):
-        await scene.room.look(FAR, P2PD[0])
-
-
 @pytest.mark.parametrize("usage", [ProcessUsage(1, 2000, 10), ProcessUsage(1, 10, 2000)])
 async def test_files_and_tasks_count_like_memory(scene: Scene, usage: ProcessUsage) -> None:
     with pytest.raises(OutOfRoom):
         await scene.room.look(usage, P2PD[0])
-
-
-async def test_files_of_p2pd_are_waited_for_longer(scene: Scene, clock: Any) -> None:
-    for at, ended in ((0.0, None), (HANDSHAKES_S - 1.0, None), (HANDSHAKES_S, -9)):
-        clock(at)
-        await scene.room.look(QUIET, ProcessUsage(1, 5000))
-        assert scene.p2pd.returncode == ended
-
-
-async def test_fewer_files_than_configured_may_be_what_the_machine_allows() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    scene = Scene()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
-    try:
-        await scene.room.look(ProcessUsage(1, 512 - DESCRIPTORS_KEPT, 1), P2PD[0])
-        assert scene.disconnected == 1
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-async def test_in_a_program_of_others_the_process_is_not_the_networks_to_measure() -> None:
-    scene = Scene()
-    held = scene.room.own().memory_bytes
-    scene.room = MemoryWatch(cast(Any, SimpleNamespace(life=None)), MARKS, scene._disconnect, fills_process=False)
-    assert held > MIB and scene.room.own() == ProcessUsage()
-
-
-def test_usage_is_that_of_the_process() -> None:
-    held = usage_of(os.getpid())
-    assert held.memory_bytes > MIB and held.files > 3
-    child = subprocess.Popen([sys.executable, "-c", ""])
-    child.wait()
-    assert usage_of(child.pid) == ProcessUsage()
 
 
 def connections(known: tuple[str, ...] = (), connections_max: int = 8) -> Connections:
@@ -222,14 +153,6 @@ def test_known_peers_stay_connected() -> None:
     places = [(f"s{number}", "10.0.0.1") for number in range(6)] + [("friend", "10.0.0.1")]
     surplus = connections(("friend",)).surplus(places)
     assert len(surplus) == 3 and "friend" not in surplus
-
-
-def test_one_peer_has_few_connections() -> None:
-    assert connections(connections_max=100).surplus([("a", "10.0.0.1")] * 5 + [("b", "10.0.0.2")]) == ["a"]
-
-
-def test_connections_are_bounded_in_all() -> None:
-    assert len(connections().surplus([(f"s{number}", f"10.0.0.{number}") for number in range(12)])) == 4
 
 
 async def test_whoever_is_no_longer_wanted_is_disconnected_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import socket
@@ -18,27 +17,24 @@ import pytest
 
 from swarmd.config import parse_config
 from swarmd.core.events import RecordsRejected
-from swarmd.dht.addresses import split_address
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits.hint_limits import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
-from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
+from swarmd.dht.limits.rejections import NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
 from swarmd.dht.limits.token_bucket import SENDERS_MAX, TokenBuckets
 from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
 from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
-from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook, answers
+from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook
 from swarmd.dht.p2p.sockets import (
     SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
     clearing_short_place,
-    make_place,
-    remove_short_place,
     socket_place,
 )
 from swarmd.dht.session import _check
 from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.wire.records import ReportRecord
-from swarmd.errors import AddressInUse, ConfigError, PathUnusable, RecordRejected
-from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM, signed_by
+from swarmd.errors import AddressInUse, ConfigError, PathUnusable
+from tests.dht.making import ALICE, BOB, CLOCK, MEMBERSHIP, REPORT, SWARM
 
 
 class Clock:
@@ -73,20 +69,6 @@ def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert OwnRecordStore(OwnRecordFile(path), SWARM).contents() == []
     assert path.with_suffix(".damaged").read_bytes() == content
-
-
-def test_a_damaged_shelf_that_cannot_be_put_aside_is_no_end(tmp_path: Path) -> None:
-    path = tmp_path / "records.bin"
-    path.write_bytes(b"noise")
-    path.with_suffix(".damaged").mkdir()
-    assert OwnRecordStore(OwnRecordFile(path), SWARM).contents() == []
-
-
-def test_a_shelf_that_cannot_be_written_is_no_end(tmp_path: Path) -> None:
-    shelf = OwnRecordStore(OwnRecordFile(tmp_path / "absent" / "records.bin"), SWARM)
-    shelf.keep(CLOCK, 7.0)
-    anyio.run(shelf.save)
-    assert shelf.floors(CLOCK.key)[0] == 7.0
 
 
 # --- quota and rejections ---
@@ -127,22 +109,7 @@ def test_rejections_are_told_at_once_and_then_once_a_minute() -> None:
     assert rejections.due() == []
 
 
-def test_a_flood_of_peers_is_counted_together() -> None:
-    rejections = Rejections(Clock())
-    for number in range(3 * COUNTERS_MAX):
-        rejections.count(f"peer{number}", "unsigned")
-    due = rejections.due()
-    assert len(due) == NAMED_BURST + 1
-    assert sum(event.count for event in due) == 3 * COUNTERS_MAX
-
-
 # --- address book ---
-
-
-@pytest.mark.parametrize("address", ["", "nonsense", "/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/1/p2p/Qmfoo", "/p2p/"])
-def test_a_wrong_bootstrap_address_is_named(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"dht\.bootstrap"):
-        split_address(address)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +155,6 @@ def test_a_port_in_the_cache_that_is_none_is_left_aside(tmp_path: Path, port: st
     path = tmp_path / "peers.json"
     path.write_text(f'{{"peers": [], "port": {port}}}')
     assert AddressBook(path, [], BOB.peer_id).port == 0
-
-
-def test_a_closed_port_is_told_from_an_open_one() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert anyio.run(answers, f"/ip4/127.0.0.1/tcp/{port}")
-    assert not anyio.run(answers, f"/ip4/127.0.0.1/tcp/{port}")
-    assert anyio.run(answers, "/ip4/127.0.0.1/udp/1/quic")
 
 
 # --- sockets and ports ---
@@ -264,41 +223,6 @@ def test_a_short_place_that_others_could_enter_is_shut(tmp_path: Path, monkeypat
     assert stat.S_IMODE(socket_place(deep).stat().st_mode) == 0o700
 
 
-def test_what_takes_the_place_of_a_short_place_meanwhile_is_not_emptied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between the look and the removal the directory becomes a link to another: only what was looked at is emptied."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    deep, near = tmp_path / ("x" * 100), tmp_path / "near"
-    near.mkdir()
-    (near / "kept").touch()
-    make_place(deep)
-    look = os.fstat
-
-    def swap(descriptor: int) -> os.stat_result:
-        seen = look(descriptor)
-        if socket_place(deep).is_dir() and not socket_place(deep).is_symlink():
-            socket_place(deep).rename(tmp_path / "aside")
-            socket_place(deep).symlink_to(near)
-        return seen
-
-    monkeypatch.setattr(os, "fstat", swap)
-    remove_short_place(deep)
-    assert (near / "kept").exists()
-
-
-def test_a_full_disk_keeps_no_p2pd_from_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(path: Path, *args: object, **more: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    directory = SocketDirectory(tmp_path)
-    directory.open()
-    monkeypatch.setattr(Path, "write_text", write)
-    directory.note(4711)
-    directory.close()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
     directory = SocketDirectory(tmp_path / "run")
     directory.open()
@@ -321,45 +245,6 @@ def test_leftovers_of_a_killed_predecessor_are_cleared(tmp_path: Path) -> None:
 
 
 # --- guards ---
-
-
-def test_a_bomb_of_nested_extensions_is_refused() -> None:
-    from swarmd.dht.store.dictionaries import guard_serializer, load_dictionary
-
-    guard_serializer()
-    guard_serializer()
-    bomb = b"\xc0"
-    for _ in range(2000):
-        bomb = msgpack.packb(msgpack.ExtType(0x40, b"\x91" + bomb))
-    for encoded, reason in (
-        (bomb, "nested"),
-        (msgpack.packb(msgpack.ExtType(0x33, b"x")), "malformed"),
-        (msgpack.packb([1]), "malformed"),
-        (b"\xc1", "malformed"),
-        (b"\x91" * 5000, "nested"),
-        (b"x" * 5_000_000, "oversized"),
-    ):
-        with pytest.raises(RecordRejected) as raised:
-            load_dictionary(encoded)
-        assert raised.value.reason == reason
-
-
-def test_a_record_in_a_message_is_judged_again_only_for_its_age(monkeypatch: pytest.MonkeyPatch) -> None:
-    from swarmd.dht.store import validator
-    from swarmd.dht.wire import names
-    from swarmd.dht.wire.records import RecordPolicy
-
-    now = Clock()
-    signed = signed_by(ALICE, REPORT)
-    now.now = signed.expiration - 60
-    judge = validator.Validator(RecordPolicy(SWARM, BOB.peer_id, now=now), Rejections(now)).judge
-    place = (names.key_id(REPORT.key), msgpack.packb(ALICE.peer_id), signed.value, signed.expiration)
-    assert judge(*place) == signed
-    monkeypatch.setattr(validator, "check_record", lambda *_: pytest.fail("verified twice"))
-    assert judge(*place) == signed
-    now.now = signed.expiration + 61
-    with pytest.raises(RecordRejected, match="expired"):
-        judge(*place)
 
 
 def test_the_lean_hivemind_has_no_torch() -> None:

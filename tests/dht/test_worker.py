@@ -47,8 +47,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
-from swarmd.worker.frames import encode_frame
-from swarmd.worker.messages import Perform, Stop
+from swarmd.worker.messages import Stop
 from tests.dht.driver import SWARM, Driver, is_alive, processes_naming, until
 
 pytestmark = pytest.mark.anyio
@@ -213,29 +212,6 @@ async def test_commands_are_done_again_under_the_same_id_without_harm(swarm: Swa
     assert "no blob" in (await coordinator.expect(CommandFailed, command="report/1/0")).reason
 
 
-async def test_a_late_joiner_finds_clock_and_rollouts(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    await announce(coordinator, 7)
-    await coordinator.expect(RoundPublished)
-    ref = await publish(coordinator, 7, ["body"] * 10)
-    late = await swarm.follower("late", coordinator)
-    await late.do(ReadClock("clock/1"))
-    assert (await late.expect(RoundAnnounced)).round == 7
-    gathered = await gather(late, 7)
-    assert [found.digest for found in gathered.rollouts] == [ref.digest]
-
-
-async def test_gathering_ends_in_time_and_counts_what_is_missing(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator)
-    await publish(one, 0, random.Random(2).randbytes(900_000))
-    await one.kill()
-    began = time.monotonic()
-    gathered = await gather(coordinator, 0, wait_s=2.0)
-    assert (gathered.rollouts, gathered.missing) == ((), 1)
-    assert 1.0 < time.monotonic() - began < 2.0
-
-
 async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator()
     one = await swarm.follower("one", coordinator)
@@ -261,18 +237,6 @@ async def test_p2pd_killed_in_the_middle_is_told_and_mended(swarm: Swarm) -> Non
     assert recovered_s < 20.0
 
 
-async def test_a_coordinator_says_soon_that_its_last_peer_is_gone_and_that_one_is_back(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator)
-    await coordinator.expect(LinkUp, peers=1)
-    since = len(coordinator.events)
-    await one.kill()
-    await coordinator.expect(LinkUp, peers=0, since=since, timeout_s=90.0)
-    since = len(coordinator.events)
-    await swarm.follower("one", coordinator)
-    await coordinator.expect(LinkUp, peers=1, since=since)
-
-
 async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -291,13 +255,6 @@ async def test_bootstrap_absent_at_first(swarm: Swarm) -> None:
     assert len(follower.seen(LinkDegraded)) == 1
 
 
-async def test_a_node_with_an_odd_name_and_too_long_an_address_is_a_member_all_the_same(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    address = f"/dns4/{'.'.join(['far' * 20] * 3)}.example/tcp/38331"
-    await swarm.follower("ada\u200dl\u00a0lovelace", coordinator, announce=(address,))
-    await coordinator.expect(MemberSeen, name="ada l lovelace")
-
-
 async def test_the_whole_swarm_restarted_has_its_records_again(swarm: Swarm) -> None:
     coordinator = await swarm.coordinator(record_s=900.0)
     one = await swarm.follower("one", coordinator)
@@ -314,19 +271,6 @@ async def test_the_whole_swarm_restarted_has_its_records_again(swarm: Swarm) -> 
     await announce(coordinator, 5)
     await coordinator.expect(RoundPublished, round=5)
     await one.expect(RoundAnnounced, round=5)
-
-
-async def test_a_writer_that_pauses_within_a_frame_loses_nothing(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    for number in range(3):
-        frame = encode_frame(Perform(ReadClock(f"clock/{number}")))
-        for cut in (2, 5, len(frame) - 1):
-            since = len(coordinator.events)
-            await coordinator.send_bytes(frame[:cut])
-            await asyncio.sleep(0.3)
-            await coordinator.send_bytes(frame[cut:])
-            await coordinator.expect(NoRoundYet, since=since)
-    assert coordinator.process.returncode is None
 
 
 async def test_a_stop_leaves_nothing_behind(swarm: Swarm) -> None:
@@ -359,14 +303,6 @@ async def test_a_killed_worker_leaves_nothing_that_its_successor_cannot_clear(sw
     assert not is_alive(p2pd)
     assert not sockets & {path for path in again.paths.sockets.iterdir() if path.suffix == ".sock"}
     await until(lambda: not is_alive(p2pd))
-
-
-async def test_a_killed_workers_p2pd_ends_by_itself(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    p2pd = coordinator.p2pd()
-    await coordinator.kill()
-    await until(lambda: not is_alive(p2pd), timeout_s=15.0)
-    assert not is_alive(p2pd)
 
 
 async def test_the_worker_ends_with_its_daemon(swarm: Swarm) -> None:
@@ -409,21 +345,6 @@ async def test_a_twin_elsewhere_ends_and_the_elder_goes_on(swarm: Swarm) -> None
     assert not coordinator.seen(MemberLeft, peer=one.peer_id)
 
 
-@pytest.mark.soak
-async def test_a_twin_started_again_and_again_never_ends_the_elder(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator, poll_s=0.5)
-    twin = await swarm.twin_of(one, coordinator, poll_s=0.5)
-    for _ in range(3):
-        assert await twin.wait(30.0) == ExitCode.IDENTITY_CONFLICT
-        since = len(twin.events)
-        await twin.start()
-        await twin.expect(LinkUp, since=since)
-        await twin.do(Register("register"))
-    assert await twin.wait(30.0) == ExitCode.IDENTITY_CONFLICT
-    assert one.process.returncode is None and not one.faults
-
-
 async def test_a_moved_node_is_no_twin_of_the_one_it_was(swarm: Swarm) -> None:
     """The record that a killed node left behind stays, with a longer life than the new one's records have."""
     coordinator = await swarm.coordinator()
@@ -432,16 +353,6 @@ async def test_a_moved_node_is_no_twin_of_the_one_it_was(swarm: Swarm) -> None:
     moved = await swarm.twin_of(one, coordinator, poll_s=0.3)
     await asyncio.sleep(1.5)
     assert moved.process.returncode is None and not moved.faults
-
-
-async def test_an_own_restart_is_no_twin(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator()
-    one = await swarm.follower("one", coordinator, poll_s=0.3)
-    await one.kill()
-    again = await swarm.follower("one", coordinator, poll_s=0.3)
-    await asyncio.sleep(1.0)
-    assert again.process.returncode is None and not again.faults
-    assert not [event for event in coordinator.seen(MemberLeft) if event.peer == one.peer_id]
 
 
 @pytest.mark.parametrize(
@@ -464,15 +375,6 @@ async def test_a_nonsensical_setting_is_a_permanent_fault(swarm: Swarm) -> None:
     node = await swarm.add(Driver(swarm.root / "node", record_s=1e6)).start()
     assert await node.wait() == ExitCode.BAD_CONFIG
     assert "record_s" in node.faults[-1].reason
-    other = await swarm.add(Driver(swarm.root / "other", node.peer_id, ("/ip4/127.0.0.1/tcp/1",))).start()
-    assert await other.wait() == ExitCode.BAD_CONFIG
-    assert "dht.bootstrap" in other.faults[-1].reason
-    third = await swarm.add(Driver(swarm.root / "third", "somebody", ("/ip4/127.0.0.1/tcp/1",))).start()
-    assert await third.wait() == ExitCode.BAD_CONFIG
-    assert "swarm.coordinator" in third.faults[-1].reason
-    fourth = await swarm.add(Driver(swarm.root / "fourth", listen=("localhost:1",))).start()
-    assert await fourth.wait() == ExitCode.BAD_CONFIG
-    assert "dht.listen" in fourth.faults[-1].reason
 
 
 async def test_a_key_that_was_exchanged_is_a_permanent_fault(swarm: Swarm) -> None:
@@ -504,38 +406,3 @@ async def test_the_contracts_list_of_members_takes_effect_while_the_node_runs(sw
     await coordinator.do(AdmitPeers("admit/4", open=True))
     await (await swarm.follower("two", coordinator)).expect(Registered)
     assert [failed.command for failed in coordinator.seen(CommandFailed)] == ["admit/2"]
-
-
-async def test_open_means_what_the_configuration_says(swarm: Swarm) -> None:
-    coordinator = await swarm.coordinator(members=("12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB",))
-    await coordinator.do(AdmitPeers("admit/1", open=True))
-    one = swarm.add(Driver(swarm.root / "one", coordinator.peer_id, (await coordinator.address(),)))
-    await one.start()
-    await one.expect(LinkUp)
-    await one.do(Register("register"))
-    await one.expect(CommandFailed, command="register")
-    await coordinator.do(AdmitPeers("admit/2", open=False, peers=(one.peer_id,)))
-    for _ in range(100):  # the other process may take the list up after it was asked
-        await one.do(Register("register"))
-        await asyncio.sleep(0.2)
-        if one.seen(Registered):
-            break
-    await one.expect(Registered)
-
-
-@pytest.mark.parametrize("kind", [Gather, PublishReport, CollectReports])
-async def test_the_known_round_moves_with_what_the_node_does(swarm: Swarm, kind: type) -> None:
-    """Without a clock in the DHT: records of rounds far ahead count once this node itself is there."""
-    coordinator = await swarm.coordinator(poll_s=0.5)
-    one = await swarm.follower("one", coordinator)
-    await coordinator.do(CollectReports("collect/1/0", 1, 0))
-    await one.do(PublishReport("report/90/0", 90, 0, 0.5, one.put(["body"])))
-    await coordinator.expect(RecordsRejected, peer=one.peer_id, reason="wrong-round")
-    await one.expect(CommandFailed, command="report/90/0")
-    there = {
-        Gather: Gather("gather/90/0", 90, 0, 89, 0, time.time()),
-        PublishReport: PublishReport("report/90/0", 90, 0, 0.5, coordinator.put(["own"], 4, (90, 0))),
-        CollectReports: CollectReports("collect/90/0", 90, 0),
-    }
-    await coordinator.do(there[kind])
-    await publish(one, 90, ["body"])

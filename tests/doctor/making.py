@@ -62,13 +62,7 @@ class Made:
         self.config.write_text(f'{head}\n[swarm]\nid = "test"\n{text}\n')
         self.config.chmod(0o600)
 
-    def log(
-        self,
-        *events: Event,
-        peer: str = "",
-        at: float = 1.0,
-        chain: ChainSettings | None = None,
-    ) -> Path:
+    def log(self, *events: Event, peer: str = "", at: float = 1.0, chain: ChainSettings | None = None) -> Path:
         """Write a log as the node would; returns its directory."""
         state = State()
         with EventLog.open(self.data / "events", peer or self.peer, "run") as log:

@@ -114,13 +114,6 @@ def test_a_node_on_a_chain_that_is_well(made: Made, chain: OwnChain) -> None:
     assert set(ids(report, "ok")) == {"rpc", "account"} and ids(report, "note") == ["account.unregistered"]
 
 
-def test_offline_no_endpoint_is_asked(made: Made) -> None:
-    change(made, rpc=[REFUSED])
-    report = made.report("rpc", "account", offline=True)
-    assert [finding.id for finding in report.findings] == ["account"]
-    assert {each.check: each.reason for each in report.skipped} == {"rpc": "offline"}
-
-
 def test_every_endpoint_is_judged_by_itself(made: Made, chain: OwnChain) -> None:
     with (
         endpoint(401) as denied,
@@ -148,12 +141,6 @@ def test_a_chain_that_stopped(made: Made) -> None:
     found = made.find("rpc", offline=False)
     assert found["rpc.none"].severity == "error" and REFUSED in found["rpc.none"].evidence
     assert severities(made, "account") == {"contract.unread": "warning"}
-
-
-def test_a_file_of_urls_that_is_not_there(made: Made) -> None:
-    change(made, rpc=["file:gone"])
-    assert severities(made, "rpc") == {"rpc.url": "error"}
-    assert severities(made, "config")["secrets.missing"] == "error"
 
 
 def test_endpoints_of_two_chains_with_one_id(made: Made, chain: OwnChain) -> None:

@@ -57,8 +57,6 @@ class ChainedSwarm(Swarm):
             "chain.contract": self.ground.contract,
             "chain.depth": 1,
             "chain.poll_s": 0.5,
-            "chain.stagger_s": 0.3,
-            "chain.resend_s": 5.0,
             "chain.fees.stuck_s": 5.0,
         }
         dotted = {key.replace("__", "."): value for key, value in settings.items()}

@@ -38,8 +38,6 @@ QUICK = {
     # Deadlines that are not to be reached, however busy the machine is: what comes out would be another.
     "coordinator.stage_s": PATIENCE_S,
     "coordinator.start_s": PATIENCE_S,
-    "round.gather_s": 30.0,  # reached where a peer that announced its rollouts is gone
-    "workers.ready_s": PATIENCE_S,
     "dht.poll_s": 2.0,
     "logs.level": "debug",
 }

@@ -94,7 +94,7 @@ def test_a_late_joiner_skips_what_is_over(swarm: Swarm) -> None:
 @pytest.mark.nodes(2)
 def test_a_stopped_node_skips_and_says_so(swarm: Swarm) -> None:
     """SIGSTOP of a whole node: the other goes on at the stage's deadline, and the node joins it again."""
-    swarm.run(rounds=0, coordinator__stage_s=5.0, coordinator__when_alone="go-on", round__gather_s=5.0)
+    swarm.run(rounds=0, coordinator__stage_s=5.0, coordinator__when_alone="go-on")
     swarm.wait_round(2, 1)
     known = len(skips_of(swarm, 2))
     frozen = [swarm.daemons[1].pid, *swarm.processes_of(2)]

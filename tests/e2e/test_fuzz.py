@@ -19,7 +19,6 @@ SETTINGS: dict[str, object] = {  # memberships of nobody make the quorum unreach
     "coordinator__stage_s": 4.0,
     "coordinator__start_s": 4.0,
     "training__steps": 10,
-    "round__gather_s": 1.0,  # bodies that nobody has are waited for until then, in each stage
 }
 
 

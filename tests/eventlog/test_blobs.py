@@ -96,16 +96,6 @@ def test_a_blob_that_cannot_be_removed_is_named_when_the_others_are_gone(tmp_pat
     assert stays.exists() and not blobs.has(goes)
 
 
-def test_a_blob_put_again_is_young_again(tmp_path: Path) -> None:
-    blobs = Blobs(tmp_path)
-    old, new = blobs.put(b"old"), blobs.put(b"new")
-    age(blobs, old, 100)
-    age(blobs, new, 50)
-    blobs.put(b"old")
-    blobs.prune((), 3)
-    assert blobs.has(old) and not blobs.has(new)
-
-
 def test_pruning_clears_what_a_crash_left(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     digest = blobs.put(b"body")

@@ -12,7 +12,7 @@ import pytest
 from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogForeign, NotFoundError, OtherVersion
+from swarmd.errors import LogDamaged, LogForeign, OtherVersion
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
@@ -25,7 +25,6 @@ from swarmd.eventlog.segment import (
     PREFIX,
     SegmentHeader,
     encode_header,
-    find_log,
     list_segments,
     read_header,
     segment_name,
@@ -212,13 +211,6 @@ def test_a_missing_segment_is_named(tmp_path: Path) -> None:
         list(read_commits(tmp_path))
 
 
-def test_a_renamed_segment_is_refused(tmp_path: Path) -> None:
-    write_groups(tmp_path, members(2))
-    list_segments(tmp_path)[0].rename(tmp_path / segment_name(5))
-    with pytest.raises(LogDamaged, match="begins at seq 0"):
-        list(read_commits(tmp_path))
-
-
 def test_a_gap_in_the_sequence_is_refused(tmp_path: Path) -> None:
     header = encode_header(SegmentHeader(NODE, "run", 0, b""))
     seed = PREFIX.unpack_from(header)[-1]
@@ -272,12 +264,6 @@ def test_another_kind_of_file_is_named(tmp_path: Path, content: bytes) -> None:
         list(read_commits(tmp_path))
 
 
-def test_an_unreadable_segment_is_named(tmp_path: Path) -> None:
-    (tmp_path / segment_name(0)).mkdir()
-    with pytest.raises(LogDamaged, match=r"cannot be read: it is a directory"):
-        list(read_commits(tmp_path))
-
-
 def test_snapshots_without_segments_are_no_log(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append(0.0, [MemberSeen("p")], NO_COMMANDS)
@@ -287,11 +273,3 @@ def test_snapshots_without_segments_are_no_log(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(LogDamaged, match="events are lost"):
         open_log(tmp_path)
-
-
-def test_a_directory_without_a_log_is_named(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(NotFoundError, match=f"no event log in {place}"):
-            find_log(place)
-    write_groups(tmp_path / "events", members(1))
-    assert find_log(tmp_path) == find_log(tmp_path / "events") == tmp_path / "events"

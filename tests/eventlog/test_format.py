@@ -57,10 +57,6 @@ def test_segments_are_as_documented(tmp_path: Path) -> None:
     assert commits[0][0] == 3
 
 
-def test_a_digest_of_commands_is_as_documented() -> None:
-    assert hashlib.blake2b(msgpack.packb([]), digest_size=16).digest() == NO_COMMANDS
-
-
 def test_the_bytes_of_a_log_never_change(tmp_path: Path) -> None:
     """A change here is a new format, and needs a new number."""
     with open_log(tmp_path) as log:

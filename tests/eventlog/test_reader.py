@@ -47,26 +47,10 @@ def test_a_log_is_read_from_any_event_on(tmp_path: Path) -> None:
     assert end_of(tmp_path) == 60
 
 
-def test_an_empty_directory_is_a_log_of_nothing(tmp_path: Path) -> None:
-    assert LogReader(tmp_path).place is None
-    assert list(read_commits(tmp_path)) == []
-    assert end_of(tmp_path) == 0
-
-
 def test_frames_larger_than_what_is_read_at_once_come_back(tmp_path: Path) -> None:
     groups = [[LinkDown("x" * size)] for size in (CHUNK_BYTES - 60, 3 * CHUNK_BYTES + 5, 10, CHUNK_BYTES)]
     commits = write_groups(tmp_path, groups)
     assert list(read_commits(tmp_path)) == commits
-
-
-def test_a_reader_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    with LogReader(_made(tmp_path)) as reader:
-        assert list(reader.read()) == []
-        for life in range(4):
-            written = write_groups(tmp_path, members(7, first=7 * life), run=f"run{life}", segment_bytes=250)
-            assert list(reader.read()) == written
-            assert list(reader.read()) == []
-        assert reader.next_seq == 28
 
 
 def test_an_empty_segment_replaced_by_the_next_life_is_followed(tmp_path: Path) -> None:
@@ -81,20 +65,6 @@ def test_an_empty_segment_replaced_by_the_next_life_is_followed(tmp_path: Path) 
     first, second = list_segments(tmp_path)
     assert before == Place(2, 0, first.stat().st_size), "of the empty one nothing lasts"
     assert reader.place == Place(4, 2, second.stat().st_size)
-
-
-def test_following_ends_when_the_pause_says_so(tmp_path: Path) -> None:
-    directory = _made(tmp_path)
-    rounds = iter(range(4))
-
-    def pause() -> bool:
-        life = next(rounds)
-        if life < 3:
-            write_groups(directory, members(2, first=2 * life), run=f"run{life}")
-        return life < 3
-
-    events = [event for commit in follow_commits(directory, 3, pause) for event in commit.events]
-    assert events == [MemberSeen(f"peer{number}", "x" * number) for number in (3, 4, 5)]
 
 
 def test_a_half_written_frame_is_waited_for(tmp_path: Path) -> None:

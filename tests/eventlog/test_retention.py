@@ -20,14 +20,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.retention import log_bytes
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.segment_writer import SegmentWriter
-from swarmd.eventlog.snapshot import (
-    Snapshot,
-    encode_state,
-    list_snapshots,
-    read_snapshot,
-    snapshot_seq,
-    write_snapshot,
-)
+from swarmd.eventlog.snapshot import Snapshot, encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
 from swarmd.eventlog.store import EventLog
 from swarmd.results.history import read_history
 from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
@@ -56,11 +49,6 @@ def test_snapshots_lie_where_segments_begin(tmp_path: Path) -> None:
     assert encode_state(loaded) == encode_state(state)
     assert newest_base(tmp_path).seq == snapshot_seq(snapshots[-1])
     assert oldest_base(tmp_path).seq == 0
-
-
-def test_a_log_within_its_budget_keeps_everything(tmp_path: Path) -> None:
-    write_lives(tmp_path, 4)
-    assert first_seq_of(list_segments(tmp_path)[0]) == 0
 
 
 def test_a_log_over_its_budget_sheds_its_oldest_segments_and_still_folds(tmp_path: Path) -> None:
@@ -193,10 +181,7 @@ def test_no_flipped_bit_in_a_snapshot_goes_unnoticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("events", "segment_bytes", "bytes_max"),
-    [
-        pytest.param(12_000, 200_000, 800_000),
-        pytest.param(1_500_000, 16 * 2**20, 64 * 2**20, marks=pytest.mark.soak),
-    ],
+    [pytest.param(12_000, 200_000, 800_000), pytest.param(1_500_000, 16 * 2**20, 64 * 2**20, marks=pytest.mark.soak)],
 )
 def test_a_long_life_stays_within_its_budget_and_goes_on_from_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int, segment_bytes: int, bytes_max: int

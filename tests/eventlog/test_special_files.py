@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from swarmd.errors import BlobError, LogDamaged
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.bookmark import Place, Unfit, bookmark_path, read_bookmark
+from swarmd.eventlog.bookmark import Unfit, bookmark_path, read_bookmark
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, list_segments
@@ -127,14 +127,3 @@ def test_a_header_whose_words_are_none_is_damage(log: Path) -> None:
     list_segments(log)[-1].write_bytes(PREFIX.pack(MAGIC, FORMAT, len(payload), seed) + payload)
     with pytest.raises(LogDamaged, match="header"):
         list(read_commits(log))
-
-
-def test_a_bookmark_whose_place_is_a_pipe_is_of_another_log(log: Path) -> None:
-    from swarmd.eventlog.bookmark import write_bookmark
-
-    segment = list_segments(log)[0]
-    write_bookmark(log, "page", "1", Place(1, 0, segment.stat().st_size), [b"part"])
-    assert read_bookmark(log, "page", "1") is not None
-    put("a pipe", segment)
-    with pytest.raises(Unfit, match="another log"):
-        read_bookmark(log, "page", "1")

@@ -61,20 +61,6 @@ def fill(place: Path, leave_bytes: int) -> Path:
     return ballast
 
 
-def test_events_are_numbered_from_zero_without_gaps(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        assert log.next_seq == 0
-        first = log.append(1.0, [LinkDown("a"), LinkDown("b")], NO_COMMANDS)
-        second = log.append(2.0, [LinkDown("c")], NO_COMMANDS)
-        assert (first.seq, second.seq, log.next_seq) == (0, 2, 3)
-    assert list(read_commits(tmp_path)) == [first, second]
-
-
-def test_opening_and_closing_writes_no_segment(tmp_path: Path) -> None:
-    with open_log(tmp_path):
-        assert list_segments(tmp_path) == []
-
-
 def test_each_life_begins_a_segment_of_its_own(tmp_path: Path) -> None:
     for life in range(3):
         write_groups(tmp_path, members(2, first=2 * life), run=f"run{life}")
@@ -84,16 +70,6 @@ def test_each_life_begins_a_segment_of_its_own(tmp_path: Path) -> None:
             header = read_header(file, path).header
         assert (header.node, header.run, header.first_seq) == (NODE, f"run{life}", 2 * life)
     assert check_log(tmp_path).commits == 6
-
-
-def test_an_empty_segment_is_taken_over_by_the_next_life(tmp_path: Path) -> None:
-    write_groups(tmp_path, members(2))
-    with open_log(tmp_path, "crashes at once") as log:
-        log._begin_segment()
-    assert list_segments(tmp_path)[-1].name == f"{2:020d}.seg"
-    write_groups(tmp_path, members(2, first=2), run="next")
-    assert len(list_segments(tmp_path)) == 2
-    assert check_log(tmp_path).commits == 4
 
 
 def test_a_full_segment_is_sealed_and_never_written_again(tmp_path: Path) -> None:
@@ -266,18 +242,3 @@ def test_a_log_removed_under_the_daemon_is_noticed(tmp_path: Path) -> None:
         list_segments(tmp_path)[0].unlink()
         with pytest.raises(LogWriteFailed, match="removed or changed"):
             log.append(1.0, [MemberSeen("second")], NO_COMMANDS)
-
-
-def test_a_closed_log_takes_nothing(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    log.append(0.0, [MemberSeen("first")], NO_COMMANDS)
-    log.close()
-    with pytest.raises(LogWriteFailed):
-        log.append(1.0, [MemberSeen("second")], NO_COMMANDS)
-
-
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_text("in the way")
-    with pytest.raises(LogWriteFailed, match=f"{place}"):
-        open_log(place / "events")

@@ -14,7 +14,7 @@ from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
 from swarmd.eventlog.bookmark import Place, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.reader import LogReader, end_of
+from swarmd.eventlog.reader import LogReader
 from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import list_segments
 from swarmd.results.history import KIND as HISTORY
@@ -83,15 +83,6 @@ def test_what_a_summary_covers_is_not_read_again(tmp_path: Path, kind: str, sour
     expected = read(tmp_path)
     for segment in list_segments(tmp_path)[1:-1]:
         segment.write_bytes(b"gone")
-    assert read(tmp_path) == expected
-
-
-@each_reader
-def test_a_summary_ends_where_the_log_does(tmp_path: Path, kind: str, source: Path, read) -> None:
-    recut(source, tmp_path, seed=1)
-    expected = read(tmp_path)
-    found = read_bookmark(tmp_path, kind, KINDS[kind].version_from(0))
-    assert found is not None and found[0].seq == end_of(tmp_path)
     assert read(tmp_path) == expected
 
 
@@ -177,17 +168,3 @@ def test_a_shortened_log_says_what_it_would_say_without_a_summary(
     with_summary = _told(read, tmp_path)
     shutil.rmtree(tmp_path / "summaries")
     assert _told(read, tmp_path) == with_summary
-
-
-def test_a_log_where_nothing_can_be_written_is_read_whole(tmp_path: Path) -> None:
-    recut(FOLLOWER, tmp_path, seed=1)
-    (tmp_path / "summaries").write_bytes(b"no directory")
-    shutil.copytree(FOLLOWER, tmp_path / "source")
-    assert read_history(tmp_path) == read_history(tmp_path / "source")
-
-
-def test_short_logs_have_no_summaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    recut(FOLLOWER, tmp_path, seed=1)
-    read_history(tmp_path)
-    assert not (tmp_path / "summaries").exists()

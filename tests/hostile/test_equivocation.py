@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import anyio
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -15,10 +14,8 @@ from swarmd.core.commands import (
     Announce,
     CollectReports,
     Gather,
-    NoteEvidence,
     PublishLeaderboard,
     PublishReport,
-    ReadClock,
     Register,
 )
 from swarmd.core.events import (
@@ -26,8 +23,6 @@ from swarmd.core.events import (
     LeaderboardPublished,
     LinkUp,
     MemberSeen,
-    NoRoundYet,
-    RecordsRejected,
     Registered,
     ReportPublished,
     ReportSeen,
@@ -35,12 +30,10 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
-from swarmd.core.values import KnownEvidence, Standing
+from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity, generate_identity, load_identity
-from swarmd.dht.pubsub.evidence_gossip import EvidenceTold
-from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import deflate
-from swarmd.dht.wire.evidence import open_evidence, pair_of
+from swarmd.dht.wire.evidence import open_evidence
 from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, SignedRecord, sign
 from tests.core.story import Story, coordinator_settings
@@ -162,34 +155,6 @@ async def test_a_coordinator_with_two_leaderboards_is_found_out(tmp_path: Path) 
 
 
 @pytest.mark.soak
-async def test_evidence_that_proves_nothing_is_refused_and_counted_by_real_nodes(tmp_path: Path) -> None:
-    stranger, victim, now = Outsider(tmp_path / "o"), generate_identity(), time.time()
-    honest = sign(victim, report(1.0), now + 600)
-    forged = replace(sign(generate_identity(), report(0.1), now + 601), owner=victim.peer_id)
-    messages = [
-        msgspec.msgpack.encode(EvidenceTold(pair_of(honest, forged))),
-        msgspec.msgpack.encode(EvidenceTold(pair_of(honest, sign(victim, report(1.0), now + 601)))),
-        b"\xc1noise",
-        bytes(300_000),
-    ]
-    reasons = {"bad-signature", "no-evidence", "malformed", "oversized"}
-    async with small_swarm(tmp_path, followers=1, attackers=(stranger,)) as swarm:
-        (follower,) = swarm.followers
-        await stranger.open(await follower.address())
-
-        def refused() -> set[str]:
-            return {event.reason for event in follower.seen(RecordsRejected, peer=stranger.peer_id)}
-
-        for _ in range(20):
-            for message in messages:  # again and again, until gossip knows of its subscription
-                await stranger.p2p.publish(names.evidence_topic(SWARM), message)
-            await anyio.sleep(1.0)
-            if refused() >= reasons:
-                break
-        assert refused() >= reasons and nobody_is_accused(swarm)
-
-
-@pytest.mark.soak
 async def test_nodes_that_are_killed_and_started_again_are_not_accused(tmp_path: Path) -> None:
     async with small_swarm(tmp_path) as swarm:
         boss, follower = swarm.coordinator, swarm.followers[0]
@@ -241,15 +206,3 @@ async def test_a_node_with_a_new_directory_lets_its_earlier_report_stand(tmp_pat
         assert b"it stands" in follower.errors
         await anyio.sleep(2.0)
         assert nobody_is_accused(swarm) and {event.reward for event in boss.seen(ReportSeen)} == {0.5}
-
-
-async def test_a_worker_that_was_started_anew_does_not_repeat_what_the_log_holds(tmp_path: Path) -> None:
-    liar, now = generate_identity(), time.time()
-    records = [sign(liar, report(reward), now + 600 + reward) for reward in (0.1, 1.0)]
-    async with small_swarm(tmp_path, followers=1) as swarm:
-        (follower,) = swarm.followers
-        await follower.do(NoteEvidence("evidence/9", (KnownEvidence("report", liar.peer_id, 0),)))
-        await (await tell(tmp_path, follower, *records)).close()
-        await follower.do(ReadClock("clock/1"))
-        await follower.expect(NoRoundYet)
-        assert not follower.seen(Equivocated)

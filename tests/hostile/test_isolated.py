@@ -20,7 +20,7 @@ from swarmd.dht.wire.records import ClockRecord, sign
 from swarmd.observe.live import Live
 from swarmd.observe.status import LogStatus, status_of
 from tests.core.story import Story, settings
-from tests.dht.driver import SWARM, Driver, until
+from tests.dht.driver import SWARM
 from tests.dht.making import ALICE, signed_by
 from tests.dht.outsider import Outsider
 from tests.hostile.swarm import small_swarm
@@ -95,17 +95,6 @@ def test_who_hears_nothing_when_a_stage_should_be_over_is_isolated() -> None:
     assert alone.isolation(5) == "", "it has no coordinator to hear of"
 
 
-def test_who_was_answered_by_its_coordinator_says_within_a_long_stage_that_it_is_so_no_more() -> None:
-    times = Times()
-    hearing = CoordinatorContact(True, times, times)
-    hearing.announced(deadline_at=4600.0, final=False)
-    hearing.answered()
-    times.now += SILENT_S - 1
-    assert hearing.isolation(5) == ""
-    times.now += 1
-    assert "connected to 5 peers" in hearing.isolation(5)
-
-
 def test_a_coordinator_that_no_member_reports_to_is_isolated() -> None:
     hearing = CoordinatorContact(False)
     hearing.closed(others_reported=False, others=0)
@@ -132,39 +121,6 @@ def test_an_isolated_node_is_not_well_and_says_why() -> None:
     )
 
 
-def test_an_isolated_node_says_since_when() -> None:
-    node = Story(settings())
-    node.at = 20.0
-    node.join()
-    for at, why in ((100.0, "unheard for 30 s"), (160.0, "unheard for 90 s")):
-        node.at = at
-        node.tell(LinkUp(4, (), why))
-    assert _age_s(node.state, 200.0) == 100.0
-    node.tell(LinkUp(4))
-    assert _age_s(node.state, 200.0) == 180.0
-    node.tell(LinkUp(4, (), "unheard again"))
-    assert _age_s(node.state, 200.0) == 40.0
-
-
-def _age_s(state: State, now: float) -> float:
-    return status_of(state, now, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network.age_s
-
-
 def _network(state: State) -> tuple[str, bool, str]:
     network = status_of(state, 10.0, LogStatus("", 0, 0), Live(pid=1, rss_bytes=0)).network
     return network.state, network.healthy, network.reason
-
-
-@pytest.mark.soak
-@pytest.mark.anyio
-async def test_followers_whose_coordinator_is_gone_say_so_and_hear_it_when_it_is_back(tmp_path: Path) -> None:
-    async with small_swarm(tmp_path) as swarm:
-        assert await swarm.run_round(0) == swarm.peers
-        await swarm.coordinator.kill()
-        for follower in swarm.followers:
-            await until(lambda follower=follower: any(event.isolated for event in follower.seen(LinkUp)), 150.0)
-        again = Driver(swarm.coordinator.paths.root, bootstrap=(await swarm.followers[0].address(),), poll_s=1.0)
-        swarm.coordinator = again
-        await again.start()
-        for follower in swarm.followers:
-            await until(lambda follower=follower: not follower.seen(LinkUp)[-1].isolated, 60.0)

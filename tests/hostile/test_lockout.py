@@ -12,11 +12,12 @@ from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
+from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.members import presence
 from swarmd.dht.members.membership import Members
-from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST
+from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Presences
 from swarmd.dht.store.announced_shards import AnnouncedShards
-from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.weights.offers import MembersOffers
 from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
@@ -96,26 +97,6 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
     assert watcher.session.members == 2
 
 
-def test_who_leaves_and_comes_back_without_end_is_news_a_few_times(watcher: Watcher) -> None:
-    told = watcher.read(of(ALICE, 5000.0))
-    for number in range(1, 200):
-        told += watcher.read(of(ALICE, 5000.0 + number, leaving=bool(number % 2)))
-        watcher.now += 0.5
-    assert len(told) <= 2 * (1 + RETURNS_BURST + 4)
-    assert watcher.read(of(ALICE, 6000.0, leaving=True)) in ([], [MemberLeft(ALICE.peer_id)])
-    watcher.now += 60
-    assert watcher.read(of(ALICE, 6001.0)) == [MemberSeen(ALICE.peer_id, worked=False)], "it may come back all the same"
-
-
-def test_a_crowd_that_leaves_and_comes_back_is_news_as_slowly_as_a_new_one(watcher: Watcher) -> None:
-    crowd = [generate_identity() for _ in range(int(IDLE_BURST))]
-    assert len(watcher.read(*(of(each, 5000.0) for each in crowd))) == IDLE_BURST
-    assert len(watcher.read(*(of(each, 5001.0, leaving=True) for each in crowd))) == IDLE_BURST
-    assert watcher.read(*(of(each, 5002.0) for each in crowd)) == []
-    watcher.now += 60
-    assert 0 < len(watcher.read(*(of(each, 5002.0) for each in crowd))) < IDLE_BURST
-
-
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presence, "MEMBERS_MAX", 2)
     watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))
@@ -123,3 +104,30 @@ def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monke
     assert watcher.read(of(third, 5000.0)) == []
     watcher.read(of(BOB, 5001.0, leaving=True))
     assert watcher.read(of(third, 5000.0)) == [MemberSeen(third.peer_id, worked=False)]
+
+
+UNTIL = 900.0
+
+
+def credited() -> Rank:
+    return Rank(5, WORK_BITS, True, b"")
+
+
+@pytest.fixture
+def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
+    monkeypatch.setattr(presence, "IDLE_MEMBERS_MAX", 4)
+    return Presences(lambda: 0.0)
+
+
+def test_a_crowd_with_credit_that_leaves_and_comes_back_in_turn_has_no_fresh_burst_each_time(
+    presences: Presences,
+) -> None:
+    peers = [f"peer {number}" for number in range(SENDERS_MAX + 1)]
+    told = [presences.note(peer, True, UNTIL, credited) for peer in peers]
+    assert all(told)
+    returns = 0
+    for _ in range(3 * int(RETURNS_BURST)):
+        for peer in peers:
+            presences.note(peer, False, UNTIL, credited)
+            returns += presences.note(peer, True, UNTIL, credited) is True
+    assert returns == RETURNS_BURST * len(peers)

@@ -87,7 +87,7 @@ WEB = (
         "swarmd/web/notifications/notifier.py",
         "                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "                pass\n",
-        ("tests/web/notifications/test_memory.py",),
+        ("tests/web/notifications/test_health_changes.py",),
     ),
     Mutant(
         "a layer that flaps is told of each time",
@@ -390,7 +390,7 @@ WORTH = (
         "swarmd/swarms/code/rewards.py",
         'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
         "verdict is None or not verdict.stdout.strip()",
-        ("tests/swarms/code/test_rewards.py",),
+        ("tests/swarms/code/test_programs.py",),
     ),
 )
 

@@ -362,14 +362,14 @@ NETWORK = (
         "swarmd/dht/limits/unreached.py",
         "return rest is not None and self._now() < rest.until",
         "return False",
-        ("tests/dht/limits/test_unreached.py",),
+        ("tests/dht/limits/test_limits.py",),
     ),
     Mutant(
         "who answers late is waited for as long as everybody",
         "swarmd/dht/store/promptness.py",
         "return self._late.get(peer, 0) >= LATE_MAX",
         "return False",
-        ("tests/dht/store/test_promptness.py",),
+        ("tests/dht/store/test_asking.py",),
     ),
     Mutant(
         "a silent sender saves up its quota without bound",
@@ -390,21 +390,21 @@ NETWORK = (
         "swarmd/dht/store/key_capacity.py",
         "or held[True] + held[False] + size > self._bytes_max:",
         "or False:",
-        ("tests/dht/store/test_key_capacity.py",),
+        ("tests/dht/store/test_capacity.py",),
     ),
     Mutant(
         "identities without work have all that is free under a key",
         "swarmd/dht/store/key_capacity.py",
         "        return idle_full or held",
         "        return held",
-        ("tests/dht/store/test_key_capacity.py",),
+        ("tests/dht/store/test_capacity.py",),
     ),
     Mutant(
         "credit without work makes known",
         "swarmd/dht/store/seniority.py",
         "        return self.rounds > 0 and not self.idle",
         "        return self.rounds > 0",
-        ("tests/dht/store/test_key_capacity.py",),
+        ("tests/dht/store/test_capacity.py",),
     ),
     Mutant(
         "a record without room is verified first",
@@ -432,7 +432,7 @@ NETWORK = (
         "swarmd/dht/store/shares.py",
         "        self._open.sort(key=lambda owner: owner not in self._first)",
         "        pass",
-        ("tests/dht/store/test_shares.py", "tests/dht/p2p/test_shared_lookup.py"),
+        ("tests/dht/store/test_asking.py", "tests/dht/p2p/test_shared_lookup.py"),
     ),
     Mutant(
         "a slow peer keeps what it was asked for to itself",
@@ -526,14 +526,14 @@ CHAIN = (
         "swarmd/chain/submitting/tracking.py",
         "if not self._account or owner.lower() == self._account.lower():",
         "if owner:",
-        ("tests/chain/submitting/test_resolution.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
     Mutant(
         "one refusal too early is taken for the last word",
         "swarmd/chain/submitting/tracking.py",
         "if known is None or not await self._is_on_chain(known):",
         "if False:",
-        ("tests/chain/submitting/test_resolution.py",),
+        ("tests/chain/submitting/test_tracking.py",),
     ),
 )
 
@@ -585,7 +585,7 @@ AT_WORK = (
         "swarmd/training/batches/objective.py",
         "advantages.clamp(min=0)",
         "advantages.clamp(max=0)",
-        ("tests/training/batches/test_objective.py",),
+        ("tests/training/batches/test_corroborate.py",),
     ),
     Mutant(
         "rollouts of the stage in training are trained on",

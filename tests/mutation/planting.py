@@ -84,7 +84,7 @@ def judge(mutant: Mutant, tree: Path, scratch: Path) -> Verdict:
 def run_tests(tests: tuple[str, ...], tree: Path, scratch: Path, within_s: float = RUN_S) -> tuple[Outcome, str]:
     """Run tests of the copy until the first that fails: the outcome, and that test."""
     plugins = [word for name in PLUGINS for word in ("-p", name)]
-    command = [sys.executable, "-m", "pytest", "-x", "-q", *plugins, f"--basetemp={scratch}", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-rfE", *plugins, f"--basetemp={scratch}", *tests]
     environment = os.environ | {"PYTHONPATH": str(tree), "COLUMNS": "300", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     try:
         done = subprocess.run(

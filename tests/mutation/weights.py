@@ -73,7 +73,7 @@ WEIGHTS = (
         "swarmd/weights/chunks.py",
         "if self._is_offered(manifest)",
         "if manifest",
-        ("tests/weights/test_fetched.py::test_what_nobody_offers_is_not_given_on",),
+        ("tests/weights/test_offered.py::test_what_nobody_offers_is_not_given_on",),
     ),
     Mutant(
         "weights are fetched however large they are",
@@ -250,7 +250,7 @@ WEIGHTS = (
         "swarmd/training/weights/offering.py",
         "[policy.frozen_digest, settings.r, settings.lora_alpha]",
         "[policy.frozen_digest, settings.r]",
-        ("tests/training/weights/test_adapters.py::test_adapters_of_another_shape_or_none_are_another_architecture",),
+        ("tests/training/weights/test_adopting.py::test_adapters_of_another_shape_or_none_are_another_architecture",),
     ),
     Mutant(
         "weights that come after the wait are begun from",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.console import Console
 from swarmd.cli.local_swarm.nodes import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
-from swarmd.gas import COIN_WEI, ROUNDS_MAX
+from swarmd.gas import COIN_WEI
 from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
@@ -127,20 +126,6 @@ def test_a_days_budget_is_told_before_it_is_spent(spent_coins: float, day: int, 
     assert (f"signed for {spent_coins:g} of 0.5 coins today" in shown_words) is (day == 0)
 
 
-def test_what_was_signed_for_is_told_without_a_budget_too() -> None:
-    status = told(with_chain(spent_day=day_of(NOW), spent_wei=str(COIN_WEI // 4)))
-    assert status.chain is not None and status.chain.reason == ""
-    assert "signed for 0.25 coins today" in " ".join(shown(status, 200).split())
-
-
-def test_an_account_that_can_pay_is_shown() -> None:
-    status = told(STATE, paying(40.0))
-    assert status.healthy and status.chain is not None and status.chain.reason == ""
-    assert (status.chain.balance_coins, status.chain.rounds_paid) == (0.5, 40)
-    assert "has 0.5 coins, pays for about 40 rounds" in " ".join(shown(status, 200).split())
-    assert "pays for" not in shown(told(STATE))
-
-
 @pytest.mark.parametrize(
     ("rounds", "words"),
     [
@@ -153,13 +138,6 @@ def test_an_account_that_can_pay_is_shown() -> None:
 def test_an_account_that_will_soon_be_unable_to_pay_is_told_before_anything_fails(rounds: float, words: str) -> None:
     chain = told(STATE, paying(rounds)).chain
     assert chain is not None and chain.healthy and chain.reason == words
-
-
-def test_a_node_that_cannot_register_for_want_of_coins_says_both() -> None:
-    chain = told(with_chain(registered=False, account=""), paying(0.0, 0.0)).chain
-    assert chain is not None and not chain.healthy and chain.balance_coins == 0
-    both = "the contract does not know this peer yet; the account pays for hardly a round more: send coins to it"
-    assert chain.reason == both
 
 
 @pytest.mark.parametrize(
@@ -177,19 +155,6 @@ def test_what_is_not_known_of_the_account_is_left_out(live: Live) -> None:
     chain = told(STATE, live).chain
     assert chain is not None and chain.reason == ""
     assert chain.balance_coins is None and chain.rounds_paid is None
-
-
-def test_more_rounds_than_anybody_needs_are_not_counted() -> None:
-    chain = told(STATE, paying(1e300)).chain
-    assert chain is not None and chain.rounds_paid == ROUNDS_MAX
-
-
-def test_without_a_chain_nothing_is_new() -> None:
-    status = told(replace(STATE, chain=None, submissions=(), settings=replace(SETTINGS, chain=None)))
-    assert status.healthy and status.chain is None and status.submissions is None
-    assert "chain" not in shown(status) and "next deadline" not in shown(status)
-    assert "chain" not in headline(replace(STATE, chain=None))
-    assert row_of("node-1", status).on_chain == ""
 
 
 @pytest.mark.parametrize(
@@ -232,12 +197,6 @@ def test_trouble_with_a_submission_is_told_of_submissions(submission: Submission
     assert words in status.submissions.reason
 
 
-def test_an_outbox_during_an_outage_says_that_the_chain_is_gone() -> None:
-    state = replace(with_chain(chart="degraded", reason="dead"), submissions=(*DONE, reward(3, "intended", 500)))
-    submissions = told(state).submissions
-    assert submissions is not None and "the chain cannot be reached" in submissions.reason
-
-
 def test_a_refusal_is_over_with_the_next_confirmation() -> None:
     refused = reward(2, "refused", 400, code="below-mark", reason="restored")
     status = told(replace(STATE, submissions=(*DONE[:2], refused, reward(3, "confirmed", 10))))
@@ -245,28 +204,11 @@ def test_a_refusal_is_over_with_the_next_confirmation() -> None:
     assert (status.submissions.last_refusal.code, status.submissions.last_refusal.age_s) == ("below-mark", 400)
 
 
-def test_a_step_that_another_node_took_is_no_trouble() -> None:
-    step = Submission("advance/4/0", "advance", "refused", NOW, NOW, code="moved-on", reason="later stage")
-    status = told(replace(STATE, submissions=(*DONE, step)))
-    assert status.healthy and status.submissions is not None and status.submissions.last_refusal is None
-    assert status.submissions.state == "confirmed"
-
-
 def test_a_node_that_submits_nothing_needs_no_registration() -> None:
     settings = replace(SETTINGS, chain=ChainSettings(sends=False))
     status = told(replace(with_chain(registered=False, account=""), settings=settings, submissions=()))
     assert status.healthy and status.submissions is not None
     assert (status.submissions.state, status.submissions.reason) == ("none", "this node submits nothing (chain.sender)")
-
-
-def test_an_overdue_stage_is_laid_to_the_contract() -> None:
-    status = told(replace(STATE, clock=Clock(5, 0, NOW - 500, NOW - 300)))
-    assert "the contract has not moved on" in status.round.reason
-
-
-def test_json_and_back() -> None:
-    status = told(replace(STATE, submissions=(*DONE, reward(3, "refused", code="x", reason="y")), members=("a",)))
-    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
 
 
 @pytest.mark.parametrize("live", [LIVE, None])

@@ -24,7 +24,6 @@ from swarmd.core.state import (
     StageReward,
     State,
     Trainer,
-    Waiting,
     Work,
     WorkerState,
 )
@@ -33,7 +32,7 @@ from swarmd.observe.live import Live, WorkerLive
 from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.narrative.story import doing, sentences_of
 from swarmd.observe.narrative.words import STAGES_COUNTED
-from swarmd.observe.panel import panel_of, size, span
+from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, announced, settings
@@ -64,7 +63,7 @@ STATE = State(
             [Member("peer-me", "alpha", 0, 4), Member("b", "beta", 0, 3), Member("c", "gone", 0, 4, left=True)]
         ),
         standings=(Standing("b", "beta", 1.0, 5, 4), Standing("peer-me", "alpha", 2.5, 5, 4)),
-        waiting=Waiting(expected=1),
+        expected=1,
     ),
     deadlines=(Deadline("stage", NOW + 100), Deadline("train", NOW + 5)),
     skips=(Skip(1, 2, "slow", NOW - 500),),
@@ -193,11 +192,6 @@ def test_a_daemon_that_does_not_answer() -> None:
     assert status.network.reason == status.training.reason == "the daemon does not answer"  # its workers may well run
 
 
-def test_json_and_back() -> None:
-    status = status_of(STATE, NOW, LOG, LIVE, "1.0")
-    assert msgspec.json.decode(msgspec.json.encode(status), type=Status) == status
-
-
 def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:
     assert isinstance(LIVE.trainer, WorkerLive) and LIVE.trainer.progress is not None
     figures = LIVE.trainer.progress.figures | {"loss": math.nan, "eta_s": math.inf}
@@ -215,15 +209,6 @@ def test_what_json_has_no_number_for_is_left_out_or_bounded() -> None:
     assert {"loss", "eta_s"}.isdisjoint(status.training.figures) and status.training.figures
     assert status.coordinator is not None
     assert sorted(row.reward for row in status.coordinator.standings) == [0, SUM_MAX]
-
-
-def test_rewards_of_stages_are_told_apart() -> None:
-    rewards = (StageReward(0, 0, 0.2), StageReward(0, 1, 3.5), StageReward(1, 0, 0.4))
-    state = replace(STATE, rewards=rewards, settings=replace(SETTINGS, stages=2))
-    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
-    console.print(panel_of(status_of(state, NOW, LOG, LIVE, "1.0")))
-    line = next(line for line in console.export_text().splitlines() if "rewards" in line)
-    assert "stage 0 ▁█  last 0.400, stage 1 ▅  last 3.500, sum 2.500" in line
 
 
 def test_what_the_last_stages_set_aside_is_said_by_reason() -> None:
@@ -277,11 +262,6 @@ def test_a_task_that_has_fallen_is_told_until_it_is_back() -> None:
     assert "fallen" not in printed(status_of(State(rewards=(fell, unmeasured, back)), NOW, LOG))
 
 
-def test_spans_and_sizes() -> None:
-    assert [span(s) for s in (-1, 5, 65, 3700, 90_000)] == ["0s", "5s", "1m 5s", "1h 1m", "1d 1h"]
-    assert [size(s) for s in (10, 2048, 5 * 2**20, 3 * 2**30)] == ["10 B", "2 KiB", "5 MiB", "3.0 GiB"]
-
-
 def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_again() -> None:
     node = Story(settings(behind="abandon"))
     node.join()
@@ -294,9 +274,3 @@ def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_ag
     assert not status.round.healthy
     assert status.round.reason in headline(node.state)
     assert doing(node.state, 1.0) == "waiting for its trainer to stop what it was at before the pause"
-
-
-def test_the_headline_is_one_line() -> None:
-    stopped = replace(STATE, chart="draining", stop_reason="it broke; last output:\nmany\nlines")
-    assert headline(STATE) == "round.training, round 5 stage 0, network up (2 peers), trainer busy, last reward 0.600"
-    assert "\n" not in headline(stopped) and headline(stopped).endswith("it broke")

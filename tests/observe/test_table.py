@@ -1,20 +1,15 @@
 """The pictures of a swarm: what is known is shown, what is not is a dash."""
 
-import math
-
 from rich.console import Console, RenderableType
 
 from swarmd.observe.table import (
     ROUND_ROWS_MAX,
     NodeRow,
     TrainedRound,
-    bar,
     held_out_table,
-    number,
     plain_line,
     rewards_table,
     rewards_tables,
-    spark,
     swarm_table,
 )
 
@@ -24,26 +19,6 @@ def drawn(picture: RenderableType) -> str:
     with console.capture() as captured:
         console.print(picture)
     return captured.get()
-
-
-def test_a_spark_rises_with_its_values() -> None:
-    assert spark([0.0, 0.5, 1.0]) == "▁▅█"
-    assert spark([0.2, math.nan, 0.4], low=0.0, high=0.4) == "▅ █"
-    assert spark([0.3, 0.3]) == "▅▅"
-    assert spark([math.nan]) == " "
-    assert spark([]) == ""
-
-
-def test_a_bar_is_full_at_its_height_and_never_longer() -> None:
-    assert bar(1.0, 1.0, 10) == "█" * 10
-    assert bar(0.5, 1.0, 10) == "█" * 5
-    assert bar(7.0, 1.0, 10) == "█" * 10
-    assert bar(-1.0, 1.0, 10) == bar(1.0, 0.0, 10) == ""
-
-
-def test_what_is_not_known_is_a_dash() -> None:
-    assert number(None) == number(math.nan) == "-"
-    assert number(0.25) == "0.250"
 
 
 def test_the_live_table_shows_a_node() -> None:
@@ -57,20 +32,6 @@ def test_the_live_table_shows_a_node() -> None:
     assert "node-2: skipped 4 rounds" in shown
     assert "node-2: the trainer was killed" in shown
     assert "starting" in next(line for line in shown.splitlines() if "node-3" in line)
-
-
-def test_the_live_table_fits_into_80_columns() -> None:
-    row = NodeRow("node-12", "registering", 1234, 0, 120, 200, "training", (0.5,) * 20, 0.5, 12, 0, 8)
-    console = Console(width=80, color_system=None)
-    with console.capture() as captured:
-        console.print(swarm_table([row], "a swarm"))
-    assert "…" not in captured.get()
-
-
-def test_the_plain_line_says_the_same() -> None:
-    row = NodeRow("node-2", "waiting", 3, rewards=(0.6,), held_out=0.41, peers=2, skipped=4, restarts=1, note="late")
-    line = plain_line(row)
-    assert line == "node-2   waiting  round 3  reward 0.600  held-out 0.410  peers 2  skipped 4  restarts 1  late"
 
 
 def test_a_node_with_a_chain_says_how_its_submissions_stand() -> None:
@@ -104,24 +65,11 @@ def test_a_nodes_name_is_shown_as_it_is() -> None:
         assert name in drawn(table)
 
 
-def test_no_rounds_at_all_is_an_empty_table() -> None:
-    assert "reward by round" in drawn(rewards_table({"node-1": []}))
-
-
 def test_held_out_accuracy_from_first_to_last() -> None:
     rows = [TrainedRound(0, 0.1, 0.2), TrainedRound(1, 0.1), TrainedRound(2, 0.5, 0.7)]
     line = next(line for line in drawn(held_out_table({"node-1": rows, "node-2": []})).splitlines() if "node-1" in line)
     assert "0.200 (round 0)" in line
     assert "0.700 (round 2)" in line
-
-
-def test_accuracy_before_training_comes_first() -> None:
-    shown = drawn(
-        held_out_table({"node-1": [TrainedRound(0, 0.5, 0.4, held_out_before=0.2), TrainedRound(1, 0.6, 0.7)]})
-    )
-    line = next(line for line in shown.splitlines() if "node-1" in line)
-    assert "0.200 (untrained)" in line
-    assert "0.700 (round 1)" in line
 
 
 def test_stages_have_tables_of_their_own() -> None:
@@ -131,10 +79,3 @@ def test_stages_have_tables_of_their_own() -> None:
     last = next(line for line in shown[1].splitlines() if line.strip("│ ").startswith("1"))
     assert last.split("│")[2:4] == ["  3.000 ", "      - "]
     assert len(rewards_tables({"node-1": [TrainedRound(0, 0.1, stages=((0, 0.1),))]})) == 1
-
-
-def test_the_stage_is_shown_where_there_are_several() -> None:
-    row = NodeRow("node-1", "round.training", 4, 0, stages=3)
-    assert "round 4.0 " in plain_line(row)
-    assert " 4.0 " in drawn(swarm_table([row], "s"))
-    assert "round 4 " in plain_line(NodeRow("node-1", "round.training", 4, 0))

@@ -40,11 +40,6 @@ def test_what_became_of_weights_is_told_with_its_cause(outcome: Any) -> None:
     assert f"weights  1m 30s ago: {WORDS[outcome]}" in printed(status)
 
 
-def test_a_mean_is_told_as_one() -> None:
-    status = said(weights=replace(ADOPTED, averaged=True))
-    assert "began from a mean with the weights of oW-peer-anna after round 7: held-out" in printed(status)
-
-
 def test_weights_that_did_not_come_and_those_that_are_waited_for_are_told() -> None:
     status = said(weights=WeightsOutcome(NOW - 5, "late"), catch_up=CatchUp(8, NOW + 20))
     assert status.weights is not None and status.weights.awaited_s == 20

@@ -159,41 +159,10 @@ def test_what_was_interrupted_is_installed_again(checkout: Checkout) -> None:
     assert checkout.versions()["tiny"] == "1.0" and record.exists()
 
 
-@pytest.mark.soak
-def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) -> None:
-    python = checkout.root / ".venv" / "bin" / "python"
-    python.unlink()
-    python.symlink_to(checkout.root / "gone")
-    left = checkout.root / ".venv" / "lib" / "python3.9" / "site-packages" / "tiny-1.0.dist-info"
-    left.mkdir(parents=True)
-    (left / "RECORD").touch()
-    checkout.prepare()
-    assert checkout.versions()["tiny"] == "1.0" and not left.exists()
-
-
-@pytest.mark.soak
-def test_an_environment_of_a_python_that_was_replaced_by_the_next_is_made_anew(checkout: Checkout) -> None:
-    """The link leads to the system's Python, whatever version that is by now; only the old one finds what is there."""
-    checkout.prepare()
-    (library,) = (checkout.root / ".venv" / "lib").glob("python3*")
-    library.rename(library.with_name("python3.9"))
-    checkout.prepare()
-    assert (library / "site-packages" / "tiny.py").exists() and not library.with_name("python3.9").exists()
-
-
 def test_a_full_disk_is_told_before_anything_is_fetched(checkout: Checkout, environment: ModuleType) -> None:
     lock = checkout.root / "constraints.txt"
     lock.write_text(LOCK.replace(", 3 MB", ", 900000000 MB"))
     with pytest.raises(environment.Failed, match=r"the disk has .* GB left: make room"):
-        checkout.prepare()
-    assert checkout.versions() == {}
-
-
-def test_an_installer_that_there_is_not_is_named_before_anything_is_made(
-    checkout: Checkout, environment: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("INSTALLER", "poetry")
-    with pytest.raises(environment.Failed, match="INSTALLER is 'poetry'"):
         checkout.prepare()
     assert checkout.versions() == {}
 
@@ -216,29 +185,7 @@ def test_torch_comes_in_the_other_build_where_there_is_none(checkout: Checkout, 
     assert checkout.versions()["torch"] == "2.0"
 
 
-@pytest.mark.soak
-def test_torch_is_changed_for_the_build_that_is_asked_for(checkout: Checkout) -> None:
-    checkout.prepare(torch="cpu")
-    checkout.prepare(torch="")
-    assert checkout.versions()["torch"] == "2.0+cpu", "nobody asked for the other"
-    next(checkout.wheels.glob("torch-2.0+cpu*")).unlink()
-    checkout.prepare(torch="default")
-    assert checkout.versions()["torch"] == "2.0"
-
-
 # --- which torch ---
-
-
-@pytest.mark.parametrize(
-    ("device", "kind"),
-    [("dev/nvidiactl", "NVIDIA"), ("proc/driver/nvidia/version", "NVIDIA"), ("dev/kfd", "AMD"), ("dev/null", "")],
-)
-def test_an_accelerator_is_one_that_the_kernel_knows(
-    device: str, kind: str, tmp_path: Path, environment: ModuleType
-) -> None:
-    (tmp_path / device).parent.mkdir(parents=True)
-    (tmp_path / device).touch()
-    assert environment.find_accelerator(tmp_path) == kind
 
 
 @pytest.mark.parametrize(
@@ -276,72 +223,6 @@ def test_uv_looks_where_pip_is_set_to_look(environment: ModuleType) -> None:
     }
 
 
-def test_uv_asks_no_index_where_pip_is_set_so(environment: ModuleType) -> None:
-    assert environment.uv_options("global.no-index='0'\n:env:.no-index='1'\n") == ["--no-index"]
-    assert environment.uv_options("global.cert='/ca.pem'\n") == []
-
-
-@pytest.mark.parametrize(
-    ("said", "done", "told"),
-    [
-        ("Collecting a==1 (from x)\nProcessing /wheels/b-2.whl (from x)\n", 0, "found 2 of 9 packages, now b-2.whl"),
-        (
-            "Downloading a (2MiB)\nDownloading b (3MiB)\n Downloaded a\n",
-            0,
-            "fetched 1 of 2 large packages, now b (3MiB)",
-        ),
-        ("Resolved 9 packages\n", 0, "9 packages to go"),
-        ("Installing collected packages: a\n", 4, "installed 4 of 9 packages, .venv holds 12 MB"),
-    ],
-)
-def test_where_an_installer_is(said: str, done: int, told: str, telling: ModuleType) -> None:
-    assert telling.describe(said, done, 9, 12.4) == told
-
-
-class Clock:
-    """Stands for the module time."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_line_comes_every_three_seconds(telling: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(telling, "time", clock)
-    screen = telling.Screen(out := io.StringIO())
-    for _ in range(100):
-        clock.now += 0.1
-        screen.tick(lambda: "at work")
-    assert out.getvalue() == "  at work, 3 s\n  at work, 6 s\n  at work, 9 s\n"
-
-
-def test_on_a_terminal_it_is_one_line(telling: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(telling, "time", clock)
-    screen = telling.Screen(out := Terminal())
-    for _ in range(2):
-        clock.now += 1.0
-        screen.tick(lambda: "at work")
-    screen.say("done")
-    line = "  at work, 1 s"
-    assert out.getvalue() == f"{line}\r{' ' * len(line)}\r  at work, 2 s\r{' ' * len(line)}\rdone\n"
-
-
-def test_of_a_failure_the_last_lines_are_told_without_noise(telling: ModuleType) -> None:
-    noise = "WARNING: Location 'x' is ignored: it is neither a file nor a directory.\n"
-    said = "".join(f"line {number}\n{noise}" for number in range(50)) + "OSError: No space left on device\n"
-    told = telling.explain(said)
-    assert "is ignored" not in told and "line 31\n" in told and "line 30\n" not in told
-    assert told.endswith("make room on the disk, then call make again")
-
-
 # --- the Python that calls it ---
 
 
@@ -354,18 +235,6 @@ def test_an_old_python_comes_as_far_as_being_refused(
     monkeypatch.setattr(sys, "argv", ["environment.py", "run"])
     assert environment.main() == 1
     assert "swarmd needs Python 3.11 or newer" in capsys.readouterr().err
-
-
-def test_a_checkout_that_cannot_be_written_is_one_line(
-    fresh: Checkout, environment: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (fresh.root / ".venv").touch()
-    setup = environment.Setup
-    monkeypatch.setattr(environment, "Setup", lambda purpose, torch: setup(purpose, torch, fresh.root))
-    monkeypatch.setattr(sys, "argv", ["environment.py", "run"])
-    assert environment.main() == 1
-    told = capsys.readouterr().err
-    assert told.startswith(f"{fresh.root / '.venv'}") and told.count("\n") == 1
 
 
 def test_the_scripts_need_the_standard_library_alone() -> None:

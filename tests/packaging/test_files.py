@@ -12,7 +12,6 @@ import yaml
 
 from swarmd.cli import VERBS
 from tests.packaging.conftest import ROOT
-from tests.programs import which
 
 PACKAGING = ROOT / "packaging"
 
@@ -42,10 +41,3 @@ def test_make_takes_a_directory_whose_name_has_blanks(target: str) -> None:
         call = ["make", "-n", "-o", ".venv/.ready-run", target, f"DIR={given}", "HOME=/elsewhere"]
         done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
         assert f"'{meant}'" in done.stdout and done.stdout.count("swarm'") == 1
-
-
-def test_make_says_that_there_is_no_python(tmp_path: Path) -> None:
-    """Without its name the shell would take the script for a program."""
-    call = [str(which("make")), "-n", "run", f"VENV={tmp_path}"]
-    done = subprocess.run(call, cwd=ROOT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith("python3 packaging/environment.py run")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -104,23 +103,6 @@ def test_a_wheel_whose_hash_nobody_gave_is_refused(machine: Machine) -> None:
     expect_refusal(done, machine, "there is no ./SHA256SUMS", "take SHA256SUMS from where the wheel comes from")
 
 
-def test_no_wheel_and_two_wheels(machine: Machine) -> None:
-    other = machine.wheel.with_name("swarmd-2.0-py3-none-any.whl")
-    shutil.copy(machine.wheel, other)
-    expect_refusal(machine.install("--yes"), machine, "there are several", "give one with --wheel")
-    other.unlink()
-    machine.wheel.unlink()
-    expect_refusal(machine.install("--yes"), machine, "there is no swarmd-*.whl", "build one with `make dist`")
-
-
-def test_an_old_python_is_refused(machine: Machine) -> None:
-    old = machine.place / "old-python"
-    old.write_text("#!/bin/sh\nexit 1  # as for `sys.version_info < (3, 11)`\n")
-    old.chmod(0o755)
-    done = machine.install("--prefix", str(machine.prefix), "--yes", PYTHON=str(old))
-    expect_refusal(done, machine, f"needs Python 3.11 or newer; found: {old}", "install one")
-
-
 def test_a_directory_with_something_else_is_left_alone(machine: Machine) -> None:
     machine.prefix.mkdir()
     (machine.prefix / "mine").write_text("mine")
@@ -133,25 +115,6 @@ def test_a_command_of_somebody_else_is_left_alone(machine: Machine) -> None:
     (machine.place / "swarmd").write_text("mine")
     done = machine.install("--prefix", str(machine.prefix), "--bin", str(machine.place), "--yes")
     expect_refusal(done, machine, f"{machine.place}/swarmd is there", "remove it")
-
-
-def test_who_has_no_home_is_asked_for_a_place(machine: Machine) -> None:
-    somebody = machine.place / "bin" / "id"
-    somebody.parent.mkdir()
-    somebody.write_text("#!/bin/sh\necho 1000  # not root, which installs into /opt\n")
-    somebody.chmod(0o755)
-    done = machine.install("--yes", HOME="", PATH=f"{somebody.parent}:{os.environ['PATH']}")
-    expect_refusal(done, machine, "HOME is not set", "give a directory with --prefix")
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(900)
-def test_packages_that_cannot_be_had_end_with_the_fix(machine: Machine) -> None:
-    shutil.rmtree(machine.wheels)
-    machine.wheels.mkdir()
-    done = machine.install("--prefix", str(machine.prefix), "--torch", "default", "--yes")
-    assert done.returncode == 1 and "pip could not install the packages" in done.stderr
-    assert "pip config list" in done.stderr.splitlines()[-1]
 
 
 def test_the_linter_of_shells_finds_nothing() -> None:

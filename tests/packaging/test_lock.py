@@ -58,10 +58,7 @@ def installed() -> dict[str, Any]:
 
 def test_each_package_is_in_the_first_section_that_leads_to_it(lock: ModuleType, installed: dict[str, Any]) -> None:
     project = {
-        "project": {
-            "dependencies": ["node.needs>=1", "with-extra[more]"],
-            "optional-dependencies": {"dev": ["tests"]},
-        },
+        "project": {"dependencies": ["node.needs>=1", "with-extra[more]"], "optional-dependencies": {"dev": ["tests"]}},
         "dependency-groups": {"bootstrap": ["builder"]},
     }
     parts = lock.sections(project, installed)
@@ -75,18 +72,6 @@ def test_each_package_is_in_the_first_section_that_leads_to_it(lock: ModuleType,
     assert "by-hand" not in text
     with pytest.raises(LookupError, match="absent is not installed here"):
         lock.follow(["absent"], installed)
-
-
-def test_a_lock_is_made_with_torchs_cpu_build(lock: ModuleType) -> None:
-    lock.check_torch({"torch": Package("torch", "2.0+cpu")}, "Linux")
-    lock.check_torch({"torch": Package("torch", "2.0")}, "Darwin")
-    with pytest.raises(LookupError, match="TORCH=cpu"):
-        lock.check_torch({"torch": Package("torch", "2.0")}, "Linux")
-
-
-def test_the_extra_is_written_in_its_place_alone(lock: ModuleType) -> None:
-    text = f"before\n{lock.BEGIN}locked = []\n{lock.END}after\n"
-    assert lock.write_extra(text, ["a==1"]) == f'before\n{lock.BEGIN}locked = [\n    "a==1",\n]\n{lock.END}after\n'
 
 
 def test_the_extra_locked_is_what_the_lock_says_of_running() -> None:
@@ -104,18 +89,3 @@ def test_every_requirement_of_a_node_is_bounded_and_locked_within_its_bounds() -
 def test_nobody_is_told_to_install_swarmd_from_an_index() -> None:
     told = {name_of(path): FROM_AN_INDEX.findall(path.read_text(encoding="utf-8")) for path in TEXT}
     assert len(told) > 500 and {name: lines for name, lines in told.items() if lines} == {}
-
-
-@pytest.mark.parametrize(
-    ("line", "count"),
-    [
-        ("pip " + "install swarmd", 1),
-        ("pip " + "install --upgrade swarmd", 1),
-        ("pip " + "install 'swarmd[otel]'", 1),
-        ("pipx " + "install swarmd", 1),
-        ("pip install swarmd-*.whl", 0),
-        ("pipx install ./swarmd-*.whl", 0),
-    ],
-)
-def test_what_counts_as_that(line: str, count: int) -> None:
-    assert len(FROM_AN_INDEX.findall(line)) == count

@@ -7,8 +7,6 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import pytest
-
 from tests.packaging.conftest import ROOT, Built, Installed
 
 SIZE_MAX = 12_000_000  # bytes; the six bundled models are 5.3 MB of it, and what must not get in has hundreds
@@ -44,20 +42,6 @@ def test_the_sdist_holds_the_sources_alone(built: Built) -> None:
     assert built.sdist.stat().st_size < SIZE_MAX
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (("--version",), "swarmd "),
-        (("chart",), "round"),
-        (("swarm", "list"), "gsm8k"),
-        (("config", "show"), "[training]"),
-    ],
-)
-def test_verbs_work_out_of_the_wheel(args: tuple[str, ...], said: str, installed: Installed, tmp_path: Path) -> None:
-    done = installed.call(*args, cwd=tmp_path)
-    assert done.returncode == 0 and said in done.stdout, done.stderr
-
-
 def test_it_runs_the_wheels_own_code(installed: Installed, tmp_path: Path) -> None:
     ask = "import swarmd; print(swarmd.__file__)"
     call = [str(installed.prefix / "bin" / "python"), "-c", ask]
@@ -74,8 +58,3 @@ def test_a_swarm_is_made_joined_and_checked_out_of_the_wheel(installed: Installe
     for node in ("first", "second"):
         checked = installed.call("config", "check", f"{node}/config.toml", cwd=tmp_path)
         assert checked.returncode == 0 and "valid" in checked.stdout, checked.stderr
-
-
-def test_completion_answers(installed: Installed, tmp_path: Path) -> None:
-    done = installed.call(cwd=tmp_path, _SWARMD_COMPLETE="complete_bash", COMP_WORDS="swarmd re", COMP_CWORD="1")
-    assert "replay" in done.stdout.split()

@@ -43,10 +43,7 @@ def only(place: Path) -> dict[str, str]:
 
 def swarmd_wheel(place: Path, version: str, lock: str) -> Path:
     """What install.sh takes: a command that says its version, and the lock."""
-    files = {
-        "swarmd/__init__.py": SCRIPT.format(version=version),
-        "swarmd/constraints.txt": lock,
-    }
+    files = {"swarmd/__init__.py": SCRIPT.format(version=version), "swarmd/constraints.txt": lock}
     wheel = write_wheel(place, "swarmd", version, files, script="swarmd = swarmd:main", needs="tiny")
     (place / "SHA256SUMS").write_text(f"{hashlib.sha256(wheel.read_bytes()).hexdigest()}  {wheel.name}\n")
     return wheel

@@ -25,8 +25,8 @@ def paths(tmp_path: Path) -> NodeDirectory:
     return NodeDirectory(tmp_path / "node")
 
 
-def config_of(repo: str = "someone/", push_s: float = 30.0, every: int = 1) -> Config:
-    hub = HubConfig(repo=repo, token="hub.token", push_s=push_s, every=every)
+def config_of(repo: str = "someone/", every: int = 1) -> Config:
+    hub = HubConfig(repo=repo, token="hub.token", every=every)
     return Config(SwarmConfig(id="local"), role="coordinator", results=ResultsConfig(hub=hub))
 
 

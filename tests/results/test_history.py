@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,14 +26,20 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.core.state import State, from_plain
-from swarmd.core.values import RolloutsRef, Settings
-from swarmd.errors import NotFoundError
+from swarmd.core.values import RolloutsRef, Settings, Skill
 from swarmd.eventlog.fold import Base, load
 from swarmd.observe.narrative.describe import line_of
-from swarmd.results.card import HERE, HUB_DATA, TABLE_ROWS_MAX, CardSubject, data_of, escape, make_card, thin_out
-from swarmd.results.history import HistoryGathering, RoundResult, StageResult, TrainingHistory, read_history
+from swarmd.results.card import HUB_DATA, CardSubject, data_of, escape, make_card
+from swarmd.results.history import (
+    HistoryGathering,
+    Measured,
+    RoundResult,
+    TrainingHistory,
+    curves_of,
+    read_history,
+    skills_summary,
+)
 from swarmd.swarms.math.questions import DAPO, GSM8K
-from swarmd.training.models.source import EMBEDDED_DIR
 from tests.results.conftest import GOLDEN, NODE
 
 PEER = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
@@ -76,12 +81,6 @@ def test_a_name_takes_the_words_that_rl_swarm_would_take(peer: str, places: tupl
     assert animal_name(peer, "_") == f"{ADJECTIVES[first]}_{ADJECTIVES[second]}_{ANIMALS[animal]}"
 
 
-def test_the_words_are_as_many_as_rl_swarms_and_in_order() -> None:
-    assert (len(ADJECTIVES), len(ANIMALS)) == (245, 220)
-    for words in (ADJECTIVES, ANIMALS):
-        assert list(words) == sorted(set(words)) and all(word.isalpha() and word.islower() for word in words)
-
-
 def test_a_round_is_the_mean_of_its_stages_and_its_last_accuracy() -> None:
     history = history_of(
         trained(1, 0, 1.0, held_out=0.2, tokens=10, seconds=1.0, peer_groups=2, rejected=(("stale", 3), ("swarm", 1))),
@@ -112,13 +111,6 @@ def test_stages_in_any_order_come_out_in_theirs_as_told_last() -> None:
     assert make_history(start, state=State(settings=SETTINGS)).stages == gathering.history().stages
 
 
-def test_sums_of_a_round_stay_within_what_can_be_kept() -> None:
-    most = 2**64 - 1
-    refused = (("stale", most), ("swarm", most))
-    (row,) = history_of(*[trained(1, stage, tokens=most, rejected=refused) for stage in (0, 1)]).rounds
-    assert (row.stages, row.tokens) == (2, most)
-
-
 def test_skips_restarts_exits_and_pushes_are_told() -> None:
     pushed = ModelPushed(4, "a/b", "c")
     history = history_of(
@@ -140,11 +132,6 @@ def test_a_log_whose_beginning_was_removed_goes_on_from_the_state_before_it() ->
     history = make_history([Envelope(900, 1.0, trained(7))], state=State(settings=SETTINGS))
     assert (history.peer, history.swarm, history.from_seq) == (PEER, "test", 900)
     assert "begins later" in make_card(history)
-
-
-def test_events_of_no_node_are_refused() -> None:
-    with pytest.raises(NotFoundError, match="no start"):
-        make_history([Envelope(0, 0.0, trained(0))])
 
 
 @pytest.mark.parametrize("node", sorted(GOLDEN.glob("*/")), ids=lambda node: node.name)
@@ -197,18 +184,6 @@ def test_the_usage_is_a_program_whatever_the_repository(repo: str, adapters: boo
     assert "import os" not in program and (f'"{repo}"' in program) == (repo == "someone/name")
 
 
-def test_the_usage_asks_the_model(capsys: pytest.CaptureFixture[str]) -> None:
-    program = make_card(history_of(trained(0))).split("```python\n")[1].split("```")[0]
-    exec(program.replace(HERE, str(EMBEDDED_DIR)).replace("256", "4"), {})  # what the card has its reader type
-    assert capsys.readouterr().out.strip()
-
-
-def test_a_card_without_figures_can_be_made() -> None:
-    card = make_card(history_of(trained(0, reward=math.nan)))
-    assert "not measured" in card and "| 0 | nan |" in card
-    assert "No round has been trained yet" in make_card(history_of())
-
-
 def test_the_path_of_a_model_is_nobodys_business() -> None:
     card = make_card(history_of(trained(0)), CardSubject(base="/srv/someone/models/tiny"))
     assert "tiny" in card and "someone/models" not in card and "base_model" not in card
@@ -232,19 +207,6 @@ def test_no_name_reaches_the_header(name: str, base: str) -> None:
     assert set(header) <= {"library_name", "pipeline_tag", "base_model", "tags"} and len(header["tags"]) == 7
 
 
-@given(st.integers(0, 500), st.integers(2, TABLE_ROWS_MAX))
-def test_a_thinned_table_keeps_both_ends_and_its_order(rounds: int, rows_max: int) -> None:
-    whole = [RoundResult(number, 1, 0.0, None, 0.0, 0, 0) for number in range(rounds)]
-    kept = [row.round for row in thin_out(whole, rows_max)]
-    assert len(kept) == min(rounds, rows_max) and kept == sorted(set(kept))
-    assert not kept or (kept[0], kept[-1]) == (0, rounds - 1)
-
-
-def test_a_stage_has_the_fields_of_its_event() -> None:
-    shared = set(StageResult.__struct_fields__) & set(StageTrained.__struct_fields__)
-    assert shared == set(StageResult.__struct_fields__) - {"at", "refused"}
-
-
 # --- lines about pushes ---
 
 
@@ -259,3 +221,40 @@ def test_a_push_is_told_in_a_line_although_nothing_follows_from_it(event: ModelP
     state = State(settings=SETTINGS)
     line = line_of(Applied(Envelope(1, 1.0, event), state, state, ()))
     assert line.level == level and word in line.message
+
+
+def measured(task: str, *weights: float) -> list[Measured]:
+    """A measurement a round, from round 10 on; weight 0: fallen, and drawn as ever."""
+    return [
+        Measured(10 + place, 0, (Skill(task, 0.5, 32, 0.8, weight != 1, weight or 1.0),))
+        for place, weight in enumerate(weights)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("weights", "fallen", "more"),
+    [
+        ((1, 1), None, None),
+        ((1, 2, 3), 11, 11),
+        ((2, 1, 2), 12, 12),
+        ((2, 2, 1), None, None),
+        ((0, 0, 2), 10, 12),
+        ((2, 0, 0), 10, None),
+    ],
+)
+def test_since_when_is_the_begin_of_the_last_unbroken_run(
+    weights: tuple[float, ...], fallen: int | None, more: int | None
+) -> None:
+    (curve,) = curves_of(measured("sort", *weights))
+    assert (curve.fallen_since, curve.drawn_more_since) == (fallen, more)
+    assert [(point.round, point.weight > 1) for point in curve.points] == [
+        (10 + place, weight > 1) for place, weight in enumerate(weights)
+    ]
+
+
+def test_the_summary_begins_with_what_is_drawn_more() -> None:
+    rows = [*measured("a", 1), *measured("b", 0), *measured("c", 1, 2.25)]
+    curves = curves_of(rows)
+    assert skills_summary(curves, 2) == ("c 0.50 (drawn 2.2 times as often, since round 11), a 0.50, 1 more")
+    assert "b 0.50 (fallen since round 10)" in skills_summary(curves, 3)
+    assert skills_summary((), 3) == ""

@@ -63,14 +63,6 @@ def test_rows_are_a_sequence(count: int) -> None:
             rows[beyond]
 
 
-def test_rows_that_differ_are_not_equal() -> None:
-    rows = Rows(Measured, made(BLOCK_ROWS + 2))
-    other = made(BLOCK_ROWS + 2)
-    assert rows != other[:-1] and rows != 5
-    other[3] = msgspec.structs.replace(other[3], reward=1e9)
-    assert rows != other
-
-
 @pytest.mark.parametrize("count", COUNTS)
 def test_rows_that_were_kept_go_on(count: int) -> None:
     whole = made(count + BLOCK_ROWS + 1)
@@ -106,8 +98,3 @@ PART = Rows(Measured, made(3)).keep()
 def test_what_are_no_rows_of_the_kind_is_refused(kept: list[Any]) -> None:
     with pytest.raises(msgspec.DecodeError):
         Rows(Measured).resume(kept)
-
-
-def test_a_row_takes_the_bytes_of_its_numbers() -> None:
-    blocks = Rows(Measured, made(20 * BLOCK_ROWS)).keep()
-    assert len(blocks) == 20 and sum(map(len, blocks)) < 50 * 20 * BLOCK_ROWS

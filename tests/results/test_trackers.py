@@ -15,7 +15,7 @@ from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
 from swarmd.paths import NodeDirectory
 from swarmd.results import trackers as module
-from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files, prune_runs
+from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files
 from tests.log_capture import capture_logs
 
 
@@ -28,8 +28,8 @@ def read_scalars(directory: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 4)) for event in found.Scalars(name)]
 
 
-def config_of(**results: bool) -> Config:
-    return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))
+def config_of(**results: tuple[str, ...]) -> Config:
+    return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))  # type: ignore[arg-type]
 
 
 class Fragile:
@@ -75,25 +75,6 @@ def test_a_stage_that_is_trained_again_takes_its_figures_back(tmp_path: Path) ->
     assert read_scalars(tmp_path, "step/loss") == [(1, 1.0), (2, 1.0), (3, 2.0)]
 
 
-def test_a_full_event_file_is_followed_by_another_and_nothing_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tensorboard.summary.writer import event_file_writer
-
-    monkeypatch.setattr(module, "FILE_BYTES_MAX", 1000)
-    monkeypatch.setattr(module, "SIZE_CHECK_LOGS", 10)
-    # TensorBoard reads files of one second in the order of this number's digits: ".10" before ".9".
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
-    board = TensorBoard(tmp_path, 0)
-    for step in range(1, 101):
-        board.log(step, {"step/loss": float(step)})
-        if step % 10 == 0:
-            board._writer.flush()
-    board.close()
-    assert len(event_files(tmp_path)) > 2
-    assert read_scalars(tmp_path, "step/loss") == [(step, float(step)) for step in range(1, 101)]
-
-
 @pytest.mark.parametrize(("files_max", "bytes_max", "left"), [(2, 1000, [3, 4]), (9, 25, [3, 4]), (9, 9, [])])
 def test_the_oldest_event_files_go_first(tmp_path: Path, files_max: int, bytes_max: int, left: list[int]) -> None:
     for number in range(5):
@@ -103,17 +84,6 @@ def test_the_oldest_event_files_go_first(tmp_path: Path, files_max: int, bytes_m
     (tmp_path / "notes.txt").write_text("not ours")
     prune_files(tmp_path, files_max, bytes_max)
     assert [int(path.suffix[1:]) for path in event_files(tmp_path)] == left and (tmp_path / "notes.txt").exists()
-
-
-def test_only_so_many_runs_are_kept(tmp_path: Path) -> None:
-    for number in range(6):
-        run = tmp_path / f"offline-run-{number}"
-        run.mkdir()
-        (run / "file").touch()
-        os.utime(run, (number, number))
-    (tmp_path / "latest-run").symlink_to(tmp_path / "offline-run-0")
-    prune_runs(tmp_path, 3)
-    assert sorted(path.name for path in tmp_path.glob("offline-*")) == ["offline-run-4", "offline-run-5"]
 
 
 def test_a_tracker_that_fails_is_given_up_with_one_warning() -> None:
@@ -167,48 +137,6 @@ def test_a_tracker_that_hangs_is_given_up_with_one_warning(where: str, answered:
     assert sound.steps == [1, 2, -1, 0] and trackers.names == ()
 
 
-def test_all_of_a_tracker_happens_in_one_thread_which_ends_with_it() -> None:
-    seen: list[str] = []
-
-    class Watching(Fragile):
-        def log(self, step: int, figures: dict[str, float]) -> None:
-            seen.append(threading.current_thread().name)
-
-        def close(self) -> None:
-            seen.append(threading.current_thread().name)
-
-    def make() -> Tracker:
-        seen.append(threading.current_thread().name)
-        return Watching()
-
-    trackers = Trackers({"watched": make})
-    thread = next(thread for thread in threading.enumerate() if thread.name == "tracker watched")
-    trackers.log(1, {})
-    trackers.close()
-    thread.join(10)
-    assert seen == ["tracker watched"] * 3 and not thread.is_alive()
-
-
-def test_a_tracker_that_cannot_begin_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file where the directory should be")
-    trackers = make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0)
-    assert trackers.names == ()
-    trackers.log(1, {"step/loss": 1.0})
-
-
-def test_event_files_are_written_by_default_below_the_data_directory(tmp_path: Path) -> None:
-    trackers = make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0)
-    trackers.log(1, {"step/loss": 1.0})
-    trackers.close()
-    assert read_scalars(tmp_path / "results" / "tensorboard", "step/loss") == [(1, 1.0)]
-
-
-def test_without_the_package_the_node_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "is_installed", lambda package: False)
-    assert make_trackers(config_of(), NodeDirectory(tmp_path), "peer", 0).names == ()
-    assert make_trackers(config_of(tensorboard=False), NodeDirectory(tmp_path), "peer", 0).names == ()
-
-
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -247,7 +175,7 @@ def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "wandb", double)
     monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    trackers = make_trackers(config_of(tensorboard=False, wandb=True), NodeDirectory(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(trackers=("wandb",)), NodeDirectory(tmp_path), "peer", 0)
     trackers.log(3, {"step/loss": 1.0})
     trackers.close()
     assert double.opened["mode"] == "offline" and double.opened["project"] == "swarmd"
@@ -255,25 +183,12 @@ def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypat
     assert double.logged == [("*", "step"), ({"step": 3, "step/loss": 1.0}, None), ("finished",)]
 
 
-def test_a_full_trackio_database_takes_whole_stages_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    double = Recorded()
-    monkeypatch.setitem(sys.modules, "trackio", double)
-    monkeypatch.setattr(module, "is_installed", lambda package: True)
-    monkeypatch.setattr(module, "TRACKIO_BYTES_MAX", 10)
-    monkeypatch.setenv("TRACKIO_DIR", "")  # put back afterwards
-    trackers = make_trackers(config_of(tensorboard=False, trackio=True), NodeDirectory(tmp_path), "peer", 0)
-    (tmp_path / "results" / "trackio" / "swarmd.db").write_bytes(b"x" * 20)
-    trackers.log(1, {"step/loss": 1.0})
-    trackers.log(1, {"stage/reward": 0.5})
-    assert double.logged == [({"stage/reward": 0.5}, 1)] and double.opened["resume"] == "allow"
-
-
 @pytest.mark.parametrize("name", ["wandb", "trackio"])
 def test_the_real_package_takes_figures(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not module.is_installed(name):
         pytest.skip(f"{name} is not installed")
     monkeypatch.setenv("TRACKIO_DIR", "")
-    trackers = make_trackers(config_of(tensorboard=False, **{name: True}), NodeDirectory(tmp_path), "peer", 0)
+    trackers = make_trackers(config_of(trackers=(name,)), NodeDirectory(tmp_path), "peer", 0)
     assert trackers.names == (name,)
     trackers.log(1, {"step/loss": 1.0})
     trackers.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -102,26 +101,6 @@ def test_the_chain_worker_reads_its_keystore_and_changes_nothing(tmp_path: Path)
     allowed = {"read keystore", "socket", "resolve", "thread", "temporary"}
     assert {what for what, came in outcome.items() if came == "done"} == allowed
     assert "not confined" not in said
-
-
-@needs_landlock
-def test_a_confined_process_reads_the_clock_that_libfaketime_has_it_go_by(tmp_path: Path) -> None:
-    program = (
-        "import os\n"
-        "from pathlib import Path\n"
-        "from swarmd.sandbox import confinement\n"
-        "confinement.confine(confinement.AllowedAccess(), Path(os.environ['AWAY']))\n"
-        "clock = Path(os.environ['FAKETIME_TIMESTAMP_FILE'])\n"
-        "print(clock.read_text())\n"
-        "clock.with_name('other').read_text()\n"
-    )
-    for name in ("clock", "other"):
-        (tmp_path / name).write_text("+3600")
-    places = {"FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock"), "AWAY": str(tmp_path / "data")}
-    argv = [sys.executable, "-c", program]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=os.environ | places)
-    assert ended.stdout.startswith("+3600")
-    assert "PermissionError" in ended.stderr and "other" in ended.stderr
 
 
 def test_what_a_kernel_has_not_is_told_and_the_process_runs_on(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from swarmd.core.events import (
 )
 from swarmd.shell.supervision import (
     DRAIN_S,
+    PINGS_MISSED,
     REASON_CHARACTERS_MAX,
     Execute,
     Kill,
@@ -34,7 +35,7 @@ from swarmd.shell.supervision import (
 )
 from swarmd.worker.messages import Fault, Observed, Perform, Ping, Pong, Stop
 
-LIMITS = WorkersConfig(ping_s=5.0, silent_s=10.0, stop_s=10.0)
+LIMITS = WorkersConfig(silent_s=10.0, stop_s=10.0)
 START = StartWorker("start/1", "trainer", 1)
 KILL = KillWorker("kill/1", "trainer", "not ready within 5 s")
 STOP = StopWorkers("stop", "the operator", 0)
@@ -134,9 +135,10 @@ def test_pings_count_from_the_first_frame_until_the_next_and_not_while_the_inbox
     for number in range(10, 20):
         assert supervision.ping("trainer") == [Send("trainer", Ping(number))]
     supervision.hands_over("trainer", False)
-    assert [supervision.ping("trainer") for _ in range(2)] == [[Send("trainer", Ping(20))], [Send("trainer", Ping(21))]]
-    supervision.heard("trainer", Pong(21))
-    for number in (22, 23):
+    for number in range(20, 20 + PINGS_MISSED):
+        assert supervision.ping("trainer") == [Send("trainer", Ping(number))]
+    supervision.heard("trainer", Pong(19 + PINGS_MISSED))
+    for number in range(20 + PINGS_MISSED, 20 + 2 * PINGS_MISSED):
         assert supervision.ping("trainer") == [Send("trainer", Ping(number))]
     assert supervision.ping("trainer") == [Kill("trainer")]
     assert supervision.ping("trainer") == [] and not supervision.is_answering("trainer")

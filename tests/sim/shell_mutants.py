@@ -160,13 +160,13 @@ SUPERVISION_MUTANTS = (
     Mutant(
         "a silent worker is never killed",
         supervision,
-        "        if process.missed * limits.ping_s >= limits.silent_s + limits.ping_s:\n",
+        "        if process.missed > PINGS_MISSED:\n",
         "        if False:\n",
     ),
     Mutant(
         "a worker is killed for one ping that it did not answer",
         supervision,
-        "process.missed * limits.ping_s >= limits.silent_s + limits.ping_s",
+        "process.missed > PINGS_MISSED",
         "process.missed > 1",
     ),
     Mutant(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from swarmd.config import SwarmConfig
-from swarmd.errors import SwarmError
 from swarmd.sandbox import Limits
 from swarmd.swarms.options import OwnLimits, narrow
 from swarmd.swarms.registry import find_cuts_of, make_plan
@@ -42,28 +41,10 @@ def test_what_a_swarm_asks_for_is_cut_to_what_the_node_gives(kind: str, caplog: 
     assert len(find_cuts_of(swarm)) == len(caplog.records) == 4 + len(stage_s)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_node_may_give_more_and_less(kind: str) -> None:
-    limits, _ = limits_of(
-        make_plan(swarm_of(kind, limits=GREEDY, own_limits={"memory_bytes": 2**34, "cpu_s": 1, "stage_s": 7.0})), kind
-    )
-    assert (limits.memory_bytes, limits.cpu_s) == (2**34, 1)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_usual_settings_are_given_in_full(kind: str) -> None:
-    assert find_cuts_of(swarm_of(kind)) == []
-
-
 def test_nodes_of_different_means_understand_each_other() -> None:
     """What a question's digest is made of stays the swarm's, or nodes would refuse each other's groups."""
     plans: list[Any] = [make_plan(swarm_of("proposer-solver", own_limits={"cpu_s": seconds})) for seconds in (1, 9)]
     assert plans[0]._digest == plans[1]._digest
-
-
-def test_own_limits_are_checked() -> None:
-    with pytest.raises(SwarmError, match=r"own_limits\.memory_bytes"):
-        make_plan(swarm_of("code", own_limits={"memory_bytes": 1}))
 
 
 def test_the_smaller_of_both_counts() -> None:

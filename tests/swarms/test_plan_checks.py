@@ -142,6 +142,8 @@ def test_of_held_out_questions_without_end_as_many_are_taken_as_were_asked_for(m
         ("stops", ["</python>"]),
         ("stops", "</python>"),
         ("stops", ("",)),
+        ("reward_max", "3"),
+        ("reward_max", float("nan")),
     ],
 )
 def test_what_a_plan_cannot_say_of_itself_is_told_before_anything_is_trained(
@@ -149,7 +151,7 @@ def test_what_a_plan_cannot_say_of_itself_is_told_before_anything_is_trained(
 ) -> None:
     plan = Odd(SwarmConfig(id="test"))
     check_plan(plan)
-    monkeypatch.setattr(Odd, name, value)
+    monkeypatch.setattr(plan if name == "reward_max" else Odd, name, value)
     with pytest.raises(SwarmError, match=rf"tests\.swarms\.test_plan_checks\.Odd\.{name} is ") as caught:
         check_plan(plan)
     assert "writing.md" in caught.value.fix

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
+from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import ExitCode, SwarmError
-from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.registry import BUILT_IN, Kind, check_kind, find_kind, list_kinds, make_plan
 
 PLAN = '''
@@ -166,21 +165,9 @@ def test_wrong_options_are_told_without_making_a_plan(kind: str, options: dict[s
     assert told in caught.value.message and caught.value.exit_code == ExitCode.BAD_CONFIG
 
 
-def test_the_options_of_every_kind_are_looked_at() -> None:
-    assert {kind for kind, _, _ in WRONG} == set(BUILT_IN)
-
-
 @pytest.mark.parametrize(("name", "hint"), [("gsm-8k", "Did you mean 'gsm8k'?"), ("x", "Known kinds: digits, reas")])
 def test_an_unknown_kind_is_told_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(SwarmError) as caught:
         check_kind(SwarmConfig("s", kind=name))
     assert hint in caught.value.fix
     assert caught.value.exit_code == ExitCode.BAD_CONFIG
-
-
-def test_the_digits_are_a_kind_and_take_no_other_task() -> None:
-    assert make_plan(SwarmConfig("s", kind="digits")).tasks == TASK_NAMES
-    one = SwarmConfig("s", kind="digits", tasks=(TaskConfig(TASK_NAMES[1]),))
-    assert make_plan(one).tasks == TASK_NAMES[1:2]
-    with pytest.raises(SwarmError, match="none of the digit tasks"):
-        make_plan(SwarmConfig("s", kind="digits", tasks=(TaskConfig("lcm"),)))

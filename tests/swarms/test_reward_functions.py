@@ -164,8 +164,3 @@ def test_no_manifest_carries_or_sets_them() -> None:
         with pytest.raises(ManifestError, match=f"{name} is for each node to set"):
             check_recipe(recipe)
         del recipe.options[name]
-
-
-def test_a_reward_without_end_counts_as_failed(home: Path) -> None:
-    (home / "my_rewards.py").write_text(f"def wide(completions, **kwargs):\n    return [float('{math.inf}')]\n")
-    assert score(plan_of(home, "wide"), "a") == [Score(0.0, failed=True)]

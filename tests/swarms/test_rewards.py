@@ -27,7 +27,7 @@ BOMBS = (
     "(?x)(a{9 9 9 9 9}){9#\n9}",
     "[#](?:a{0000009999}b){9}",
 )
-SLOW, ANSWER = r"(\w+\s?)+$", "right"
+ANSWER = "right"
 
 
 class Clock:
@@ -110,24 +110,3 @@ def test_a_search_that_is_cut_off_late_counts_for_as_long_as_it_took(monkeypatch
     reward = make_reward(RewardOption("regex", pattern="x"))
     assert [reward(Answered("", "a", ANSWER)) for _ in range(4)] == [0.0] * 4
     assert given == [REGEX_S, REGEX_S, REGEX_LEAST_S, REGEX_LEAST_S]
-
-
-def test_what_is_found_in_time_is_found_beside_texts_for_which_a_pattern_takes_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    given: list[float] = []
-    search = regex.search
-
-    def noting(pattern: str, text: str, timeout: float) -> Any:
-        given.append(timeout)
-        if len(text) > 100:
-            raise TimeoutError
-        return search(pattern, text, timeout=timeout)
-
-    monkeypatch.setattr(regex, "search", noting)
-    monkeypatch.setattr(rewards.time, "monotonic", Clock())
-    reward = make_reward(RewardOption("regex", pattern=SLOW))
-    hostile = Answered("", 1000 * "a" + "!", ANSWER)
-    assert [reward(hostile) for _ in range(100)] == [0.0] * 100
-    assert reward(Answered("", "plain words", ANSWER)) == 1.0
-    assert given[0] == REGEX_S and given[-1] == REGEX_LEAST_S

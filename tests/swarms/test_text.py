@@ -6,17 +6,13 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.swarms.text import ANSWER_CHARACTERS_MAX, TAGS, escape_markers, extract_answer, is_well_formed, span_answer
+from swarmd.swarms.text import TAGS, escape_markers, extract_answer, is_well_formed, span_answer
 
 
 def test_the_last_answer_counts() -> None:
     assert extract_answer("<answer>1</answer> no, <answer> 2\n</answer>") == "2"
     assert extract_answer("<answer>1") is None
     assert extract_answer("1</answer>") is None
-
-
-def test_an_endless_answer_is_none() -> None:
-    assert extract_answer(f"<answer>{'9' * (ANSWER_CHARACTERS_MAX + 1)}</answer>") is None
 
 
 @given(st.lists(st.sampled_from(["<answer>", "</answer>", "<", "a", "a", " ", "\n"]), max_size=12))
@@ -51,23 +47,9 @@ def test_tags_that_are_never_closed_cost_no_time() -> None:
     assert time.process_time() - begun < 10.0
 
 
-def test_well_formed_is_one_pair_at_the_end() -> None:
-    assert is_well_formed("<think>so</think> <answer>12</answer>\n")
-    assert not is_well_formed("<answer>12</answer> or so")
-    assert not is_well_formed("<answer>1</answer><answer>2</answer>")
-    assert not is_well_formed("</answer><answer>")
-    assert not is_well_formed("12")
-
-
 @given(st.text(alphabet="<>/|answerthink_im", max_size=80))
 def test_no_marker_survives_escaping(text: str) -> None:
     markers = (*TAGS, "<|im_end|>")
     escaped = escape_markers(text, markers)
     assert not any(marker in escaped for marker in markers)
     assert escaped.replace(" ", "") == text
-
-
-@given(st.lists(st.sampled_from([*TAGS, "<|im_end|>", "<", "answer>", " "]), max_size=8).map("".join))
-def test_no_marker_survives_when_nested(text: str) -> None:
-    markers = (*TAGS, "<|im_end|>")
-    assert not any(marker in escape_markers(text, markers) for marker in markers)

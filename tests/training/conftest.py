@@ -16,6 +16,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.library_logging import quieten
+from tests.e2e.models import make_model
 
 quieten()
 SMALL: dict[str, Any] = {"steps": 2, "questions": 4, "generations": 4, "peer_questions": 1, "held_out_questions": 4}
@@ -54,38 +55,4 @@ def make_engine(tmp_path: Path) -> Callable[..., TrainingEngine]:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama with a byte tokenizer and a chat template of its own."""
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    directory = tmp_path_factory.mktemp("llama")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", "[INST]", *alphabet])}
-    plain = Tokenizer(models.BPE(vocabulary, []))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    plain.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=plain, bos_token="<s>", eos_token="</s>", additional_special_tokens=["[INST]"]
-    )
-    tokenizer.chat_template = (
-        "<s>{% for message in messages %}[INST]{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
-        "{% if add_generation_prompt %}[INST]answer: {% endif %}"
-    )
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+    return make_model(tmp_path_factory.mktemp("llama"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
-import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,17 +15,22 @@ import msgspec
 import pytest
 import torch
 
-from swarmd.config import TaskConfig
+from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.core.events import StageTrained
-from swarmd.errors import CheckpointFailed, SwarmError, TrainingDiverged
-from swarmd.swarms.plan import Question, Score
+from swarmd.errors import CheckpointFailed, PlanFailed, SwarmError, TrainingDiverged
+from swarmd.swarms.gym.reasoning_gym import DigitsPlan
+from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
+from swarmd.training import trainer
+from swarmd.training.batches.groups import Scorer
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.checkpoints.checkpoint import Checkpoints
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import Precision
 from swarmd.training.sampling.evaluation import Accuracy
+from swarmd.training.sampling.generation import Sampling
+from swarmd.training.sampling.turns import TurnCompletion
+from tests.log_capture import capture_logs
 from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
 
@@ -143,15 +148,6 @@ def test_what_was_asked_expected_and_rewarded_is_kept_in_words(make_engine: Make
     for group in scored:
         assert group.question and group.truth and len(group.rewards) == len(group.right) == 4
         assert all(right == (reward >= 1.0) for reward, right in zip(group.rewards, group.right, strict=True))
-
-
-def test_a_stage_is_not_lost_over_words_that_cannot_be_made(
-    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine()
-    monkeypatch.setattr(engine._plan, "truth", lambda question: question.entry["no such thing"])
-    event = train(engine, 0)
-    assert event.scored == "" and event.rollouts.groups > 0
 
 
 def test_cancelled_in_the_middle_of_generation(make_engine: Maker) -> None:
@@ -295,29 +291,11 @@ def test_a_plan_whose_questions_come_to_an_end_is_told(make_engine: Maker, monke
         train(engine, 0)
 
 
-def test_a_plan_that_gives_no_questions_is_told(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine()
-    with monkeypatch.context() as patched, pytest.raises(SwarmError, match=r"DigitsPlan\.hold_out gave NoneType for"):
-        patched.setattr(engine._plan, "hold_out", lambda *_: None)
-        train(engine, 0)
-    with monkeypatch.context() as patched, pytest.raises(SwarmError, match=r"DigitsPlan\.draw gave NoneType for"):
-        patched.setattr(engine._plan, "draw", lambda *_: None)
-        train(engine, 0)
-    monkeypatch.setattr(type(engine._plan), "stops", ["</python>"])
-    with pytest.raises(SwarmError, match=r"DigitsPlan\.stops is \['</python>'\]"):
-        make_engine("b")
-
-
-def test_kl_keeps_a_reference(make_engine: Maker) -> None:
-    engine = make_engine(beta=0.1, held_out_questions=0)
-    assert engine._trainer.ref_model is not None
-    assert train(engine, 0).steps == 2
-
-
-def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker) -> None:
+def test_a_gradient_is_scaled_down_to_its_bound(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     def moments(node: str, bound: float) -> float:
         """The norm of Adam's first moments: a mean of gradients, none longer than the bound."""
-        engine = make_engine(node, max_grad_norm=bound)
+        monkeypatch.setattr(trainer, "GRAD_NORM_MAX", bound)
+        engine = make_engine(node)
         train(engine, 0)
         state = engine._trainer.optimizer.state.values()
         return float(torch.linalg.vector_norm(torch.stack([each["exp_avg"].norm() for each in state])))
@@ -367,15 +345,6 @@ def test_it_learns(make_engine: Maker) -> None:
     assert event.held_out > event.held_out_before + 0.15
 
 
-def test_own_questions_do_not_repeat_between_stages(make_engine: Maker) -> None:
-    engine = make_engine(share_groups=100, held_out_questions=0)
-    seen = []
-    for round in range(3):
-        rollouts = decode_rollouts(engine._blobs.get(train(engine, round).rollouts.digest))
-        seen.append({(group.task, group.seed, group.index) for group in rollouts.groups})
-    assert all(not one & other for one, other in itertools.combinations(seen, 2))
-
-
 @pytest.mark.parametrize("numbers", ["mixed", "bfloat16"])
 def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numbers: str) -> None:
     """What an accelerator does by default (bfloat16 passes over float32 weights), and weights in bfloat16."""
@@ -391,28 +360,6 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
     assert engine._trainer._shared is True
     assert event.steps == 2 and not same(before, weights(engine))
     assert all(torch.isfinite(tensor).all() for tensor in weights(engine).values())
-
-
-def test_a_disk_that_is_really_full(make_engine: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = tmp_path / "small"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("no right to mount a small disk")
-    try:
-        engine = make_engine("small", held_out_questions=0)
-        first = train(engine, 0)
-        assert first.checkpoint
-        with pytest.raises(CheckpointFailed, match=r"\d+ bytes free, \d+ needed"):
-            train(engine, 1)
-        monkeypatch.setattr(Checkpoints, "size_bytes", 0)  # not foreseen: the save itself runs into it
-        with pytest.raises(CheckpointFailed, match=r"cannot be written to .*, \d+ bytes free") as caught:
-            train(engine, 1)
-        assert str(disk) in caught.value.message
-        assert next(engine._checkpoints.whole(), None) is not None
-        assert train(engine, 0) == first
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engine: Maker) -> None:
@@ -435,3 +382,74 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
         again._plan.learn = lambda question, scores, drawn=drawn: drawn.update([question.task])  # type: ignore
         train(again, 2 if guarded else 3)
     assert asked[True][tasks[0]] > asked[False][tasks[0]] * 1.3, asked
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Lengths of the prompts of each batch."""
+    batches: list[list[int]] = []
+    draw = Sampling.sample
+
+    def note(self: Any, prompts: Sequence[Sequence[int]], *args: Any, **kwargs: Any) -> Any:
+        batches.append([len(prompt) for prompt in prompts])
+        return draw(self, prompts, *args, **kwargs)
+
+    monkeypatch.setattr(Sampling, "sample", note)
+    return batches
+
+
+def test_as_many_are_drawn_together_as_completions_in_a_step(
+    make_engine: Callable[..., TrainingEngine], drawn: list[list[int]]
+) -> None:
+    engine = make_engine(questions=3, generations=2, held_out_questions=16)
+    assert engine._measure(Cancellation()).keys() == set(engine._plan.tasks)
+    assert max(map(len, drawn)) == 6
+    assert sum(map(len, drawn)) == 16 * len(engine._plan.tasks)
+
+
+class Frail(DigitsPlan):
+    """Somebody's plan that does not keep its word."""
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        if any(text.startswith("6") for text in completions):
+            sys.exit("a six")
+        return [Score(1.0, 1.0, 1.0) for _ in completions]
+
+
+def test_a_plan_that_raises_over_own_completions_costs_these_alone() -> None:
+    plan = Frail(SwarmConfig(id="test"))
+    question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
+    scorer = Scorer(plan)
+    drawn = [TurnCompletion([1], [1], text) for text in ("5", "6", "7")]
+    for _ in range(2):
+        group = scorer.make_group(question, [1], drawn)
+        assert (group.rewards, [score.failed for score in group.scores]) == ([1, 0, 1], [False, True, False])
+    with capture_logs() as told:
+        scorer.report()
+        scorer.report()
+    assert [line["failures"] for line in told] == [{question.task: 2}]
+    assert "tests.training.test_engine.Frail.score raised SystemExit: a six (test_engine.py, line " in told[0]["plan"]
+
+
+def test_a_plan_whose_scores_always_fail_is_trained_on_and_told_in_each_stage(
+    make_engine: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    monkeypatch.setattr(engine._plan, "score", lambda *_: 1 // 0)
+    with capture_logs() as told:
+        event = train(engine, 0)
+    assert (event.reward, event.held_out) == (0, 0)
+    failed = [line["event"] for line in told if line["log_level"] == "warning"]
+    assert failed.count("scorers failed, the completions count as wrong") == 1
+
+
+def test_the_method_of_a_plan_that_raises_is_named(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def learn(self: DigitsPlan, *_: object) -> None:
+        raise KeyError("level")
+
+    engine = make_engine(held_out_questions=0)
+    monkeypatch.setattr(DigitsPlan, "learn", learn)
+    with pytest.raises(PlanFailed, match=r"DigitsPlan\.learn raised KeyError: 'level' \(test_engine\.py, line \d+\)"):
+        train(engine, 0)
+    monkeypatch.undo()
+    assert train(engine, 0).steps == 2

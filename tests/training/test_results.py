@@ -16,10 +16,8 @@ from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import TensorBoard, Trackers
-from swarmd.training.batches.metrics import StageSums
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.gauges import read_metrics
 from swarmd.worker.messages import Perform, Stop
 from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
@@ -75,23 +73,6 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     assert [step for step, _ in read_scalars(board, "stage/held_out")] == [2, 4]
 
 
-def test_the_kl_term_is_told_where_there_is_one(make_engine: Callable[..., TrainingEngine]) -> None:
-    kept = Kept()
-    engine = make_engine(beta=0.1)
-    engine.trackers = Trackers({"kept": lambda: kept})
-    engine.train(order(0), Cancellation())
-    assert all("step/kl" in figures for step, figures in kept.figures if "step/loss" in figures)
-
-
-def test_what_trl_measured_in_the_parts_of_a_step_is_averaged() -> None:
-    assert read_metrics({"kl": [9.0, 1.0, 3.0], "other": [1.0]}, 2) == {"kl": 2.0}
-    assert read_metrics({}, 2) == {}
-
-
-def test_sums_of_nothing_are_figures() -> None:
-    assert StageSums().read() == {"completion_tokens": 0.0, "own_groups": 0.0, "other_groups": 0.0, "flat_share": 0.0}
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubDouble]:
     yield from serve_hub(monkeypatch)
@@ -104,7 +85,7 @@ def worker(tmp_path: Path, hub: HubDouble) -> Iterator[Worker]:
     shutil.copytree(NODE / "events", data / "events")
     (data / "token").touch(0o600)
     (data / "token").write_text(TOKEN)
-    results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token", push_s=60.0))
+    results = ResultsConfig(hub=HubConfig(repo="someone/tiny", token="token"))
     started = Worker(msgspec.structs.replace(make_config(threads=1), results=results), data, tmp_path / "errors")
     yield started
     if started.process.poll() is None:

@@ -11,7 +11,6 @@ from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import SwarmError
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts, encode_rollouts
@@ -41,18 +40,21 @@ TRAINING = TrainingConfig(
 class Node:
     """An engine, and what its log would know: the rollouts of earlier stages, its own and peers'."""
 
-    def __init__(self, peer: str, directory: Path) -> None:
+    def __init__(
+        self, peer: str, directory: Path, swarm: SwarmConfig = SWARM, training: TrainingConfig = TRAINING
+    ) -> None:
         self.peer = peer
-        self.paths = NodeDirectory(directory / peer)
-        config = Config(SWARM, role="coordinator", training=TRAINING)
-        self.engine = TrainingEngine(config, self.paths, peer, make_plan(SWARM, TRAINING, self.paths.root))
+        paths = NodeDirectory(directory / peer)
+        config = Config(swarm, role="coordinator", training=training)
+        self.engine = TrainingEngine(config, paths, peer, make_plan(swarm, training, paths.root))
         self.context: tuple[RolloutsRef, ...] = ()
 
-    def train(self, stage: int, published: dict[RolloutsRef, bytes]) -> StageTrained:
+    def train(self, stage: int, published: dict[RolloutsRef, bytes], round: int = 0) -> StageTrained:
         gathered = tuple(ref for ref in published if ref.peer != self.peer)
         for ref in gathered:
             assert self.engine._blobs.put(published[ref]) == ref.digest
-        event = self.engine.train(Train(f"train/0/{stage}", 0, stage, gathered, self.context), Cancellation())
+        order = Train(f"train/{round}/{stage}", round, stage, gathered, self.context)
+        event = self.engine.train(order, Cancellation())
         self.context = (*self.context, *gathered, event.rollouts)
         return event
 
@@ -126,18 +128,3 @@ def hostile_bodies_cost_only_themselves(
     assert list(forge(config_digest="0" * 16)) in (["config-digest"], ["unknown-task"])
     assert sum(forge(index=group.index + 1).values()) == 1
     assert forge(completions=group.completions[:1]) == {"group-size": 1}
-
-
-def test_a_late_joiner_without_material_answers_questions(tmp_path: Path) -> None:
-    late = Node("late", tmp_path)
-    event = late.train(2, {})
-    groups = decode_rollouts(late.body(event)).groups
-    assert groups and all(group.sources == () for group in groups)
-
-
-def test_another_number_of_stages_is_refused(tmp_path: Path) -> None:
-    wrong = msgspec.structs.replace(SWARM, stages=2)
-    with pytest.raises(SwarmError, match=r"swarm\.stages"):
-        TrainingEngine(
-            Config(wrong, training=TRAINING), NodeDirectory(tmp_path), "a", make_plan(wrong, TRAINING, tmp_path)
-        )

@@ -103,11 +103,6 @@ def test_flat_groups_leave_the_batch() -> None:
     assert kept["old"] is None
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 4])
-def test_a_completion_for_each_part_stays_when_all_are_flat(chunks: int) -> None:
-    assert len(drop_flat_groups(scored([[0, 0]] * 4), 2, chunks)["advantages"]) == chunks
-
-
 @pytest.mark.parametrize("chunks", [1, 2, 4, 8])
 @pytest.mark.parametrize("telling", range(5))
 def test_what_is_left_splits_evenly(telling: int, chunks: int) -> None:

@@ -1,7 +1,6 @@
 """Steps are told under TRL's own names, with the values that TRL would have logged."""
 
 import inspect
-import math
 from collections.abc import Callable
 
 import pytest
@@ -53,12 +52,6 @@ def test_the_values_are_those_of_trl() -> None:
         "train/grad_norm": 2.0,
         "train/kl": 2.0,
     }
-
-
-def test_a_step_without_groups_of_ones_own_tells_of_no_rewards() -> None:
-    assert read_as_trl([], {STOP}, {"loss": 0.25}, {}, 1) == {"train/loss": 0.25}
-    one = read_as_trl([group([1.0], [2])], {STOP}, {}, {}, 1)
-    assert "train/reward_std" not in one and not any(map(math.isnan, one.values()))
 
 
 def test_a_step_of_the_engine_is_told_by_names_that_trl_and_transformers_log(

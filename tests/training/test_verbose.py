@@ -10,7 +10,6 @@ import pytest
 from swarmd.config import Config, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import SwarmError
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.math.plan import MathPlan
 from swarmd.swarms.plan import Material, Question
@@ -121,10 +120,3 @@ def test_where_no_cut_helps_questions_without_peers_text_are_answered(
     groups = node.train(stage)
     assert groups and all(group.sources == () for group in groups)
     assert max(prompts) <= prompt_tokens
-
-
-def test_a_bound_that_no_question_meets_is_the_operators_to_raise(tmp_path: Path) -> None:
-    node = Node(tmp_path, "fixed", 40)
-    node.hear(0)
-    with pytest.raises(SwarmError, match=r"training\.prompt_tokens = 40"):
-        node.train(1)

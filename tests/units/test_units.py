@@ -30,8 +30,6 @@ from swarmd.units import (
     find_place,
     find_transfer,
     outdated_files,
-    place_with,
-    places_of,
     plan,
     why_hidden,
     write_file,
@@ -152,16 +150,6 @@ def test_every_secret_of_a_configuration_can_be_a_credential(tmp_path: Path) -> 
 def test_a_name_that_no_user_can_have_is_refused(name: str) -> None:
     with pytest.raises(UnitError, match="cannot name an instance"):
         find_place(name)
-
-
-def test_a_user_without_a_home_has_no_service_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", unknown)
-    with pytest.raises(UnitError, match="this user has none"):
-        find_place(user=True)
-    assert place_with(tmp_path / "swarmd") is None and list(places_of(tmp_path / "node.toml")) == []
 
 
 def test_a_configuration_that_holds_a_secret_is_not_shown_to_all(tmp_path: Path) -> None:

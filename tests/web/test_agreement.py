@@ -14,7 +14,6 @@ import pytest
 from rich.console import Console
 
 from swarmd.cli.inspect.explain import has_daemon, tell_latest, tell_round
-from swarmd.cli.inspect.gathered_boards import read_boards
 from swarmd.cli.inspect.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
@@ -180,20 +179,6 @@ def test_the_leaderboard_is_what_the_page_shows_less_what_the_open_round_adds(vi
     shown = {row["id"]: row for row in views.swarm["peers"]}
     for standing in coordination.standings:
         assert shown[standing.peer]["reward"] == pytest.approx(standing.reward + open_[standing.peer], abs=CLOSE)
-
-
-@pytest.mark.parametrize("log", [log for log in LOGS if log.name in ("coordinator", "hostile")])
-def test_the_leaderboard_verb_ranks_as_the_status_does(log: Path, tmp_path: Path) -> None:
-    directory = copy_of(log, tmp_path)
-    state, _ = load(directory / "events")
-    if state.coordination is None or not state.coordination.standings:
-        return
-    ranked = sorted(read_boards(directory).standings, key=lambda row: -row.reward)
-    status = read_status(NodeDirectory(directory))
-    assert status.coordinator is not None
-    assert [(row.peer, row.reward) for row in status.coordinator.standings] == [
-        (row.peer, row.reward) for row in ranked[: len(status.coordinator.standings)]
-    ]
 
 
 def test_no_view_takes_a_killed_node_for_a_running_one(tmp_path: Path) -> None:

@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import msgspec
 import pytest
 
-from swarmd.bounds import Backoff
 from swarmd.config import Config, NotifyConfig, SwarmConfig, WebConfig, encode
 from swarmd.core.events import WorkerExited, WorkerStarted
-from swarmd.daemon import companion as beside
 from swarmd.daemon.companion import is_wanted
 from swarmd.errors import ExitCode
 from swarmd.http_server import Address
@@ -146,35 +143,6 @@ def started(config: Config, root: Path) -> subprocess.Popen[bytes]:
     return process
 
 
-COMES_AGAIN = """
-import pathlib, sys
-came = pathlib.Path(sys.argv[1])
-if not came.exists():
-    came.touch()
-    sys.exit("ERROR it broke")
-print(flush=True)
-sys.stdin.buffer.read()
-"""
-
-
-@pytest.mark.anyio
-async def test_that_it_is_not_there_is_said_until_it_is_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(beside, "RESTART", Backoff(0.05, 60.0))
-    program = (sys.executable, "-c", COMES_AGAIN, str(tmp_path / "came"))
-    config = Config(SwarmConfig("a"), notify=NotifyConfig(command=("true",)))
-    kept, seen = beside.Companion(config, tmp_path, dict(os.environ), program), set[str]()
-    with anyio.fail_after(60):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(kept.run)
-            while not (seen and not kept.trouble):
-                seen |= {kept.trouble} - {""}
-                await anyio.sleep(0.01)
-            tasks.cancel_scope.cancel()
-    assert seen == {"what sends notifications and metrics is not there: it broke"} and not kept.url
-
-
 def test_it_ends_when_its_input_does(tmp_path: Path) -> None:
     process = started(Config(SwarmConfig("a"), web=WebConfig(listen="127.0.0.1:0")), copy_of(FOLLOWER, tmp_path))
     assert process.stdout and re.match(rb"http://127\.0\.0\.1:\d+\n", process.stdout.readline())
@@ -220,13 +188,6 @@ def test_what_cannot_be_served_is_named(tmp_path: Path, web: WebConfig, word: by
     _, error = process.communicate(timeout=20)
     assert word in error and b"Traceback" not in error
     assert process.returncode == code
-
-
-def test_it_says_who_starts_it(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "swarmd.web"], stdin=subprocess.DEVNULL, capture_output=True, timeout=30
-    )
-    assert ended.returncode == ExitCode.USAGE and b"swarmd dashboard" in ended.stderr
 
 
 def test_neither_the_page_nor_its_process_loads_what_is_heavy(tmp_path: Path) -> None:

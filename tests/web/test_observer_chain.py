@@ -13,24 +13,23 @@ from typing import Any
 
 import httpx
 import pytest
-from aiohttp import web
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainUp, ReportSeen, RoundAnnounced, StageLog
 from swarmd.core.values import BlockRef
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.errors import AddressInUse, ExitCode
+from swarmd.errors import ExitCode
 from swarmd.manifest import Manifest, write_manifest
-from swarmd.web.observing import contract, observer, opening_balances
+from swarmd.web.observing import contract, opening_balances
 from swarmd.web.observing.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from tests.anvil import running_anvil
-from tests.chain.grounds import CHAIN_ID, Ground, error, middleman, result
+from tests.chain.grounds import CHAIN_ID, Ground, middleman
 from tests.contracts.chain import INT_REWARD
 from tests.dht.driver import SWARM
 from tests.test_manifest import a_chain, signed, unsigned
-from tests.web.observing.test_observer import LONG_S, WORDS, made, node, report, until
+from tests.web.observing.test_observer import LONG_S, made, until
 
 pytestmark = pytest.mark.anyio
 
@@ -179,30 +178,6 @@ async def test_an_observer_that_is_run_again_counts_nothing_twice(ground: Ground
     assert rewards(seen) == {BEN: 0.5, ANN: 0.25} and seen.reports == 2
 
 
-async def test_where_the_dht_cannot_be_followed_the_contract_is(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(observer, "AGAIN_S", 0.05)
-    real, ends = observer.Session.run, iter([AddressInUse("the port is taken")] * 3)
-
-    async def run(session: Any, body: Any) -> None:
-        if end := next(ends, None):
-            raise end
-        await real(session, body)
-
-    monkeypatch.setattr(observer.Session, "run", run)
-    ground.swarm.register(ground.swarm.alice, ANN)
-    first = await node(tmp_path, "first")
-    try:
-        manifest = manifest_of(ground, ground.url, bootnodes=(await first.address(),))
-        async with observing(manifest, tmp_path / "observer") as observed:
-            await until(observed, noted("not reached in the DHT", "the port is taken"))
-            seen = await until(observed, lambda view: view.round == 0 and view.total == 1)
-            assert seen.peers[0].id == first.peer_id and not noted("the port is taken")(seen)
-    finally:
-        await first.clean()
-
-
 async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,64 +203,6 @@ async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
             seen = await until(observed, lambda view: rewards(view)[OLD] != 9.0)
             assert rewards(seen) == {OLD: 10.0, ANN: 1.5, BEN: 0.3}, "added once"
         assert between.calls["eth_getBlockByNumber"] < 60, "the old blocks are left alone"
-
-
-async def test_a_contract_that_keeps_no_sums_is_said_to_keep_none(
-    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contract, "HISTORY_BLOCKS", 3)
-    ground.swarm.register(ground.swarm.alice, ANN)
-    reward(ground, ANN, 1000)
-    ground.swarm.next_round()
-    ground.mine(10)
-    reward(ground, ANN, 500)
-    refused = ground.swarm.call("getTotalRewards", [])
-
-    async def act(call: dict[str, Any]) -> Any:
-        asked = call["params"][0]["data"] if call["method"] == "eth_call" else ""
-        return error(call, 3, "execution reverted", "0x") if asked[2:10] == refused.content[:4].hex() else None
-
-    async with middleman(ground.url) as between:
-        between.act = act
-        async with observing(manifest_of(ground), tmp_path / "observer", between.url) as observed:
-            await until(observed, lambda view: view.reports == 1)
-            deadline = time.monotonic() + LONG_S
-            while not noted("own sums cannot be had")(seen := await observed.view()):
-                assert time.monotonic() < deadline, seen
-                ground.mine()
-                await asyncio.sleep(0.05)
-            assert rewards(seen) == {ANN: 0.5}
-            between.act = between._pass_on
-            while rewards(seen := await observed.view()) != {ANN: 1.5}:
-                assert time.monotonic() < deadline, seen
-                ground.mine()
-                await asyncio.sleep(0.05)
-
-
-NONSENSE: list[Callable[[dict[str, Any]], Any]] = [
-    lambda call: web.Response(text="<html>no</html>"),
-    lambda call: result(call, {"number": "0x1"}),
-    lambda call: None if call["method"] == "eth_chainId" else result(call, "0x" + "f" * 64),
-]
-
-
-@pytest.mark.parametrize("answer", NONSENSE)
-async def test_nonsense_is_told_and_nothing_ends(
-    ground: Ground, tmp_path: Path, answer: Callable[[dict[str, Any]], Any]
-) -> None:
-    async def act(call: dict[str, Any]) -> Any:
-        return answer(call)
-
-    manifest = manifest_of(ground)
-    async with middleman(ground.url) as between, observing(manifest, tmp_path / "observer", between.url) as observed:
-        await until(observed, lambda view: view.round == 0)
-        ground.swarm.register(ground.swarm.alice, ANN)
-        between.act = act
-        reward(ground, ANN, 1000)
-        seen = await until(observed, noted("contract cannot be read", "http://127.0.0.1"))
-        assert rewards(seen) == {}
-        between.act = between._pass_on
-        await until(observed, lambda view: rewards(view) == {ANN: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -344,33 +261,6 @@ async def test_the_contract_counts_above_the_dht_while_it_can_be_read(tmp_path: 
     assert await place() == 4, "not before the head"
     observed._follow_contract()
     assert await place() == 13
-
-
-@pytest.mark.soak
-async def test_what_peers_share_is_read_by_the_contracts_clock(
-    ground: Ground, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = await node(tmp_path, "first")
-    try:
-        address = await first.address()
-        async with observing(manifest_of(ground, ground.url, bootnodes=(address,)), tmp_path / "observer") as observed:
-            await until(observed, lambda view: view.round == 0 and view.total == 1)
-            ground.swarm.register(ground.swarm.alice, first.peer_id)
-            reward(ground, first.peer_id, 750)
-            await report(first, 0, 0.75)
-            seen = await until(observed, lambda view: view.reports == 1 and view.peers[0].known)
-            assert (seen.peers[0].name, seen.peers[0].reward) == ("first", 0.75)
-            ground.swarm.next_round()
-            await until(observed, lambda view: view.round == 1)
-            deadline = time.monotonic() + LONG_S
-            while not (messages := (await observed.gossip()).messages):
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
-            assert messages[0].text == WORDS
-            assert (await observed.view()).peers[0].reward == 0.75, "the report adds nothing"
-        assert (tmp_path / "observer/network/peers.json").exists() and "cannot be kept" not in caplog.text
-    finally:
-        await first.clean()
 
 
 async def test_the_verb_reads_the_contract(ground: Ground, tmp_path: Path) -> None:

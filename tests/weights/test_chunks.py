@@ -13,7 +13,7 @@ import pytest
 from swarmd.errors import NoSpaceLeft, RecordRejected
 from swarmd.weights import chunks as subject
 from swarmd.weights.chunks import PartialFile, cut, read_chunk
-from swarmd.weights.manifest import CHUNK_BYTES_MIN, CHUNKS_MAX, ChunkedFile
+from swarmd.weights.manifest import CHUNK_BYTES_MIN, ChunkedFile
 from tests.durability import recording
 
 SIZE = 3 * CHUNK_BYTES_MIN + 17
@@ -53,15 +53,6 @@ def test_the_next_life_goes_on_with_the_chunks_that_are_right(tmp_path: Path, so
         torn.seek(CHUNK_BYTES_MIN + 5)
         torn.write(b"torn by a power cut")
     assert PartialFile(tmp_path / "copy", file).missing == {1, 2}
-
-
-def test_a_part_of_another_file_counts_for_nothing(tmp_path: Path, source: Path, file: ChunkedFile) -> None:
-    (tmp_path / f"copy{subject.PARTIAL}").write_bytes(bytes(10 * SIZE))
-    partial = PartialFile(tmp_path / "copy", file)
-    assert partial.missing == {0, 1, 2, 3}
-    for index in range(4):
-        partial.put(index, chunk(source, file, index))
-    assert partial.finish().read_bytes() == source.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -116,9 +107,3 @@ def test_a_chunk_that_has_changed_on_the_disk_is_not_given(source: Path, file: C
     with source.open("r+b") as damaged:
         damaged.write(b"x" * 8)
     assert read_chunk(source, file, 0) is None and read_chunk(source, file, 1) is not None
-
-
-def test_a_large_file_is_cut_into_larger_chunks(tmp_path: Path) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(bytes(CHUNKS_MAX * 4 + 1))
-    assert cut(path, 4).chunk_bytes == 8

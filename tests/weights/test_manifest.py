@@ -1,4 +1,4 @@
-"""A manifest of weights is held to its bounds before anything of it is believed."""
+"""Manifests and offers of weights are held to their bounds before anything of them is believed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from swarmd.weights.manifest import (
     CHUNKS_MAX,
     DELTAS_MAX,
     MANIFEST_BYTES_MAX,
+    OFFER_BYTES_MAX,
     ChunkedFile,
     Delta,
     WeightsManifest,
+    WeightsOffer,
     decode_manifest,
+    decode_offer,
 )
 
 FILE = ChunkedFile(5000, "a" * 64, 4096, bytes(64))
@@ -73,8 +76,7 @@ LARGER = Delta("b" * 64, ChunkedFile(5001, "a" * 64, 4096, bytes(64)))
 
 
 @pytest.mark.parametrize(
-    "encoded",
-    [bytes(MANIFEST_BYTES_MAX + 1), changed(deltas=(DELTA,) * (DELTAS_MAX + 1)), changed(deltas=(LARGER,))],
+    "encoded", [bytes(MANIFEST_BYTES_MAX + 1), changed(deltas=(DELTA,) * (DELTAS_MAX + 1)), changed(deltas=(LARGER,))]
 )
 def test_a_huge_manifest_is_oversized(encoded: bytes) -> None:
     with pytest.raises(RecordRejected) as refused:
@@ -102,4 +104,38 @@ MILLION = 1_000_000
 def test_a_manifest_of_a_million_chunks_is_refused(encoded: bytes, reason: str) -> None:
     with pytest.raises(RecordRejected) as refused:
         decode_manifest(encoded)
+    assert refused.value.reason == reason
+
+
+OFFER = WeightsOffer(1, 2**31 - 1, b"a" * 32, b"b" * 32, b"c" * 32, MANIFEST_BYTES_MAX, 0.5)
+
+
+def changed_offer(**fields: Any) -> bytes:
+    return msgspec.structs.replace(OFFER, **fields).encode()
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 1.0, None])
+def test_an_offer_is_read_as_it_was_written(accuracy: float | None) -> None:
+    packed = changed_offer(accuracy=accuracy)
+    assert decode_offer(packed).accuracy == accuracy and len(packed) <= OFFER_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (b"", "malformed"),
+        (OFFER.encode()[:-1], "malformed"),
+        (bytes(OFFER_BYTES_MAX + 1), "oversized"),
+        (changed_offer(format=2), "malformed"),
+        (changed_offer(manifest=b"short"), "malformed"),
+        (changed_offer(manifest_bytes=MANIFEST_BYTES_MAX + 1), "oversized"),
+        (changed_offer(manifest_bytes=0), "oversized"),
+        (changed_offer(accuracy=float("nan")), "non-finite"),
+        (changed_offer(accuracy=1.5), "malformed"),
+        (changed_offer(round=-1), "malformed"),
+    ],
+)
+def test_a_bad_offer_is_refused(packed: bytes, reason: str) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        decode_offer(packed)
     assert refused.value.reason == reason

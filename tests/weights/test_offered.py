@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event, Thread, current_thread
 
 import pytest
 
 from swarmd.errors import NoSpaceLeft, NotFoundError, RecordRejected
 from swarmd.weights import offered
+from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.delta import apply_delta
 from swarmd.weights.manifest import WeightsManifest, WeightsOffer, decode_manifest
 from swarmd.weights.offered import OfferedWeights
@@ -86,37 +86,6 @@ def test_what_cannot_be_offered_leaves_nothing_behind(tmp_path: Path, monkeypatc
     assert shelf.current() == first
 
 
-def test_what_fails_once_the_offer_is_in_place_takes_nothing_of_it_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shelf = OfferedWeights(tmp_path)
-    write = offered.write_durably
-
-    def fail_after(path: Path, *parts: bytes) -> None:
-        write(path, *parts)
-        if path.name == offered.OFFER:
-            raise NoSpaceLeft("the directory cannot be synced", "Free space")
-
-    monkeypatch.setattr(offered, "write_durably", fail_after)
-    with pytest.raises(NoSpaceLeft):
-        offer(shelf, bfloat16(COUNT, 0), 1)
-    made = shelf.current()
-    assert made is not None and shelf.has(manifest_of(shelf, made).whole.chunk_digest(0))
-
-
-def test_a_delta_that_is_not_worth_it_is_left_out(tmp_path: Path) -> None:
-    shelf = OfferedWeights(tmp_path)
-    offer(shelf, bfloat16(COUNT, 0), 1)
-    assert manifest_of(shelf, offer(shelf, bfloat16(COUNT, 1), 2)).deltas == ()
-    assert not list(tmp_path.glob("*.delta"))
-
-
-def test_the_same_weights_may_be_offered_again(tmp_path: Path) -> None:
-    shelf, values = OfferedWeights(tmp_path), bfloat16(COUNT, 0)
-    first, again = (manifest_of(shelf, offer(shelf, values, round)) for round in (1, 2))
-    assert again.whole == first.whole and shelf.has(again.whole.chunk_digest(1))
-
-
 @pytest.mark.parametrize("name", ["offer", "../../../etc/passwd", "0" * 64, ""])
 def test_nothing_else_is_given(tmp_path: Path, name: str) -> None:
     shelf = OfferedWeights(tmp_path)
@@ -124,38 +93,6 @@ def test_nothing_else_is_given(tmp_path: Path, name: str) -> None:
     assert not shelf.has(name)
     with pytest.raises(NotFoundError):
         shelf.get(name)
-
-
-def test_while_one_thread_reads_what_is_offered_another_finds_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shelf = OfferedWeights(tmp_path)
-    whole = manifest_of(shelf, offer(shelf, bfloat16(10, 0), 1)).whole
-    reader, begun, go_on = OfferedWeights(tmp_path), Event(), Event()
-
-    def pause(encoded: bytes, digest: str = "") -> WeightsManifest:
-        if current_thread() is first:
-            begun.set()
-            assert go_on.wait(60)
-        return decode_manifest(encoded, digest)
-
-    monkeypatch.setattr(offered, "decode_manifest", pause)
-    first = Thread(target=reader.has, args=(whole.chunk_digest(0),))
-    first.start()
-    try:
-        assert begun.wait(60) and reader.has(whole.chunk_digest(0)) and reader.get(whole.chunk_digest(0))
-    finally:
-        go_on.set()
-        first.join()
-
-
-def test_a_damaged_manifest_is_not_given(tmp_path: Path) -> None:
-    shelf = OfferedWeights(tmp_path)
-    digest = offer(shelf, bfloat16(10, 0), 1).manifest.hex()
-    with (tmp_path / f"{digest}.manifest").open("r+b") as damaged:
-        damaged.write(b"damaged!")
-    with pytest.raises(NotFoundError):
-        shelf.get(digest)
 
 
 def test_a_damaged_chunk_is_not_given(tmp_path: Path) -> None:
@@ -166,3 +103,54 @@ def test_a_damaged_chunk_is_not_given(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         shelf.get(whole.chunk_digest(0))
     assert shelf.get(whole.chunk_digest(1))
+
+
+def taken(directory: Path) -> tuple[FetchedWeights, WeightsManifest, str, set[str]]:
+    """Fetched weights, their manifest and its digest, and the digests that are offered."""
+    shelf = OfferedWeights(directory / "owner")
+    made = offer(shelf, bfloat16(COUNT, 0), 1)
+    manifest, wanted = manifest_of(shelf, made), {made.manifest.hex()}
+    fetched = FetchedWeights(directory / "peers", wanted.__contains__)
+    fetched.directory.mkdir()
+    name = f"{manifest.whole.digest}.safetensors"
+    (fetched.directory / name).write_bytes((directory / "owner" / name).read_bytes())
+    return fetched, manifest, made.manifest.hex(), wanted
+
+
+def test_a_manifest_and_all_chunks_are_given_on_in_the_next_life_too(tmp_path: Path) -> None:
+    fetched, manifest, digest, wanted = taken(tmp_path)
+    assert not fetched.has(digest)
+    assert fetched.keep(manifest, digest) == {f"{manifest.whole.digest}.safetensors", f"{digest}.manifest"}
+    for source in (fetched, FetchedWeights(fetched.directory, wanted.__contains__)):
+        assert source.has(digest) and source.get(digest) == manifest.encode()
+        chunks = [manifest.whole.chunk_digest(index) for index in range(len(manifest.whole))]
+        assert all(source.has(chunk) and source.part_of(chunk) == digest for chunk in chunks)
+        assert sum(len(source.get(chunk)) for chunk in chunks) == manifest.whole.size_bytes
+        assert source.part_of("0" * 64) == "0" * 64 and not source.has("0" * 64)
+
+
+def test_what_is_damaged_or_gone_is_not_given_on(tmp_path: Path) -> None:
+    fetched, manifest, digest, _ = taken(tmp_path)
+    fetched.keep(manifest, digest)
+    path = fetched.directory / f"{manifest.whole.digest}.safetensors"
+    with path.open("r+b") as damaged:
+        damaged.write(b"damaged!")
+    first, second = (manifest.whole.chunk_digest(index) for index in range(2))
+    assert fetched.has(first)
+    with pytest.raises(NotFoundError):
+        fetched.get(first)
+    assert fetched.get(second)
+    path.unlink()
+    with pytest.raises(OSError):
+        fetched.get(second)
+    (fetched.directory / f"{digest}.manifest").write_bytes(b"damaged")
+    assert not FetchedWeights(fetched.directory, lambda manifest: True).has(digest)
+
+
+def test_what_nobody_offers_is_not_given_on(tmp_path: Path) -> None:
+    fetched, manifest, digest, wanted = taken(tmp_path)
+    fetched.keep(manifest, digest)
+    wanted.clear()
+    assert not fetched.has(digest) and not fetched.has(manifest.whole.chunk_digest(0))
+    wanted.add(digest)
+    assert fetched.has(digest)

@@ -55,8 +55,7 @@ def test_a_header_that_states_to_be_huge_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"),
-    [("BF16", 0x7FC0), ("BF16", 0xFF80), ("F16", 0x7C00), ("F32", 0x7F800000), ("F32", 0xFFC00001)],
+    ("dtype", "value"), [("BF16", 0x7FC0), ("BF16", 0xFF80), ("F16", 0x7C00), ("F32", 0x7F800000), ("F32", 0xFFC00001)]
 )
 def test_values_that_are_no_numbers_are_found(tmp_path: Path, dtype: str, value: int) -> None:
     width = 4 if dtype == "F32" else 2

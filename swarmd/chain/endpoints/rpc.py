@@ -20,6 +20,7 @@ from swarmd.logger import get_logger
 
 BACKOFF = Backoff(0.25, 15.0)
 BLOCK = "eth_getBlockByNumber"
+CALL_S = 10.0  # every call to an endpoint ends within this
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class Rpc:
         call_s: every call to one endpoint ends within this.
     """
 
-    def __init__(self, urls: Sequence[str], chain_id: int, call_s: float) -> None:
+    def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
         self._chain_id = chain_id
         self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
         self._probes: dict[str, asyncio.Task[None]] = {}

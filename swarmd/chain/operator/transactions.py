@@ -358,7 +358,7 @@ class OperatorTransactions:
     Args:
         caller: of the chain.
         key: the account's.
-        fees: nothing above `max_gwei` is signed; `gas_max` is for a node's submissions and not looked at.
+        fees: nothing above `max_gwei` is signed.
         journal: begun already for this chain and account.
         tell: takes a line about what is going on.
     """

@@ -262,7 +262,7 @@ async def run_signer(order: SignerSetup) -> None:
     http_server.check_listen(order.listen, order.access.token, "the signer")
     urls = read_urls(order.chain.rpc, order.data.root)
     account = load_account(order.chain, order.data)
-    rpc = Rpc(urls, order.chain.chain_id, order.chain.call_s)
+    rpc = Rpc(urls, order.chain.chain_id)
     rpc.has_base_fee = not order.chain.fees.legacy
     try:
         async with _opened(order, rpc, account) as (signer, audit):

@@ -56,6 +56,7 @@ class NonceCaller:
         return hex(nonce)
 
 
+RESEND_S = 60.0  # what is out is sent again after this
 TURN_S = 30.0  # a request waits so long for those before it
 TRIES = 3  # with another nonce, where another program has taken the account's
 IDLE_S = 15.0  # between two looks at the chain while nothing is open
@@ -122,7 +123,7 @@ class Signer:
         self._ledger = ledger
         self._wallet = make_wallet(NonceCaller(caller, ledger.held))
         self._coordinator = Coordinator(caller, config.contract)
-        self._blocks = Blocks(caller, config.contract, config.range_blocks)
+        self._blocks = Blocks(caller, config.contract)
         self._turns = asyncio.Lock()
         self._sent_at: dict[str, float] = {}  # monotonic
         self._signed = asyncio.Event()
@@ -315,7 +316,7 @@ class Signer:
             await self._replace(entry)
 
     def _due(self, entry: SignedEntry) -> bool:
-        return monotonic() - self._sent_at.get(entry.submission, -1e9) > self._config.resend_s
+        return monotonic() - self._sent_at.get(entry.submission, -1e9) > RESEND_S
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
         """Write down what became of a submission; where it is still waiting, send the same bytes again."""

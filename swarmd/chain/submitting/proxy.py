@@ -27,6 +27,7 @@ from swarmd.http_client import read_start
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
 
+CALL_S = 10.0  # a call of the proxy ends within this
 ANSWER_BYTES_MAX = 64 * 1024  # more of a proxy's answer is not read
 HASH_CHARS_MAX = 128
 REASON_CHARS_MAX = 200
@@ -170,7 +171,7 @@ class Proxy:
 
     async def _post(self, method: str, body: dict[str, Any]) -> tuple[int, bytes]:
         content = json.dumps(body).encode()
-        patience = aiohttp.ClientTimeout(total=self._config.call_s)
+        patience = aiohttp.ClientTimeout(total=CALL_S)
         url = f"{self._url}/{method}"
         try:
             async with (
@@ -181,9 +182,7 @@ class Proxy:
         except (aiohttp.ClientConnectorError, aiohttp.InvalidURL):
             raise SignerError(f"the signer proxy {self._name} cannot be reached: is it running?") from None
         except TimeoutError:
-            raise EndpointFailed(
-                f"the signer proxy {self._name} did not answer within {self._config.call_s:g} s"
-            ) from None
+            raise EndpointFailed(f"the signer proxy {self._name} did not answer within {CALL_S:g} s") from None
         except aiohttp.ClientError as error:
             raise EndpointFailed(f"the signer proxy {self._name} broke off ({type(error).__name__})") from None
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from swarmd.paths import NodeDirectory
 
 # What the clients of Ethereum say when they do not take a transaction; JSON-RPC's codes do not tell these apart.
+GAS_MAX = 2_500_000  # units of gas of one transaction
 KNOWN = re.compile(r"already.?(known|imported|exists|in)|known transaction", re.IGNORECASE)
 UNTIMELY = re.compile(
     r"nonce.{0,12}too low|old.?nonce|underpriced|(fee|price).{0,8}too.?low|replacement.?not.?allowed|"
@@ -155,14 +156,13 @@ class Wallet:
 
     async def _gas_for(self, to: str, content: bytes) -> int:
         """Gas to allow, a quarter more than it takes now."""
-        most = self._config.fees.gas_max
         try:
             estimate = await self._chain.estimate_gas(self.account, to, content)
         except RpcRefused as refused:
             raise refusal_of(refused, "the call") or refused from None
-        if estimate > most:
-            raise ChainError(f"the call takes {estimate} gas, and chain.fees.gas_max is {most}", "Raise the bound")
-        return min(estimate + estimate // 4, most)
+        if estimate > GAS_MAX:
+            raise ChainError(f"the call takes {estimate} gas, and no more than {GAS_MAX} is ever signed for")
+        return min(estimate + estimate // 4, GAS_MAX)
 
     async def _check_funds(self, needed_wei: int, what: str) -> None:
         balance = await self._chain.balance_wei(self.account)

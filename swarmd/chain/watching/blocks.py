@@ -26,6 +26,7 @@ from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 
+RANGE_BLOCKS = 2000  # whose logs are asked for at once; halved where an endpoint refuses
 TOGETHER = 16  # calls under way at once
 GROW_AFTER = 8  # ranges answered one after another before the next one is twice as long again
 
@@ -66,10 +67,10 @@ class Blocks:
     Args:
         caller: of the chain.
         contract: whose logs.
-        range_blocks: most blocks asked for at once.
+        range_blocks: most blocks asked for at once; halved while endpoints refuse.
     """
 
-    def __init__(self, caller: RpcCaller, contract: str, range_blocks: int) -> None:
+    def __init__(self, caller: RpcCaller, contract: str, range_blocks: int = RANGE_BLOCKS) -> None:
         self._caller = caller
         self._contract = contract
         self._range_most = range_blocks

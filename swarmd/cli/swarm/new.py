@@ -280,8 +280,7 @@ def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
 
 def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
     rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
-    for own in ("resume_s", "when_alone", "shard_members"):  # the creator's node goes by these, and nobody else
-        rounds.pop(own)
+    rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
     rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
     return Manifest(
         format=FORMAT,

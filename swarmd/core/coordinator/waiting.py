@@ -98,12 +98,9 @@ def recount(turn: Turn) -> None:
     coordination = turn.coordination
     expected = [member for member in coordination.members if is_expected(coordination, member)]
     missing = [member for member in expected if member.peer not in coordination.reports]
-    coordination.waiting = replace(
-        coordination.waiting,
-        expected=len(expected),
-        reported=len(expected) - len(missing),
-        longest_s=max([_time_for(turn, member) for member in missing], default=0.0),
-    )
+    coordination.expected, coordination.reported = len(expected), len(expected) - len(missing)
+    longest_s = max([_time_for(turn, member) for member in missing], default=0.0)
+    coordination.waiting = replace(coordination.waiting, longest_s=longest_s)
 
 
 def on_announced(turn: Turn) -> None:
@@ -126,17 +123,15 @@ def on_member(turn: Turn, before: Member | None, after: Member | None) -> None:
     member = after or before
     if not change or member is None:
         return
-    waiting, time_s = coordination.waiting, _time_for(turn, member)
+    coordination.expected += change
+    time_s = _time_for(turn, member)
     if member.peer in coordination.reports:
-        expected, reported = waiting.expected + change, waiting.reported + change
-        coordination.waiting = replace(waiting, expected=expected, reported=reported)
+        coordination.reported += change
     elif change < 0:
-        coordination.waiting = replace(waiting, expected=waiting.expected - 1)
         _look_soon(turn, time_s)
-    else:
-        longest_s = max(waiting.longest_s, time_s)
-        coordination.waiting = replace(waiting, expected=waiting.expected + 1, longest_s=longest_s)
-        if time_s > waiting.longest_s and "stage" in turn.deadlines:
+    elif time_s > coordination.waiting.longest_s:
+        coordination.waiting = replace(coordination.waiting, longest_s=time_s)
+        if "stage" in turn.deadlines:
             arm(turn)
 
 
@@ -144,8 +139,9 @@ def on_report(turn: Turn, member: Member | None) -> None:
     """Count a report that has just been taken in."""
     coordination = turn.coordination
     if member is not None and is_expected(coordination, member):
-        coordination.waiting = replace(coordination.waiting, reported=coordination.waiting.reported + 1)
-        _look_soon(turn, _time_for(turn, member))
+        coordination.reported += 1
+        if coordination.reported < coordination.expected:
+            _look_soon(turn, _time_for(turn, member))
 
 
 def _look_soon(turn: Turn, time_s: float) -> None:
@@ -160,7 +156,7 @@ def on_close(turn: Turn) -> None:
     waiting = coordination.waiting
     lasted_s = max(0.0, turn.at - coordination.opened_at)
     vain = max(0.0, waiting.vain_newcomers - VAIN_NEWCOMERS_SHARE * lasted_s / _newcomer_s(turn))
-    if waiting.reported < waiting.expected:
+    if coordination.reported < coordination.expected:
         vain += any(
             not member.rounds
             and member.peer != own
@@ -184,12 +180,13 @@ def took_s(turn: Turn) -> float:
 def is_complete(turn: Turn, quorum: float) -> bool:
     """Whether the open stage need not wait any longer: the quorum is there, or it has waited long enough for it."""
     coordination = turn.coordination
-    if not coordination.reports or awaits_own(turn):
-        return False
-    waiting = coordination.waiting
-    needed = max(1, math.ceil(quorum * waiting.expected))
-    full = coordination.reports.count >= needed and waiting.reported >= min(needed, waiting.expected)
-    return full or (coordination.chart == "open.collecting" and turn.at >= _until(coordination.waiting))
+    count, expected = coordination.reports.count, coordination.expected
+    needed = max(1, math.ceil(quorum * expected))
+    if count < needed or coordination.reported < min(needed, expected):
+        waited = coordination.chart == "open.collecting" and turn.at >= _until(coordination.waiting)
+        if not (waited and count):
+            return False
+    return not awaits_own(turn)
 
 
 def awaits_own(turn: Turn) -> bool:
@@ -223,7 +220,7 @@ def _newcomer_s(turn: Turn) -> float:
 
 def _stage_s(turn: Turn) -> float:
     assert turn.settings.coordination is not None, "a coordinator coordinates"
-    return max(turn.settings.coordination.stage_s, 1e-3)
+    return turn.settings.coordination.stage_s
 
 
 def _pace_s(turn: Turn) -> float:

@@ -40,6 +40,8 @@ CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)
 log = get_logger(__name__)
 T = TypeVar("T")
 
+CALL_S = 10.0  # every DHT operation ends within this
+
 
 class NodeSettings(msgspec.Struct, frozen=True):
     """How the node listens and calls."""
@@ -52,8 +54,7 @@ class NodeSettings(msgspec.Struct, frozen=True):
     relays: tuple[str, ...] = ()
     client_mode: bool = False
     auto_relay: bool = False
-    call_s: float = 5.0
-    connections_max: int = CONNECTIONS_MAX
+    call_s: float = CALL_S
 
 
 class NodeRun:
@@ -199,7 +200,7 @@ class DhtNode:
 
     async def _start_p2pd(self, listen: list[str]) -> P2pDaemon:
         settings = self.settings
-        kind = self._sockets.daemon_class(**limits(settings.connections_max))
+        kind = self._sockets.daemon_class(**limits(CONNECTIONS_MAX))
         kind.began = self._note_start
         p2p: P2pDaemon = await kind.create(
             host_maddrs=listen,

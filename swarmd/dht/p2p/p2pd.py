@@ -24,7 +24,7 @@ from swarmd.logger import get_logger
 LINES_KEPT = 20
 LINE_LENGTH_MAX = 400
 START_S = 30.0
-CONNECTIONS_MAX = 512
+CONNECTIONS_MAX = 512  # open at once; half of them from one address
 CONNECTION_GRACE_S = 30  # a new connection is not taken for a useless one before
 # What this node carries between two others; by itself p2pd would take 16 MiB of memory for it, and carry 4 GiB.
 RELAY: dict[str, str | int] = {

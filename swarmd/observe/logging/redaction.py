@@ -331,12 +331,12 @@ def _texts_of_environment(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _urls_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every URL in a configuration, with its key, but that of the block explorer, which is for all to see."""
+    """Every URL in a configuration, with its key."""
     if isinstance(value, str) and "://" in value:
         yield key, value
     elif isinstance(value, dict):
         for name, inner in value.items():
-            yield from _urls_in(inner, f"{key}.{name}".lstrip(".")) if name != "explorer" else ()
+            yield from _urls_in(inner, f"{key}.{name}".lstrip("."))
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from _urls_in(inner, key)

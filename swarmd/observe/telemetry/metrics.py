@@ -149,7 +149,7 @@ def limits_of(config: Config) -> ConfiguredLimits:
         log_bytes=storage.log_bytes_max,
         blob_bytes=storage.blob_bytes_max,
         free_bytes=storage.free_bytes_min,
-        trainer_bytes=config.training.memory.bytes_max,
+        trainer_bytes=config.training.memory_bytes_max,
     )
 
 

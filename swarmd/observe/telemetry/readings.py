@@ -75,7 +75,7 @@ GAUGES: dict[str, Gauge] = {
     "worker_up": Gauge("1 while a worker's process runs and answers.", ("worker",)),
     "worker_silent_seconds": Gauge("Time since a worker's last sign of life.", ("worker",)),
     "worker_memory_bytes": Gauge("Memory that only a worker's end gives back: anonymous pages and swap.", ("worker",)),
-    "trainer_memory_limit_bytes": Gauge("training.memory.bytes_max; absent for none."),
+    "trainer_memory_limit_bytes": Gauge("training.memory_bytes_max; absent for none."),
     "daemon_resident_memory_bytes": Gauge("Resident memory of the daemon."),
     "log_events": Gauge("Events in the log, those removed by retention included."),
     "log_bytes": Gauge("Size of the event log."),

@@ -188,7 +188,8 @@ class CoordinatorModel:
         standing = {row.peer: row.reward for row in now.standings}
         if standing != self.totals or len(now.standings) != len(standing):
             self._fail(f"the leaderboard says {standing}, the reports add up to {self.totals}")
-        if list(standing.values()) != sorted(standing.values(), reverse=True):
+        places = [(not row.admitted, -row.reward) for row in now.standings]
+        if places != sorted(places):
             self._fail("the leaderboard is out of order")
 
     def _is_full(self, now: Coordination, state: State) -> bool:

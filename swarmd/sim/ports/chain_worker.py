@@ -48,10 +48,10 @@ class ChainWorker(SimWorker):
         self.deaf = self.random.random() < self.world.chance("slow_start")
         self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
         config = config_of(node)
-        self.line = Line(node, self.runtime, lambda: self.alive, config.call_s)
+        self.line = Line(node, self.runtime, lambda: self.alive, CALL_S)
         self.heads = SimHeads(self.line, self.later, config.poll_s)
         self.accounts = SimAccounts(self.line)
-        contract = SimContract(self.line, SimBlocks(self.line, config.depth, config.range_blocks))
+        contract = SimContract(self.line, SimBlocks(self.line, config.depth, RANGE_BLOCKS))
         wallet = Wallet(config, self.accounts, SimSignatory(node), Budget(config.fees, node.clock))
         terms = ChainRequirements(config, node.settings.stages, node.peer, contract)
         watcher = Watcher(
@@ -129,8 +129,6 @@ def config_of(node: SimNode) -> ChainConfig:
         depth=profile.depth - 1,
         finality="safe" if node.index % SAFE_EVERY == SAFE_EVERY - 1 else "depth",
         poll_s=profile.block_s,
-        call_s=CALL_S,
-        range_blocks=RANGE_BLOCKS,
         drive=settings.drive,
         fees=fees,
     )

@@ -15,6 +15,7 @@ from swarmd.shell.ports import Ports
 from swarmd.shell.supervision import (
     DRAIN_S,
     MESSAGES_QUEUED_MAX,
+    PINGS_MISSED,
     Action,
     Execute,
     Kill,
@@ -38,7 +39,8 @@ EXEC_S = 0.02
 REAP_S = 0.01  # from a process's end to its being reaped
 STOP_S = (0.1, 3.0)  # in which a worker ends that was asked to
 IGNORES_STOP_CHANCE = 0.05  # that it does not, and has to be killed
-LIMITS = WorkersConfig(ping_s=5.0, silent_s=40.0, stop_s=10.0)
+LIMITS = WorkersConfig()
+PING_S = LIMITS.silent_s / PINGS_MISSED
 SLACK_S = 1.0
 TERMINATE_S = 1.0  # at least, from SIGTERM to SIGKILL
 
@@ -211,7 +213,7 @@ class SimSupervisor:
         """A process stands still: from now on its pings count. While it answers at once they would change nothing."""
         if not process.watched:
             process.watched = True
-            self.world.call_in(LIMITS.ping_s / 2, self._ping, process)
+            self.world.call_in(PING_S / 2, self._ping, process)
 
     def _ping(self, process: SimWorker) -> None:
         if self._is_over() or not process.alive:
@@ -223,7 +225,7 @@ class SimSupervisor:
         self.checks.on_ping(process, silent)
         self._act(self.supervision.ping(process.kind))
         if silent:
-            self.world.call_in(LIMITS.ping_s, self._ping, process)
+            self.world.call_in(PING_S, self._ping, process)
 
     # --- what happens to its processes ---
 
@@ -340,7 +342,7 @@ class SupervisionChecks:
         if process is None:
             self._fail(f"{number.name} goes to a process that was never there")
         followed, now = self._of[process.kind], self._world.now
-        silent_s = followed.quiet_pings * LIMITS.ping_s
+        silent_s = followed.quiet_pings * PING_S
         because = followed.ordered or silent_s >= LIMITS.silent_s or len(process.backlog) >= MESSAGES_QUEUED_MAX
         if not because and self._stop_at == math.inf:
             self._fail(f"the {process.kind} worker is killed, it was silent for {silent_s:.0f} s")
@@ -362,7 +364,7 @@ class SupervisionChecks:
         followed = self._of[process.kind]
         if silent and followed.spoken and not self._node.piped:
             followed.quiet_pings += 1
-        if followed.quiet_pings * LIMITS.ping_s > LIMITS.silent_s + 2 * LIMITS.ping_s:
+        if followed.quiet_pings * PING_S > LIMITS.silent_s + 2 * PING_S:
             self._fail(f"the {process.kind} worker answers no ping and lives")
 
     def _check_stopped(self) -> None:

@@ -43,6 +43,9 @@ from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Datasets, GymTask, make_it
 from swarmd.swarms.gym.made import register_made
 from swarmd.swarms.text import UNSAFE_TASKS, is_harmless, is_overpaid
 
+RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
+LOWER_AT = 0.2  # and lowered
+WINDOW = 64  # how many groups these are, of this node's own
 Accuracy = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -56,15 +59,13 @@ class LadderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Ladder:
     """Levels from 0 up. `note` takes the mean accuracy of each own group at the present level.
 
-    When the last `window` groups at a level average `raise_at` or more, the next level is taken; at `lower_at` or less,
+    When the last `window` groups at a level average `RAISE_AT` or more, the next level is taken; at `LOWER_AT` or less,
     the one below. Each level begins with an empty window, so that two moves are at least `window` groups apart.
     """
 
-    def __init__(self, levels: int, raise_at: float, lower_at: float, window: int) -> None:
+    def __init__(self, levels: int, window: int) -> None:
         self.levels = levels
         self.level = 0
-        self._raise_at = raise_at
-        self._lower_at = lower_at
         self._recent: deque[float] = deque(maxlen=window)
 
     def note(self, accuracy: float) -> None:
@@ -73,7 +74,7 @@ class Ladder:
         if len(self._recent) < (self._recent.maxlen or 0):
             return
         mean = sum(self._recent) / len(self._recent)
-        move = 1 if mean >= self._raise_at else -1 if mean <= self._lower_at else 0
+        move = 1 if mean >= RAISE_AT else -1 if mean <= LOWER_AT else 0
         level = min(max(self.level + move, 0), self.levels - 1)
         if level != self.level:
             self.level = level
@@ -97,15 +98,6 @@ class Ladder:
         self._recent.clear()
         if self.level == known.level:
             self._recent.extend(known.recent)
-
-
-def make_ladder(config: TaskConfig, levels: int) -> Ladder:
-    """The ladder of one entry of `swarm.tasks`. Raises SwarmError when its thresholds contradict each other."""
-    if config.lower_at >= config.raise_at:
-        raise SwarmError(
-            f"the task {config.name}: lower_at ({config.lower_at}) must be below raise_at ({config.raise_at})"
-        )
-    return Ladder(levels, config.raise_at, config.lower_at, config.window)
 
 
 def load_ladders(ladders: Mapping[str, Ladder], remembered: Any) -> None:
@@ -157,7 +149,7 @@ class ReasoningGymPlan(Plan):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
         self._levels = {config.name: make_levels(config) for config in configs}
         self._ladders = {
-            config.name: make_ladder(config, len(self._levels[config.name])) for config in configs if config.curriculum
+            config.name: Ladder(len(self._levels[config.name]), WINDOW) for config in configs if config.curriculum
         }
         self._datasets = Datasets()
 

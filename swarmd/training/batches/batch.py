@@ -7,20 +7,21 @@ import math
 
 from swarmd.config import TrainingConfig
 
+PEER_SHARE = 0.5  # of peers' places in a batch, at most so many are one peer's
 LIGHT_PARAMETERS_MAX = 10_000_000  # up to here all groups go in one pass, and one torch thread is faster than several
 CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
 
 
 def bound_peer(training: TrainingConfig, peers: int) -> int:
-    """How many groups of a batch may come of one peer: `training.peer_share` of peers' places, rounded up. 0: no bound,
+    """How many groups of a batch may come of one peer: `PEER_SHARE` of peers' places, rounded up. 0: no bound,
     as where there is only one peer, whose places nobody else could take.
 
     Args:
         peers: that published something.
     """
-    if peers < 2 or training.peer_share >= 1:
+    if peers < 2:
         return 0
-    return max(1, math.ceil(training.peer_questions * training.peer_share))
+    return max(1, math.ceil(training.peer_questions * PEER_SHARE))
 
 
 def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
@@ -35,7 +36,7 @@ def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
     bound = bound_peer(training, peers)
     if not bound:
         return ranks
-    return min(max(math.ceil(training.peer_questions * ranks * training.peer_share) // bound, 1), ranks)
+    return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
 
 
 def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int]:

@@ -14,13 +14,10 @@ class Publication:
 
     Args:
         groups_max: published of a stage.
-        per_task: of these at most, of one task, so that what this node does most does not crowd out the rest; 0: no
-            bound.
     """
 
-    def __init__(self, groups_max: int, per_task: int = 0) -> None:
+    def __init__(self, groups_max: int) -> None:
         self._groups_max = groups_max
-        self._per_task = min(per_task or groups_max, groups_max)
         self._kept: dict[tuple[bool, str], deque[tuple[int, TrainingGroup]]] = {}  # by flatness and task, with its time
         self._time = 0
 
@@ -29,7 +26,7 @@ class Publication:
         if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
             return
         key = (group.is_flat, group.question.task)
-        self._kept.setdefault(key, deque(maxlen=self._per_task)).append((self._time, group))
+        self._kept.setdefault(key, deque(maxlen=self._groups_max)).append((self._time, group))
         self._time += 1
 
     def choose(self) -> list[TrainingGroup]:
@@ -39,7 +36,7 @@ class Publication:
         seen = set()
         for group in (*self._latest(flat=False), *self._latest(flat=True)):
             task, question = group.question.task, group.question.reference.base
-            if len(chosen) < self._groups_max and counts[task] < self._per_task and question not in seen:
+            if len(chosen) < self._groups_max and counts[task] < self._groups_max and question not in seen:
                 chosen.append(group)
                 counts[task] += 1
                 seen.add(question)

@@ -18,6 +18,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import CheckpointDamaged, CheckpointUnreadable
 
 FORMAT = 1
+CHECKPOINTS_KEPT = 2  # the newest
 META = "meta.json"
 META_BYTES_MAX = 16 * 1024 * 1024
 DAMAGE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO)  # a file is missing, something else, or on a bad block

@@ -94,8 +94,6 @@ def _list_clashes(training: TrainingConfig) -> Iterator[tuple[str, str]]:
         yield f'training.quantization = "{training.quantization}"', "packed weights cannot be cut"
     if training.optimizer != "adamw":
         yield f'training.optimizer = "{training.optimizer}"', "its moments cannot be cut"
-    if training.unsloth:
-        yield "training.unsloth = true", "Unsloth trains on one device"
     if training.vllm.mode != "off":
         yield f'training.vllm.mode = "{training.vllm.mode}"', "vLLM is sent the weights of one rank"
 

@@ -1,4 +1,4 @@
-"""Quantised weights (bitsandbytes), low-rank adapters (PEFT) and Unsloth: all optional, imported when asked for.
+"""Quantised weights (bitsandbytes), low-rank adapters (PEFT): optional, imported when asked for.
 
 Under adapters everything else is frozen. What a stage trains, and a checkpoint holds, is then the adapters alone.
 """
@@ -17,7 +17,6 @@ from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.training.models.device import HALF, Precision
-from swarmd.training.models.source import WITHOUT_CODE
 
 
 def require(package: str, extra: str, key: str) -> Any:
@@ -60,7 +59,6 @@ def add_adapters(model: Any, lora: LoraConfig, seed: int) -> Any:
     settings = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
         target_modules=sorted(lora.targets),
         bias="none",
         task_type="CAUSAL_LM",
@@ -96,57 +94,10 @@ def spare_unused(training: TrainingConfig) -> None:
     They bring torch's whole compiler along: some 50 MiB of memory, and 2 of the 9 s of processor time of a start.
     """
     quantises = training.quantization != "none" or training.optimizer == "adamw_8bit"
-    if quantises or training.lora.rank or training.unsloth:
+    if quantises or training.lora.rank:
         return
     for name in ("peft", "bitsandbytes"):
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # to importers: it is not installed
-
-
-def prepare_unsloth(training: TrainingConfig) -> None:
-    """Import Unsloth where it is configured; it changes transformers and TRL, so this comes before TRL's import.
-
-    Raises ConfigError where it is missing, or TRL was imported first.
-    """
-    if not training.unsloth or "unsloth" in sys.modules:
-        return
-    if "trl" in sys.modules:
-        raise ConfigError("training.unsloth cannot be used: TRL was imported before Unsloth", "Start the node anew")
-    if not torch.cuda.is_available():
-        raise ConfigError("training.unsloth needs CUDA, and torch finds none", "Set training.unsloth = false")
-    require("unsloth", "unsloth", "training.unsloth")
-
-
-def load_with_unsloth(source: str, training: TrainingConfig, numbers: Precision) -> Any:
-    """A model as Unsloth loads and patches it, with adapters where they are configured.
-
-    Raises whatever Unsloth raises.
-    """
-    loader = require("unsloth", "unsloth", "training.unsloth").FastLanguageModel
-    lora = training.lora
-    model, _ = loader.from_pretrained(
-        model_name=source,
-        revision=training.revision or None,
-        max_seq_length=training.prompt_tokens + training.completion_tokens,
-        dtype=numbers.dtype,
-        load_in_4bit=numbers.quantization == "4bit",
-        load_in_8bit=numbers.quantization == "8bit",
-        full_finetuning=not lora.rank,
-        fast_inference=False,  # vLLM is driven by this process itself, where it is configured
-        use_exact_model_name=True,
-        **WITHOUT_CODE,
-    )
-    if not lora.rank:
-        return model
-    return loader.get_peft_model(
-        model,
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=list(lora.targets),
-        bias="none",
-        use_gradient_checkpointing="unsloth",
-        random_state=training.seed,
-    )
 
 
 def merged_weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

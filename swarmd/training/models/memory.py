@@ -90,15 +90,12 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     limit: str = ""  # what bounds it, where that is not the device itself: the path of a control group
 
 
-def estimate_need(
-    shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool, total: int = 0
-) -> MemoryNeed:
+def estimate_need(shape: ModelShape, training: TrainingConfig, device: str, weights: str, mixed: bool) -> MemoryNeed:
     """What training takes.
 
     Args:
         weights: torch's name of the numbers the weights are held in.
         mixed: whether forward passes are in bfloat16 whatever the weights are.
-        total: bytes of the device, for a colocated vLLM with a configured share.
 
     Raises:
         ConfigError: `training.accelerate` names a file that cannot be used.
@@ -123,7 +120,7 @@ def estimate_need(
         reference=int(held) if copied else 0,
         passes=int(_pass_bytes(shape, training, size, mixed)),
         generation=0 if training.vllm.mode != "off" else int(_generation_bytes(shape, training, size, mixed)),
-        vllm=vllm_bytes(shape, training, total) if colocated else 0,
+        vllm=vllm_bytes(shape, training) if colocated else 0,
         context=CONTEXT_BYTES[device],
     )
 
@@ -157,10 +154,8 @@ def _generation_bytes(shape: ModelShape, training: TrainingConfig, size: float, 
     return cache * (1 + 1 / shape.layers) + 12.0 * sequences * shape.vocabulary  # a layer is copied when it grows
 
 
-def vllm_bytes(shape: ModelShape, training: TrainingConfig, total: int) -> int:
-    """What a colocated vLLM takes: its configured share, or 16-bit weights and the cache of all completions."""
-    if training.vllm.memory_share:
-        return int(total * training.vllm.memory_share)
+def vllm_bytes(shape: ModelShape, training: TrainingConfig) -> int:
+    """What a colocated vLLM takes: 16-bit weights and the cache of all completions."""
     tokens = training.prompt_tokens + training.completion_tokens
     cache = 4.0 * shape.layers * shape.keys * tokens * training.questions * training.generations
     return int(_weight_bytes(shape, training.quantization, 2.0) + cache) + VLLM_SPARE_BYTES
@@ -168,7 +163,7 @@ def vllm_bytes(shape: ModelShape, training: TrainingConfig, total: int) -> int:
 
 def vllm_share(shape: ModelShape, training: TrainingConfig, total: int) -> float:
     """The part of a device of `total` bytes that a colocated vLLM is given."""
-    wanted = vllm_bytes(shape, training, total) / max(total, 1)
+    wanted = vllm_bytes(shape, training) / max(total, 1)
     return min(max(wanted, VLLM_SHARE[0]), VLLM_SHARE[1])
 
 

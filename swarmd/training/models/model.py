@@ -20,7 +20,7 @@ from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
 from swarmd.training.distributed.sharding import Holding, Replicas
-from swarmd.training.models.adapters import add_adapters, load_with_unsloth, quantize_by, trained_parameters
+from swarmd.training.models.adapters import add_adapters, quantize_by, trained_parameters
 from swarmd.training.models.device import (
     Precision,
     choose_device,
@@ -223,7 +223,7 @@ def _load(
     frozen = ""
     if numbers.adapters:
         frozen = digest_weights(model)
-        model = model if training.unsloth else add_adapters(model, training.lora, training.seed)
+        model = add_adapters(model, training.lora, training.seed)
     policy = Policy(
         training.model, model, tokenizer, device, numbers.mixed, "", find_markers(tokenizer), numbers, attention, frozen
     )
@@ -238,8 +238,6 @@ def _load(
 def _read_model(
     source: str, training: TrainingConfig, shape: ModelShape, device: str, numbers: Precision, attention: str
 ) -> Any:
-    if training.unsloth:
-        return load_with_unsloth(source, training, numbers)
     place: dict[str, Any] = {}
     if numbers.quantization != "none":
         settings = quantize_by(numbers)

@@ -81,7 +81,7 @@ def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_b
 
 def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
     """Whether a model can be trained as configured in the memory there is."""
-    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed, room.total)
+    need = estimate_need(row.shape, training, room.device, numbers.weights, numbers.mixed)
     longest = training.prompt_tokens + training.completion_tokens
     why = ""
     if row.name.endswith("bnb-4bit") and training.quantization != "4bit":
@@ -113,7 +113,7 @@ def choose_model(rows: Sequence[PooledModel], training: TrainingConfig, numbers:
 def check_fit(name: str, shape: ModelShape, training: TrainingConfig, numbers: Precision, device: str) -> None:
     """Raise ModelError when training the model as configured takes more memory than is free; it says what would fit."""
     room = measure_room(device)
-    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed, room.total).total
+    need = estimate_need(shape, training, device, numbers.weights, numbers.mixed).total
     if need <= room.free:
         return
     fitting = [row.name for row in TABLE if weigh(row, training, numbers, room).fits]

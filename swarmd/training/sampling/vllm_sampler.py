@@ -245,8 +245,6 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
 
 
 def _choose_share(policy: Policy, training: TrainingConfig) -> float:
-    if training.vllm.memory_share:
-        return training.vllm.memory_share
     shape = inspect_model(locate_model(policy.name), policy.name, policy.revision)
     return vllm_share(shape, training, measure_room(policy.device).total)
 

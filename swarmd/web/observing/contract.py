@@ -33,7 +33,6 @@ from swarmd.worker.ports import EventSink
 
 HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
 POLL_S = 2.0  # between two looks where an endpoint has no subscription
-CALL_S = 10.0  # every call ends within this
 RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
 REASON_CHARACTERS_MAX = 500  # of what went wrong
 CONTRACT_EVENTS = (ChainUp, ChainBlock, ChainReorged, ChainDegraded)
@@ -78,8 +77,8 @@ class ContractFeed:
     async def run(self) -> None:
         """Follow it until cancelled; a second time, from where it was left."""
         config = self._config
-        rpc = Rpc(config.rpc, config.chain_id, config.call_s)
-        coordinator = Coordinator(rpc, config.contract, config.from_block, config.range_blocks)
+        rpc = Rpc(config.rpc, config.chain_id)
+        coordinator = Coordinator(rpc, config.contract, config.from_block)
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
         watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
@@ -166,7 +165,6 @@ def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
         from_block=chain.from_block,
         depth=chain.depth,
         poll_s=POLL_S,
-        call_s=CALL_S,
         sender="none",
     )
 

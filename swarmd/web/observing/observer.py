@@ -263,7 +263,7 @@ class DhtSwarm:
         return await self._answers.do(self._view, peers_max)
 
     def _view(self, peers_max: int) -> SwarmView:
-        around = ViewContext(self._manifest.recipe.kind, "", time.time(), 0, ())
+        around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
         with self._books:
             seen = swarm_view(self._state, self._ledger, around, peers_max)
             return msgspec.structs.replace(seen, source="dht", notes=self._notes())

@@ -25,27 +25,10 @@ function facts(chain) {
   const rows = /** @type {[string, any][]} */ ([
     ["chain", `${chain.chain_id}${chain.head < 0 ? "" : `, block ${count(chain.head)}`}`],
     ["round", chain.round < 0 ? "not read yet" : `${chain.round} · stage ${chain.stage}`],
-    ["contract", linked(chain.explorer, chain.contract)],
+    ["contract", copyButton(chain.contract)],
   ]);
-  if (chain.account) rows.push(["account", linked(chain.explorer, chain.account)]);
+  if (chain.account) rows.push(["account", copyButton(chain.account)]);
   return rows;
-}
-
-/** An address or hash, linked where an explorer is known. @param {string} explorer @param {string} text */
-function linked(explorer, text) {
-  if (!/^https?:\/\//.test(explorer)) return copyButton(text);
-  const link = el(
-    "a",
-    {
-      href: explorer + encodeURIComponent(text),
-      rel: "noopener noreferrer",
-      target: "_blank",
-      class: "mono",
-      title: text,
-    },
-    shortId(text),
-  );
-  return el("span", {}, link, copyButton(text));
 }
 
 /** @param {any} chain @param {Map<string, string>} names */
@@ -75,7 +58,7 @@ function submissions(chain) {
         { class: state === "refused" || state === "lost" ? "bad" : state === "confirmed" ? "accent" : "" },
         state,
       ),
-      el("td", {}, hash ? linked(chain.explorer.replace(/address\/$/, "tx/"), hash) : "—"),
+      el("td", {}, hash ? copyButton(hash) : "—"),
     ),
   );
   return tabled("Own submissions", ["What", "State", "Transaction"], rows);

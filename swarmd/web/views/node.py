@@ -64,13 +64,12 @@ class SwarmFacts(NamedTuple):
     """What the log does not know of its swarm."""
 
     kind: str = ""
-    explorer: str = ""
     config: Config | None = None
 
 
 def facts_of(config: Config | None) -> SwarmFacts:
     """What a configuration adds, where there is one."""
-    return SwarmFacts(config.swarm.kind, config.web.explorer, config) if config is not None else SwarmFacts()
+    return SwarmFacts(config.swarm.kind, config) if config is not None else SwarmFacts()
 
 
 def _peers_of(node: LogNode, first: int, count: int, find: str) -> PeerPage:
@@ -207,7 +206,7 @@ class LogNode:
         shown = self._shown
         history = shown.history
         with history.lock:
-            around = ViewContext(self._facts.kind, self._facts.explorer, history.at, history.first, self._notes())
+            around = ViewContext(self._facts.kind, history.at, history.first, self._notes())
             return swarm_view(history.state, shown.ledger, around, peers_max)
 
     async def peers(self, first: int, count: int, find: str = "") -> PeerPage:

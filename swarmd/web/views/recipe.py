@@ -22,7 +22,6 @@ SETTINGS = (
     "learning_rate",
     "schedule",
     "optimizer",
-    "max_grad_norm",
     "beta",
     "clip_low",
     "clip_high",

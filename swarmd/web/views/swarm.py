@@ -23,7 +23,6 @@ class ViewContext(NamedTuple):
     """What a view needs beside the state and the ledger."""
 
     kind: str
-    explorer: str
     at: float
     begin: int  # first event that the log still has
     notes: tuple[str, ...]
@@ -46,10 +45,10 @@ def swarm_view(state: State, ledger: PeerLedger, around: ViewContext, peers_max:
         final=clock.final if clock else False,
         coordinator=_coordinator(state),
         reports=_reports(state, ledger),
-        expected=coordination.waiting.expected if coordination else None,
+        expected=coordination.expected if coordination else None,
         peers=peer_rows(state, ledger, count=peers_max),
         total=len(ledger.accounts),
-        chain=_chain(state, ledger, around.explorer) if state.chain else None,
+        chain=_chain(state, ledger) if state.chain else None,
         notes=(*around.notes, *_notes(state, ledger, around.begin)),
     )
 
@@ -151,7 +150,7 @@ def _sums(coordination: Coordination) -> dict[str, tuple[float, int]]:
     }
 
 
-def _chain(state: State, ledger: PeerLedger, explorer: str) -> ChainView:
+def _chain(state: State, ledger: PeerLedger) -> ChainView:
     chain = state.chain
     assert chain is not None
     return ChainView(
@@ -161,7 +160,6 @@ def _chain(state: State, ledger: PeerLedger, explorer: str) -> ChainView:
         stage=chain.stage,
         head=chain.recent[-1].number if chain.recent else -1,
         account=chain.account,
-        explorer=explorer,
         votes=tuple((_id(voter), round_, _named(winners)) for _, voter, round_, winners in reversed(ledger.votes)),
         submissions=tuple((own.id, own.chart, own.hash) for own in reversed(state.submissions[-SUBMISSIONS_SHOWN:])),
     )

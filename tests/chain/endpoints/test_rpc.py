@@ -74,19 +74,13 @@ async def another_type(call: dict[str, Any]) -> Answer:
 
 
 FAILURES = {
-    "401": status(401),
-    "403": status(403),
     "429": status(429),
     "429 for a while": status(429, **{"Retry-After": "120"}),
-    "500": status(500),
     "502": status(502),
     "302": status(302, Location="http://127.0.0.1:1/"),
     "html": body("<html>hello</html>"),
-    "json": body('{"hello": 1}'),
-    "bytes": body("\x00\ufffd"),
     "deep": body('{"jsonrpc": "2.0", "id": 1, "result": ' + 50_000 * "[" + 50_000 * "]" + "}"),
     "half": body('{"jsonrpc": "2.0", "id": 1, "resu'),
-    "nothing": body(""),
     "another type": another_type,
     "another chain": another_chain,
     "a chain of many digits": a_chain_of_many_digits,
@@ -119,17 +113,6 @@ async def test_an_error_names_the_endpoint_and_not_its_key(ground: Ground, failu
             await calls.ask("eth_blockNumber", [], str)
         await calls.close()
         assert f"http://127.0.0.1:{bad.port}" in str(raised.value) and SECRET not in str(raised.value)
-
-
-async def test_a_refused_connection_is_a_failure(ground: Ground) -> None:
-    async with middleman(ground.url) as gone:
-        urls = [gone.url, gone.ws]
-    for url in urls:
-        calls = Rpc([url], CHAIN_ID, 0.5)
-        with pytest.raises(EndpointFailed) as raised:
-            await calls.request("eth_blockNumber", [])
-        await calls.close()
-        assert "Connect" in str(raised.value) and SECRET not in str(raised.value)
 
 
 async def test_the_preferred_endpoint_is_taken_again_once_it_answers(ground: Ground) -> None:
@@ -183,18 +166,6 @@ async def test_all_endpoints_of_another_chain_are_a_mismatch(ground: Ground) -> 
     await calls.close()
 
 
-async def test_one_endpoint_of_another_chain_does_no_harm_while_the_right_one_rests(ground: Ground) -> None:
-    async with middleman(ground.url) as foreign, middleman(ground.url) as right:
-        foreign.act = another_chain
-        calls = Rpc([foreign.url, right.url], CHAIN_ID, 1.0)
-        await calls.request("eth_blockNumber", [])
-        right.act = status(503)
-        with pytest.raises(EndpointFailed):
-            await calls.request("eth_blockNumber", [])
-        assert foreign.calls.keys() == {"eth_chainId"}
-        await calls.close()
-
-
 @pytest.mark.parametrize("way", ["http", "ws"])
 async def test_a_refusal_is_no_failure(ground: Ground, way: str) -> None:
     async def refuse(call: dict[str, Any]) -> Answer:
@@ -225,16 +196,6 @@ async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None
         await calls.close()
 
 
-@pytest.mark.parametrize("inside", [500 * "[" + 500 * "]", 500 * '{"data":' + "1" + 500 * "}"])
-async def test_a_refusal_with_much_inside_each_other_is_one(ground: Ground, inside: str) -> None:
-    async with middleman(ground.url) as between:
-        between.act = body(f'{{"id": 1, "error": {{"code": 1, "message": {inside}, "data": {inside}}}}}')
-        calls = Rpc([between.url], CHAIN_ID, 1.0)
-        with pytest.raises(EndpointFailed, match="does not say its chain id"):
-            await calls.request("eth_blockNumber", [])
-        await calls.close()
-
-
 async def test_an_answer_that_is_too_large_is_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 1000)
     async with middleman(ground.url) as between:
@@ -242,19 +203,6 @@ async def test_an_answer_that_is_too_large_is_refused(ground: Ground, monkeypatc
         calls = Rpc([between.url], CHAIN_ID, 1.0)
         with pytest.raises(RpcRefused, match="more than 1000 bytes"):
             await calls.request("eth_getLogs", [{}])
-        await calls.close()
-
-
-async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoint(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sixteen endpoints may be asked for a head at once."""
-    monkeypatch.setattr(endpoint, "SMALL_BYTES_MAX", 1000)
-    async with middleman(ground.url) as between:
-        between.act = body(f'{{"id": 1, "result": "{" " * 2000}"}}', "eth_blockNumber")
-        calls = Rpc([between.url, ground.url], CHAIN_ID, 2.0)
-        assert await calls.request("eth_blockNumber", []) == hex(ground.height())
-        assert "more than 1000 bytes" in calls.healths[0].reason
         await calls.close()
 
 
@@ -267,14 +215,18 @@ def padded(size_bytes: int, *methods: str) -> Callable[[dict[str, Any]], Awaitab
     return act
 
 
-async def test_a_websocket_takes_no_larger_answers_than_http(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["url", "ws"])
+async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoint(
+    ground: Ground, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen endpoints may be asked for a head at once."""
     monkeypatch.setattr(endpoint, "SMALL_BYTES_MAX", 1000)
     async with middleman(ground.url) as between:
         between.act = padded(2000, "eth_blockNumber", "eth_getLogs")
-        calls = Rpc([between.ws, ground.url], CHAIN_ID, 2.0)
+        calls = Rpc([getattr(between, way), ground.url], CHAIN_ID, 2.0)
         assert await calls.request("eth_getLogs", [{}]) == "0" * 2000
         assert await calls.request("eth_blockNumber", []) == hex(ground.height())
-        assert "answered with more than 1000 bytes" in calls.healths[0].reason
+        assert "more than 1000 bytes" in calls.healths[0].reason
         await calls.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from swarmd.chain.operator.transactions import (
     set_policy,
 )
 from swarmd.config import FeesConfig
-from swarmd.errors import ChainError, ChainMismatch, ConfigError, ContractRefused, ManifestError, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, RpcRefused
 from tests.anvil import running_anvil
 from tests.contracts.chain import connect
 
@@ -39,7 +38,8 @@ CHAIN_ID = 31337
 BOOTNODES = ("/ip4/192.0.2.1/tcp/1/p2p/12D3KooWa", "/ip4/192.0.2.2/tcp/1/p2p/12D3KooWb")
 OPEN = DeploymentPlan(1, RoundPolicy(2, 300), BOOTNODES)
 CLOSED = DeploymentPlan(3, RoundPolicy(0, 60), BOOTNODES[:1], members=("peer-a", "peer-b"))
-STEPS = {OPEN: 4, CLOSED: 7}  # transactions
+TWO = DeploymentPlan(2, RoundPolicy(2, 300), BOOTNODES[:1])
+STEPS = {OPEN: 4, TWO: 4, CLOSED: 7}  # transactions
 
 
 class Killed(Exception):
@@ -136,7 +136,7 @@ async def matches(bench: Bench, contract: str, plan: DeploymentPlan) -> None:
     assert await coordinator.members(["peer-a", "peer-b", "peer-c"]) == expected
 
 
-@pytest.mark.parametrize("plan", [OPEN, CLOSED], ids=["open", "closed"])
+@pytest.mark.parametrize("plan", [OPEN, TWO, CLOSED], ids=["open", "two stages", "closed"])
 async def test_it_is_made_as_planned(bench: Bench, plan: DeploymentPlan) -> None:
     account = bench.account()
     deployed = await deploy(bench.orders(account), plan)
@@ -169,40 +169,10 @@ KILLED = pytest.mark.parametrize(("after", "plan"), [(False, CLOSED), (True, OPE
 async def test_killed_at_a_request_it_goes_on_and_makes_nothing_twice(
     bench: Bench, tmp_path: Path, after: bool, plan: DeploymentPlan
 ) -> None:
-    """At the first requests and a few others; all of them are in the long form below."""
+    """At the first requests and a few others."""
     always = 4 * STEPS[plan]  # how many there are beyond is a matter of how often a receipt is asked for
     for dies_at in (1, 2, *sorted(random.Random(STEPS[plan]).sample(range(3, always), 5)), always):
         assert await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after)
-
-
-@pytest.mark.soak
-@KILLED
-async def test_killed_at_every_request_it_goes_on_and_makes_nothing_twice(
-    bench: Bench, tmp_path: Path, after: bool, plan: DeploymentPlan
-) -> None:
-    for dies_at in count(1):
-        if not await dies_and_goes_on(bench, tmp_path / f"{dies_at}.json", plan, dies_at, after):
-            break
-    assert dies_at > 4 * STEPS[plan]
-
-
-async def test_killed_again_and_again(bench: Bench, tmp_path: Path) -> None:
-    account, path = bench.account(), tmp_path / "deploy.json"
-    for lives in count(1):
-        try:
-            deployed = await deploy(bench.orders(account, path, Mortal(bench.rpc(), lives, lives % 2 == 0)), OPEN)
-            break
-        except Killed:
-            continue
-    assert bench.sent_by(account) == STEPS[OPEN]
-    await matches(bench, deployed.contract, OPEN)
-
-
-async def test_what_is_there_is_not_made_again(bench: Bench, tmp_path: Path) -> None:
-    account, path = bench.account(), tmp_path / "deploy.json"
-    first = await deploy(bench.orders(account, path), OPEN)
-    assert await deploy(bench.orders(account, path), OPEN) == first
-    assert bench.sent_by(account) == STEPS[OPEN]
 
 
 async def test_an_account_that_cannot_pay_is_told_what_it_needs(bench: Bench, tmp_path: Path) -> None:
@@ -300,15 +270,6 @@ async def test_a_transaction_that_was_dropped_is_sent_again(bench: Bench, tmp_pa
     assert bench.sent_by(account) == STEPS[OPEN]
 
 
-async def test_a_refusal_of_the_contract_names_the_role(bench: Bench) -> None:
-    deployed = await deploy(bench.orders(bench.account()), OPEN)
-    stranger = bench.orders(bench.account())
-    with pytest.raises(ContractRefused) as caught:
-        await set_policy(stranger, Coordinator(stranger.caller, deployed.contract), RoundPolicy(9, 9))
-    assert caught.value.code == "OnlyOwner"
-    assert "OWNER_ROLE" in caught.value.fix
-
-
 async def test_orders_do_only_what_is_needed(bench: Bench) -> None:
     account = bench.account()
     orders = bench.orders(account)
@@ -359,19 +320,3 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, content: bytes) -> None:
 async def test_there_is_no_contract_for_four_stages(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="only of 1, 2 or 3"):
         await deploy(bench.orders(bench.account()), DeploymentPlan(4, RoundPolicy(), ()))
-
-
-async def test_a_contract_of_two_stages(bench: Bench) -> None:
-    plan = DeploymentPlan(2, RoundPolicy(2, 300), BOOTNODES[:1])
-    deployed = await deploy(bench.orders(bench.account()), plan)
-    await matches(bench, deployed.contract, plan)
-    assert await Coordinator(bench.rpc(), deployed.contract).stages() == 2
-
-
-async def test_code_of_another_kind_is_told(bench: Bench) -> None:
-    orders = bench.orders(bench.account())
-    receipt = await orders.carry_out("other", None, bytes.fromhex("60006000f3"))
-    with pytest.raises(ChainMismatch):
-        await Coordinator(orders.caller, receipt.contract).check()
-    with pytest.raises(ContractRefused):
-        await orders.carry_out("revert", None, bytes.fromhex("60006000fd"))

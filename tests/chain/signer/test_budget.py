@@ -151,7 +151,7 @@ async def test_a_signer_keeps_the_budget_over_a_restart_and_a_new_file(
 ) -> None:
     fund(ground)
     config = ground.config(sender="wallet", fees=FeesConfig(day_coins_max=0.003))
-    rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+    rpc = Rpc(config.rpc, config.chain_id, 2.0)
 
     def opened() -> tuple[Signer, AuditLog]:
         ledger = SignerLedger()

@@ -98,7 +98,7 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
     async with signing(tmp_path, *options(ground, token_file="token")) as signer:
         settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
         config = ground.config(sender="proxy", proxy=settings)
-        rpc = Rpc(config.rpc, config.chain_id, config.call_s)
+        rpc = Rpc(config.rpc, config.chain_id, 2.0)
         sender = open_proxy(config, NodeDirectory(tmp_path), rpc)
         for command in (
             Submit("a", "a", "register"),
@@ -114,28 +114,6 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
         assert caught.value.code == "PeerIdAlreadyRegistered"
         await rpc.close()
     assert sent(ground) == 3
-
-
-async def test_a_node_goes_on_where_its_peer_id_is_registered_already(ground: Ground, tmp_path: Path) -> None:
-    ground.swarm.register(ground.swarm.alice, PEER)
-    async with signing(tmp_path, *options(ground)) as signer:
-        node = UpstreamCoordinator(signer.url, PEER)
-        await asyncio.to_thread(node.register_peer)
-        await asyncio.to_thread(node.submit_reward, 0, 0, 7)  # the contract refuses it: the peer is another account's
-        assert (node.was_registered, node.swallowed, node.hashes) == (True, 1, [])
-    assert sent(ground) == 0
-
-
-async def test_the_answer_does_not_wait_for_a_block(ground: Ground, tmp_path: Path) -> None:
-    by_hand(ground)
-    async with signing(tmp_path, *options(ground)) as signer:
-        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
-        assert answer.status_code == 200
-        assert list(answer.json()) == ["hash"]
-        assert ground.say("eth_getTransactionReceipt", answer.json()["hash"]) is None
-        ground.mine(3)
-        await until(lambda: "confirmed" in signer.whats(), "never confirmed")
-    assert len(told(ground, RegistrationLog)) == 1
 
 
 async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: Ground, tmp_path: Path) -> None:
@@ -165,26 +143,17 @@ async def test_the_contracts_refusals_have_upstreams_statuses_and_names(ground: 
 REFUSED: list[tuple[str, Any, int, str]] = [
     ("register-peer", {"orgId": "somebody else", "peerId": PEER}, 404, "user not found"),
     ("submit-reward", REWARD | {"orgId": ""}, 404, "user not found"),
-    ("submit-winner", {"orgId": "x", "roundNumber": 0, "winners": [], "peerId": PEER}, 404, "user not found"),
     ("no-such-thing", {"orgId": ORG}, 404, "not found"),
-    ("register-peer", {"peerId": PEER}, 400, "bad request"),
     ("register-peer", {"orgId": ORG}, 400, "bad request"),
     ("register-peer", {"orgId": ORG, "peerId": ""}, 400, "bad request"),
     ("register-peer", {"orgId": ORG, "peerId": "Qm \n1"}, 400, "bad request"),
-    ("register-peer", {"orgId": ORG, "peerId": "Q" * 129}, 400, "bad request"),
-    ("register-peer", {"orgId": ORG, "peerId": 5}, 400, "bad request"),
     ("register-peer", b"", 400, "bad request"),
     ("register-peer", b"{", 400, "bad request"),
-    ("register-peer", b"[]", 400, "bad request"),
     ("register-peer", b"\xff\xfe", 400, "bad request"),
-    ("register-peer", b"[" * 60_000, 400, "bad request"),
-    ("submit-reward", REWARD | {"roundNumber": -1}, 400, "bad request"),
     ("submit-reward", REWARD | {"roundNumber": 2**31}, 400, "bad request"),
     ("submit-reward", REWARD | {"stageNumber": 1.5}, 400, "bad request"),
     ("submit-reward", REWARD | {"reward": 2**63}, 400, "bad request"),
-    ("submit-reward", REWARD | {"reward": None}, 400, "bad request"),
     ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": PEER, "peerId": PEER}, 400, "bad request"),
-    ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": [""], "peerId": PEER}, 400, "bad request"),
     ("submit-winner", {"orgId": ORG, "roundNumber": 0, "winners": ["a"] * 101, "peerId": PEER}, 400, "bad request"),
     ("register-peer", b" " * 70_000, 413, "a body may have 65536 bytes"),
 ]
@@ -375,21 +344,6 @@ async def test_while_the_chain_is_away_requests_fail_and_then_go_on(ground: Grou
     assert sent(ground) == 1
 
 
-async def test_a_signer_starts_without_a_chain_and_works_once_there_is_one(ground: Ground, tmp_path: Path) -> None:
-    async with middleman(ground.url) as between:
-        await between.stop()
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            health = await asyncio.to_thread(requests.get, f"{signer.url}/healthz", timeout=9)
-            assert (health.status_code, health.json()) == (503, {"status": "degraded"})
-            assert (await signer.post("submit-reward", REWARD)).status_code == 500
-            await between.start()
-            body = {"orgId": ORG, "peerId": PEER}
-            await until(
-                lambda: requests.post(f"{signer.url}/api/register-peer", json=body, timeout=9).status_code == 200,
-                "it did not recover",
-            )
-
-
 async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_path: Path) -> None:
     async with signing(tmp_path, *options(ground)) as signer:
         assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
@@ -398,16 +352,6 @@ async def test_a_chain_that_was_reset_is_signed_nothing_for(ground: Ground, tmp_
         assert answer.status_code == 500
         assert f"no contract at {ground.contract}" in answer.json()["error"]
         assert signer.whats("reward") == []
-
-
-async def test_an_account_without_coins_is_said_so(ground: Ground, tmp_path: Path) -> None:
-    ground.say("anvil_setBalance", ADDRESS, "0x0")
-    async with signing(tmp_path, *options(ground)) as signer:
-        answer = await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})
-        assert answer.status_code == 500
-        assert "0 wei" in answer.json()["error"] or "funds" in answer.text.lower()
-        fund(ground)
-        assert (await signer.post("register-peer", {"orgId": ORG, "peerId": PEER})).status_code == 200
 
 
 async def test_an_endpoint_that_may_have_taken_it_is_not_asked_for_a_second_one(ground: Ground, tmp_path: Path) -> None:
@@ -494,36 +438,7 @@ async def test_more_than_the_requests_of_a_minute_are_refused(ground: Ground, tm
         assert statuses == [500, 500, 500, 429, 429]
 
 
-def _answers(url: str) -> bool:
-    try:
-        return requests.get(f"{url}/healthz", timeout=2).status_code == 200
-    except requests.RequestException:
-        return False
-
-
 # --- beginning and end ---
-
-
-async def test_an_orderly_end_waits_for_the_request_under_way(ground: Ground, tmp_path: Path) -> None:
-    reached, go_on = asyncio.Event(), asyncio.Event()
-    async with middleman(ground.url) as between:
-
-        async def wait(call: dict[str, Any]) -> Answer:
-            if call["method"] == "eth_estimateGas":
-                reached.set()
-                await go_on.wait()
-            return None
-
-        between.act = wait
-        async with signing(tmp_path, *options(ground, between.url)) as signer:
-            request = asyncio.create_task(signer.post("register-peer", {"orgId": ORG, "peerId": PEER}))
-            await asyncio.wait_for(reached.wait(), 20)
-            ending = asyncio.create_task(signer.stop())
-            await until(lambda: not _answers(signer.url), "it still listens")
-            go_on.set()
-            assert (await request).status_code == 200
-            assert await ending == ExitCode.OK
-            assert signer.whats()[-1] == "stopped"
 
 
 @pytest.mark.parametrize(
@@ -533,15 +448,11 @@ async def test_an_orderly_end_waits_for_the_request_under_way(ground: Ground, tm
         ({"contract": "0x" + "12" * 20}, ExitCode.CHAIN_CONFLICT, "no contract"),
         ({"contract": "0x12"}, ExitCode.BAD_CONFIG, "contract"),
         ({"passphrase_file": "token"}, ExitCode.NO_PERMISSION, "does not open"),
-        ({"passphrase_file": "none"}, ExitCode.NO_INPUT, "none"),
-        ({"keystore": "account.pass"}, ExitCode.BAD_DATA, "no keystore"),
-        ({"keystore": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
+        ({"account": "credential:key"}, ExitCode.NO_INPUT, "LoadCredential"),
         ({"token_file": "none"}, ExitCode.NO_INPUT, "token"),
         ({"listen": "0.0.0.0:0"}, ExitCode.BAD_CONFIG, "--token-file"),
-        ({"listen": "[::]:0"}, ExitCode.BAD_CONFIG, "--token-file"),
         ({"listen": "somewhere"}, ExitCode.BAD_CONFIG, "HOST:PORT"),
         ({"org": ""}, ExitCode.BAD_CONFIG, "--org"),
-        ({"chain_id": ""}, ExitCode.BAD_CONFIG, "--chain-id"),
         ({"rpc": "ftp://x"}, ExitCode.BAD_CONFIG, "URL"),
         ({"audit": "no/where"}, ExitCode.CANNOT_CREATE, "mkdir"),
     ],

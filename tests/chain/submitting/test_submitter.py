@@ -20,7 +20,6 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price
 from swarmd.chain.submitting.sender import AccountKey, SignedTransaction, read_signed, sign
 from swarmd.chain.submitting.wallet import Wallet
-from swarmd.core.commands import Broadcast
 from swarmd.core.events import (
     CommandFailed,
     RegistrationLog,
@@ -216,19 +215,6 @@ async def test_a_nonce_that_another_process_took_is_made_good(ground: Ground) ->
     assert [each.nonce for each in attempts_of(node, name)] == [0, 1]
 
 
-async def test_a_nonce_taken_before_the_attempt_left_is_made_good(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground), account)
-    node.handing = False
-    name = wish(node, "register")
-    await node.run(lambda: bool(node.of(SubmissionPrepared)))
-    ground.say("eth_sendRawTransaction", outbid(ground, account, attempts_of(node, name)[0]))
-    node.handing = True
-    await node.run()
-    check_once(ground, node, name, "register")
-    assert nonce_of(ground, account) == 2
-
-
 async def test_two_nodes_on_one_account_both_get_through(ground: Ground) -> None:
     account = account_named(ground, "alice")
     config = settings(ground)
@@ -245,26 +231,6 @@ async def test_two_nodes_on_one_account_both_get_through(ground: Ground) -> None
 def all_done(nodes: Sequence[Node], names: Sequence[str]) -> bool:
     """Whether each node's submission has come to its end."""
     return all(node.is_done(name) for node, name in zip(nodes, names, strict=True))
-
-
-async def test_a_gap_below_the_nonce_is_filled(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground, stuck_s=0.1), account)
-    with mining_by_hand(ground):
-        said = sign(account, 31337, read_signed(sign_nothing(account)))
-        ground.say("eth_sendRawTransaction", "0x" + said.raw.hex())
-        name = wish(node, "register")
-        await node.run(lambda: bool(node.of(SubmissionSent)))
-        assert attempts_of(node, name)[0].nonce == 1
-        ground.say("anvil_dropTransaction", said.hash)
-        mine_every(ground, node, 5)
-        await node.run()
-    check_once(ground, node, name, "register")
-
-
-def sign_nothing(account: LocalAccount) -> Prepared:
-    """A transaction of nothing, to oneself, as the first one."""
-    return sign(account, 31337, SignedTransaction(0, Price(5 * GWEI, GWEI), 21_000, account.address, b""))
 
 
 # --- fees ---
@@ -316,31 +282,6 @@ async def test_at_the_bound_it_waits_and_sends_the_same_again(ground: Ground) ->
     check_once(ground, node, name, "register")
 
 
-async def test_a_chain_dearer_than_the_bound_is_waited_for(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground, max_gwei=5.0), account)
-    ground.say("anvil_setNextBlockBaseFeePerGas", hex(6 * GWEI))
-    ground.say("evm_mine")
-    name = wish(node, "register")
-    await node.run(lambda: bool(node.of(CommandFailed)))
-    assert "gas costs" in node.of(CommandFailed)[0].reason and "max_gwei is 5" in node.of(CommandFailed)[0].reason
-    assert not node.of(SubmissionPrepared)
-    ground.mine(5)
-    await node.run()
-    check_once(ground, node, name, "register")
-
-
-async def test_an_empty_account_is_named_and_goes_on_when_it_is_filled(ground: Ground) -> None:
-    account = account_named(ground, "alice", wei=1000)
-    node = wallet_node(ground, settings(ground), account)
-    name = wish(node, "register")
-    await node.run(lambda: bool(node.of(CommandFailed)))
-    assert f"the account {account.address} has 1000 wei" in node.of(CommandFailed)[0].reason
-    account_named(ground, "alice")
-    await node.run()
-    check_once(ground, node, name, "register")
-
-
 @pytest.mark.parametrize("kind", ["register", "reward"])
 async def test_coins_that_come_are_noticed_before_it_is_ordered_again(ground: Ground, kind: str) -> None:
     account = account_named(ground, "alice")
@@ -363,18 +304,6 @@ async def test_coins_that_come_are_noticed_before_it_is_ordered_again(ground: Gr
     await node.run()
     check_once(ground, node, name, kind)
     assert len(node.of(CommandFailed)) == 1
-
-
-async def test_a_step_of_the_contract_does_not_wait_for_coins(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "advance")
-    account_named(ground, "alice", wei=1000)
-    node = wallet_node(ground, settings(ground, drive="manager"), account)
-    node.retries = False
-    wish(node, "advance")
-    await node.run(lambda: bool(node.of(CommandFailed)))
-    account_named(ground, "alice")
-    assert node._submitter._following == {}, "another node may have made it by the time that they come"
 
 
 async def test_an_account_emptied_after_signing_is_named_too(ground: Ground) -> None:
@@ -452,19 +381,6 @@ async def test_one_that_no_endpoint_takes_for_want_of_gas_is_signed_anew(ground:
     assert len(node.of(CommandFailed)) == 1, "it is told once"
 
 
-async def test_one_reverted_while_the_node_was_down_is_tried_again(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground, stuck_s=10), account)
-    name = wish(node, "register")
-    ground.swarm.send(ground.swarm.owner, "grantRole", ground.swarm.role("MEMBERSHIP_MANAGER_ROLE"), ground.swarm.owner)
-    await cut_in(ground, node, ground.swarm.owner, "setMembershipOpen", False)
-    await node.stop()
-    ground.swarm.send(ground.swarm.owner, "setMembershipOpen", True)
-    await node.run()
-    check_once(ground, node, name, "register")
-    assert nonce_of(ground, account) == 2
-
-
 async def cut_in(ground: Ground, node: Node, sender: str, function: str, *arguments: Any) -> None:
     """Have the node send, and another's transaction mined before its one, in the same block."""
     with mining_by_hand(ground):
@@ -517,20 +433,6 @@ async def test_a_reorganisation_that_brings_another_transaction_of_the_nonce(gro
     assert len(node.of(SubmissionLost)) == 1
 
 
-async def test_a_confirmed_one_that_is_dropped_all_the_same_is_signed_anew_with_its_nonce(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground), account)
-    name = wish(node, "register")
-    await node.run()
-    ground.say("anvil_reorg", 2, [])
-    assert count(ground, "register") == 0
-    again = wallet_node(ground, settings(ground), account)
-    again.want("register", prepared=(Prepared(attempts_of(node, name)[0].hash, 0, b"", "7"),))
-    await again.run()
-    check_once(ground, again, name, "register")
-    assert [each.nonce for each in attempts_of(again, name)] == [0]
-
-
 @pytest.mark.parametrize("depth", [1, 3, 8])
 async def test_a_confirmed_one_that_is_dropped_is_prepared_once_and_included(ground: Ground, depth: int) -> None:
     """At the same price it is the same transaction, of which the log has kept the hash but not the bytes."""
@@ -579,19 +481,6 @@ async def test_a_registration_found_on_the_chain_and_dropped_is_made(ground: Gro
 # --- refusals ---
 
 
-async def test_closed_membership_refuses(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    ground.swarm.send(ground.swarm.owner, "grantRole", ground.swarm.role("MEMBERSHIP_MANAGER_ROLE"), ground.swarm.owner)
-    ground.swarm.send(ground.swarm.owner, "setMembershipOpen", False)
-    node = wallet_node(ground, settings(ground), account)
-    wish(node, "register")
-    await node.run()
-    (refused,) = node.of(SubmissionRefused)
-    assert (refused.code, refused.permanent) == ("PeerNotAllowed", False)
-    assert "ask a membership manager" in refused.reason
-    assert nonce_of(ground, account) == 0
-
-
 @pytest.mark.parametrize("kind", ["register", "reward", "winners"])
 async def test_a_peer_of_another_account_stops_the_node(ground: Ground, kind: str) -> None:
     ground.swarm.register(ground.swarm.bob, "me")
@@ -603,15 +492,6 @@ async def test_a_peer_of_another_account_stops_the_node(ground: Ground, kind: st
     assert not node.of(SubmissionPrepared)
 
 
-async def test_a_reward_that_another_account_reported_stops_the_node(ground: Ground) -> None:
-    ground.swarm.register(ground.swarm.bob, "me")
-    ground.swarm.send(ground.swarm.bob, "submitReward(uint256,uint256,int256,string)", 0, 0, 5, "me")
-    node = wallet_node(ground, settings(ground), account_named(ground, "alice"))
-    wish(node, "reward")
-    await node.run()
-    assert [(each.code, each.permanent) for each in node.of(SubmissionRefused)] == [("taken", True)]
-
-
 async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground) -> None:
     account = account_named(ground, "alice")
     node = wallet_node(ground, settings(ground), account)
@@ -621,16 +501,6 @@ async def test_an_unregistered_peer_waits_for_its_registration(ground: Ground) -
     prepare(ground, account, "reward")
     await node.run()
     check_once(ground, node, name, "reward")
-
-
-async def test_below_the_mark_nothing_is_signed(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "reward")
-    node = wallet_node(ground, settings(ground), account)
-    node.want("reward", round=0, stage=0, mark=(0, 0))
-    node.want("winners", round=0, winners=("you",), mark=(3, 0))
-    await node.run()
-    assert node.codes() == ["below-mark", "below-mark"] and not node.of(SubmissionPrepared)
 
 
 async def test_what_was_signed_already_is_not_held_back_by_its_own_mark(ground: Ground) -> None:
@@ -652,37 +522,6 @@ async def test_an_empty_vote_is_refused(ground: Ground) -> None:
     node.want("winners")
     await node.run()
     assert node.codes() == ["empty-vote"] and nonce_of(ground, account) == 1
-
-
-async def test_a_vote_with_a_name_twice_is_refused(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "winners")
-    node = wallet_node(ground, settings(ground), account)
-    node.want("winners", winners=("you", "you"))
-    await node.run()
-    assert node.codes() == ["InvalidVote"]
-
-
-async def test_a_contract_that_is_behind_is_waited_for(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "reward")
-    node = wallet_node(ground, settings(ground, drive="manager"), account)
-    names = [node.want("reward", round=1).submission, node.want("winners", round=1, winners=("you",)).submission]
-    behind = lambda: {each.command for each in node.of(CommandFailed) if "before round 1" in each.reason}  # noqa: E731
-    await node.run(lambda: len(behind()) == 2)
-    ground.swarm.move_on()
-    await node.run()
-    assert all(node.of(SubmissionConfirmed, name) for name in names), "\n".join(node.story())
-
-
-async def test_a_stage_that_no_round_has_is_refused(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    prepare(ground, account, "reward")
-    ground.swarm.move_on(2)
-    node = wallet_node(ground, settings(ground), account)
-    node.want("reward", round=0, stage=5)
-    await node.run()
-    assert node.codes() == ["InvalidStageNumber"]
 
 
 # --- moving the contract on ---
@@ -773,25 +612,3 @@ async def test_endpoints_that_fail_for_a_while_lose_nothing(ground: Ground) -> N
     await node.run()
     check_once(ground, node, name, "register")
     assert calls > 20 and nonce_of(ground, account) == 1
-
-
-async def test_a_broadcast_of_nothing_known_is_given_back(ground: Ground) -> None:
-    account = account_named(ground, "alice")
-    node = wallet_node(ground, settings(ground), account)
-    node.hand(Broadcast("broadcast/register/1", "register", sign_nothing(account)))
-    await node.run(lambda: bool(node.of(CommandFailed)))
-    assert nonce_of(ground, account) == 0
-
-
-async def test_it_is_confirmed_at_the_depth_and_not_before(ground: Ground) -> None:
-    node = wallet_node(ground, settings(ground, depth=3), account_named(ground, "alice"))
-    node.mines = False
-    name = wish(node, "register")
-    await node.run(lambda: bool(node.of(SubmissionIncluded)))
-    for _ in range(3):
-        assert not node.of(SubmissionConfirmed)
-        ground.mine()
-        looks = node.places.passed + 12
-        await node.run(lambda looks=looks: node.places.passed > looks or node.is_done(name))  # type: ignore[misc]
-    await node.run()
-    assert node.of(SubmissionConfirmed)[0].block == node.of(SubmissionIncluded)[0].block

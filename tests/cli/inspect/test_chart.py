@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.chart import chart_states, page, pick, to_mermaid
+from swarmd.cli.inspect.chart import chart_states, page, pick
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
 from swarmd.core.state import State, Submission
@@ -30,34 +30,11 @@ def test_the_drawn_page_is_not_stale(name: str) -> None:
     assert (DRAWN / f"{name}.md").read_text(encoding="utf-8") == page(pick(load_charts(), name))
 
 
-def test_no_page_is_left_over() -> None:
-    assert sorted(path.stem for path in DRAWN.glob("*.md")) == sorted(NAMES)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_mermaid_names_every_state_and_trigger(name: str) -> None:
-    chart = pick(load_charts(), name)
-    drawn = to_mermaid(chart)
-    assert "stateDiagram-v2" in drawn
-    assert [state for state in chart.states if f" as {state}\n" not in drawn] == []
-    assert [trigger for trigger in chart.triggers if trigger not in drawn] == []
-
-
-def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart"]) == ExitCode.OK
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]] == list(NAMES)
-
-
 def test_the_submission_whose_turn_it_is_is_marked() -> None:
     sent = Submission("reward/1/0", "reward", chart="sent")
     done = Submission("reward/0/0", "reward", chart="confirmed")
     assert chart_states(State(submissions=(done, sent)))["submission"] == "sent"
     assert "submission" not in chart_states(State(submissions=(done,)))
-
-
-def test_a_chart_tells_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart", "link"]) == ExitCode.OK
-    assert "the node runs but reaches nobody" in capsys.readouterr().out
 
 
 def test_a_log_marks_the_state(node: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,11 +49,6 @@ def test_a_log_marks_the_state(node: Path, capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.endswith("  class joining s_active\n")
 
 
-def test_an_unknown_chart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart", "rounds"]) == ExitCode.NO_INPUT
-    assert "The charts are round, link, trainer, coordinator" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("old", "new"), [("dest: round.settling", "dest: round.setling"), ("source: starting", "source: startin")]
 )
@@ -89,14 +61,3 @@ def test_a_chart_that_names_no_state_is_refused(
         (tmp_path / f"{name}.yaml").write_text(text.replace(old, new), encoding="utf-8")
     assert run_command(["chart", "--charts", str(tmp_path)]) == ExitCode.BAD_CONFIG
     assert capsys.readouterr().err.startswith("error: the chart 'round' is inconsistent")
-
-
-def test_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["chart", "--state", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "there is no node in" in capsys.readouterr().err
-
-
-def test_written_pages_are_the_shipped_ones(tmp_path: Path) -> None:
-    assert run_command(["chart", "--write", str(tmp_path)]) == ExitCode.OK
-    for name in NAMES:
-        assert (tmp_path / f"{name}.md").read_bytes() == (DRAWN / f"{name}.md").read_bytes()

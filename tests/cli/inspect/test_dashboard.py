@@ -33,7 +33,6 @@ kind = "digits"
 [web]
 listen = "127.0.0.1:0"
 token = "web.token"
-explorer = "https://explorer.example/address/"
 """
 
 
@@ -89,16 +88,6 @@ def test_a_configuration_says_what_to_show_and_to_whom(tmp_path: Path) -> None:
         assert answer.json()["kind"] == "digits"
 
 
-def test_a_services_configuration_lies_apart_from_its_directory(tmp_path: Path) -> None:
-    data, etc = copy_of(COORDINATOR, tmp_path / "data"), tmp_path / "etc"
-    etc.mkdir()
-    (etc / "node.toml").write_text(CONFIG)
-    (data / "web.token").write_text(TOKEN)
-    (data / "web.token").chmod(0o600)
-    with running("dashboard", str(data), "--config", str(etc / "node.toml")) as url:
-        assert get(f"{url}/api/v1/swarm", Authorization=f"Bearer {TOKEN}").json()["kind"] == "digits"
-
-
 def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
     copy_of(COORDINATOR, tmp_path)
     *_, last = (tag_of(event) for commit in read_commits(tmp_path / "events") for event in commit.events)
@@ -124,22 +113,3 @@ def test_an_archive_is_shown_on_any_port_that_is_free(tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_named(tmp_path: Path, args: list[str], word: str, code: int, capsys: Any) -> None:
     assert run_command(["dashboard", str(copy_of(FOLLOWER, tmp_path)), *args]) == code
     assert word in capsys.readouterr().err
-
-
-def test_a_taken_port_is_named(tmp_path: Path, capsys: Any) -> None:
-    with bind(Address("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        code = run_command(["dashboard", str(copy_of(FOLLOWER, tmp_path)), "--listen", listen])
-    assert code == ExitCode.BAD_CONFIG and listen in capsys.readouterr().err
-
-
-def test_a_directory_without_a_log_is_refused(tmp_path: Path, capsys: Any) -> None:
-    assert run_command(["dashboard", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert run_command(["replay", "--web", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "there is no node in" in capsys.readouterr().err
-
-
-def test_a_page_and_other_modes_exclude_each_other(tmp_path: Path, capsys: Any) -> None:
-    assert run_command(["replay", "--web", "--verify", str(tmp_path)]) == ExitCode.USAGE
-    assert run_command(["replay", "--web", "--round", "3", str(tmp_path)]) == ExitCode.USAGE
-    assert "--web" in capsys.readouterr().err

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from swarmd.cli.inspect.doctor import find_config
-from swarmd.doctor.checks import CHECKS
 from swarmd.errors import ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 
@@ -55,19 +53,6 @@ def test_json_has_the_same_and_nothing_else(shell: Shell) -> None:
     assert said.err == ""
 
 
-def test_another_data_directory(shell: Shell) -> None:
-    empty = shell.root / "empty"
-    empty.mkdir(mode=0o700)
-    said = shell("doctor", shell.root / "a", "--data", empty, "--only", "identity")
-    assert said.code == ExitCode.UNFIT and "(identity.missing)" in said.out and str(empty / "identity.key") in said.out
-
-
-def test_a_directory_beside_a_configuration_is_the_data(shell: Shell) -> None:
-    config = shell.root / "a" / "config.toml"
-    said = shell("doctor", shell.root, "--config", config, "--only", "identity", "--json")
-    assert json.loads(said.out)["data"] == str(shell.root)
-
-
 def test_a_wrong_configuration_is_a_finding(shell: Shell) -> None:
     config = shell.root / "a" / "config.toml"
     config.write_text(config.read_text().replace("[round]", "[rounds]"))
@@ -91,15 +76,3 @@ def test_what_is_named_must_be_there(shell: Shell) -> None:
     assert "Did you mean clock?" in shell.fails(ExitCode.BAD_CONFIG, "doctor", "--only", "clocks")
     with pytest.raises(NotFoundError):
         find_config(shell.root / "gone", None)
-
-
-def test_checks_are_listed(shell: Shell) -> None:
-    shown = shell.well("doctor", "--list")
-    assert [line.split()[0] for line in shown.splitlines()] == [check.name for check in CHECKS]
-
-
-def test_a_long_line_is_not_broken(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is to be copied stays in one piece, however narrow the terminal."""
-    monkeypatch.setenv("COLUMNS", "40")
-    shown = shell.well("doctor", shell.root / "a", "--only", "identity")
-    assert f"`swarmd identity backup {shell.root}{os.sep}a/identity.key OUT`" in shown

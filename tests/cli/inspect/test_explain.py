@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from swarmd.cli import run_command
 from swarmd.cli.inspect.explain import tell_latest, tell_round
 from swarmd.core.applied import Applied
-from swarmd.core.events import Equivocated, Event, ReportPublished
+from swarmd.core.events import Equivocated, Event
 from swarmd.dht.wire.evidence import open_evidence, pair_of
 from swarmd.dht.wire.records import sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.fold import fold, fold_commit, load, oldest_base
+from swarmd.eventlog.fold import fold, load, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
 from swarmd.observe.narrative.story import StoryTeller, reached
-from tests.core.story import Story, announced, gathered, settings, trained
+from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
 
@@ -41,17 +41,6 @@ def output_of(capsys: pytest.CaptureFixture[str], *args: str, code: int = ExitCo
 def test_without_a_round_the_last_gap_and_the_last_round_are_told(capsys) -> None:
     text = output_of(capsys, NODE)
     assert f"skipped, cause {GAP.cause}" in text and f"Round {STATE.done[0]} was trained by this node" in text
-
-
-@pytest.mark.parametrize("args", [(NODE, str(GAP.last)), (str(GAP.last), NODE)])
-def test_a_round_is_told_wherever_it_stands(args: tuple[str, str], capsys) -> None:
-    assert "skipped" in output_of(capsys, *args)
-
-
-def test_json_has_the_same(capsys) -> None:
-    (story,) = json.loads(output_of(capsys, NODE, str(STATE.done[0]), "--json"))
-    assert story["outcome"] == "trained" and story["round"] == STATE.done[0]
-    assert [each["seq"] for each in story["sentences"]] == sorted(each["seq"] for each in story["sentences"])
 
 
 def test_chain_submissions_belong_to_their_round(capsys) -> None:
@@ -110,10 +99,6 @@ def test_evidence_that_proves_nothing_is_named(tmp_path: Path, capsys) -> None:
     assert "no-evidence" in text and "the records show something else" in text
 
 
-def test_a_log_without_evidence_says_so(capsys) -> None:
-    assert "no evidence" in output_of(capsys, NODE, "--evidence")
-
-
 @pytest.mark.parametrize("node", LOGS, ids=lambda node: node.name)
 def test_a_story_that_begins_at_a_snapshot_is_the_same(node: Path, tmp_path: Path) -> None:
     """All that is read less of the log than the whole is what came after the node was through with the round."""
@@ -159,22 +144,3 @@ def test_a_round_late_in_a_long_log_is_told_without_reading_what_came_before(
 def test_the_latest_rounds_are_told_as_when_they_are_asked_for(node: Path) -> None:
     latest = tell_latest(node)
     assert latest == [story for told in latest for story in tell_round(node, told.round)]
-
-
-def test_for_the_latest_round_the_end_of_the_log_is_folded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = Story(settings())
-    node.join()
-    for round in range(3):
-        node.tell(announced(round), gathered(round), trained(round), ReportPublished(f"report/{round}/0", round, 0))
-    with EventLog.open(tmp_path / "events", "me", "run") as store:
-        for event in node.recorded:
-            store.append(1.7e9, [event], b"d" * 16)
-    folded: list[int] = []
-    monkeypatch.setattr(
-        "swarmd.eventlog.fold.fold_commit",
-        lambda state, commit: folded.append(commit.seq) or fold_commit(state, commit),
-    )
-    (story,) = tell_latest(tmp_path)
-    assert story.outcome == "trained" and folded == list(range(len(node.recorded)))

@@ -92,24 +92,6 @@ def test_a_log_without_a_closed_round(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Ask again when the first is over" in capsys.readouterr().err
 
 
-def test_a_followers_log_closes_no_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_groups(tmp_path / "events", [[NodeStarted(settings(), "run")]])
-    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "Name the data directory of the swarm's coordinator" in capsys.readouterr().err
-
-
-def test_peer_ids_are_shown_whole_however_narrow_the_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    data = write_log(tmp_path, (0.5,))
-    assert run_command(["leaderboard", str(data)]) == ExitCode.OK
-    shown = capsys.readouterr().out
-    run_command(["leaderboard", str(data), "--json"])
-    (standing,) = json.loads(capsys.readouterr().out)["standings"]
-    assert len(standing["peer"]) > 40 and standing["peer"] in shown and "…" not in shown
-
-
 def test_a_narrow_terminal_has_lines_that_fit_and_nothing_is_cut(tmp_path: Path) -> None:
     """In a real terminal of 80 columns."""
     data = write_log(tmp_path, (0.5,))
@@ -203,16 +185,6 @@ def test_odd_peer_ids_are_shown_whole_and_harmless(
     assert PEER in shown and str(2**200) in shown and "…" not in shown
 
 
-@pytest.mark.parametrize(
-    ("order", "first"), [("reward", PEER), ("wins", PEER), ("votes", "\x1b[2Jodd[red]"), ("rounds", "\x1b[2Jodd[red]")]
-)
-def test_orders_and_top(tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str, first: str) -> None:
-    data = write_story(tmp_path)
-    assert run_command(["leaderboard", str(data), "--sort", order, "--top", "1", "--json"]) == ExitCode.OK
-    (row,) = json.loads(capsys.readouterr().out)["standings"]
-    assert row["peer"] == first
-
-
 def test_a_log_that_lost_its_beginning_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     groups = [[event] for event in STORY[:2]] + [[MemberSeen("x" * 2000)]] * 40 + [[event] for event in STORY[2:]]
     write_groups(tmp_path / "events", groups, segment_bytes=4096)
@@ -243,17 +215,6 @@ def test_a_command_that_makes_no_sense(
     told = [data if argument == "DIR" else argument for argument in arguments]
     assert run_command(["leaderboard", *told]) == ExitCode.BAD_CONFIG
     assert words in capsys.readouterr().err
-
-
-def test_a_node_that_has_not_reached_its_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_groups(tmp_path / "events", [[STORY[0]]])
-    assert run_command(["leaderboard", str(tmp_path)]) == ExitCode.NO_INPUT
-    assert "holds nothing of the chain yet" in capsys.readouterr().err
-
-
-def test_votes_are_no_order_without_a_chain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["leaderboard", str(write_log(tmp_path, (0.5,))), "--sort", "wins"]) == ExitCode.BAD_CONFIG
-    assert "has no votes" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -295,16 +256,3 @@ def test_sums_that_differ_end_with_a_code_of_their_own(
 
 async def _yes(*_: object) -> bool:
     return True
-
-
-def test_a_wrong_address_is_told(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["leaderboard", "--rpc", url, "--contract", CONTRACT]) == ExitCode.CHAIN_CONFLICT
-    assert "there is no contract at" in capsys.readouterr().err
-
-
-def test_a_first_block_that_does_not_exist_yet_is_told(
-    url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", "99999999"]
-    assert run_command(asked) == ExitCode.BAD_CONFIG
-    assert "99999999 does not exist yet" in capsys.readouterr().err

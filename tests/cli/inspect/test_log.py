@@ -41,16 +41,6 @@ def test_cat_prints_json_lines(data: Path, capsys) -> None:
     assert json.loads(lines[3]) == {"seq": 3, "at": 3.0, "type": "member_seen", "peer": "peer3", "name": "xxx"}
 
 
-def test_cat_prints_a_part(data: Path, capsys) -> None:
-    assert seqs_of(lines_of(capsys, "log", "cat", str(data), "--from", "7", "--to", "9")) == [7, 8, 9]
-    assert seqs_of(lines_of(capsys, "log", "cat", str(data), "--from", "99")) == []
-
-
-def test_text_is_for_people(data: Path, capsys) -> None:
-    (line,) = lines_of(capsys, "log", "tail", str(data), "-n", "1", "--text")
-    assert line.split() == ["39", "1970-01-01", "00:00:39.000", "member_seen", "peer=peer39", "name=xxxxx"]
-
-
 @pytest.mark.parametrize(("count", "first"), [("3", 37), ("0", 40), ("99", 0)])
 def test_tail_prints_the_last_events(data: Path, capsys, count: str, first: int) -> None:
     assert seqs_of(lines_of(capsys, "log", "tail", str(data), "-n", count)) == list(range(first, 40))
@@ -100,12 +90,6 @@ def test_verify_names_file_and_offset_of_damage(data: Path, capsys) -> None:
         assert f"{first} is damaged at byte" in errors and "fix: Restore" in errors
 
 
-def test_a_directory_without_a_log_is_named(tmp_path: Path, capsys) -> None:
-    for verb in ("cat", "tail", "verify"):
-        assert run_command(["log", verb, str(tmp_path / "nothing")]) == ExitCode.NO_INPUT
-        assert f"no node in {tmp_path / 'nothing'}" in capsys.readouterr().err
-
-
 def test_export_writes_files(tmp_path: Path, capsys) -> None:
     events = follower_story()
     write_groups(tmp_path / "events", [events])
@@ -114,22 +98,3 @@ def test_export_writes_files(tmp_path: Path, capsys) -> None:
     assert capsys.readouterr().out.splitlines() == [f"{out}: {len(events)} events" for out in (lines, table)]
     assert len(lines.read_text().splitlines()) == len(events)
     assert table.read_bytes()[:4] == b"PAR1"
-
-
-def test_export_asks_for_a_file(data: Path, capsys) -> None:
-    assert run_command(["log", "export", str(data)]) == ExitCode.USAGE
-    assert "--jsonl OUT or --parquet OUT" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("verb", ["log cat", "replay"])
-@pytest.mark.parametrize("events", [40, 4000])
-def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path, verb: str, events: int) -> None:
-    """Whether the output fits into the pipe's buffer or not."""
-    write_groups(tmp_path / "events", [[event] * (events // 40) for (event,) in members(40)])
-    piped = subprocess.run(
-        ["bash", "-c", f'"$0" -m swarmd.cli {verb} "$1" | head -n 1', sys.executable, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (piped.returncode, len(piped.stdout.splitlines()), piped.stderr) == (0, 1, "")

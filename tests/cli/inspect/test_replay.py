@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pty
@@ -15,7 +14,6 @@ import pytest
 
 from bench.long_log import write_long_log
 from swarmd.cli import run_command
-from swarmd.cli.inspect.replay import Display
 from swarmd.core.chart import GAPS, shipped_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
@@ -24,7 +22,7 @@ from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from tests.core.story import Story, announced, gathered, settings, trained
-from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups, write_story
+from tests.eventlog.making import NODE, follower_story, open_log, write_groups, write_story
 from tests.eventlog.recut import recut
 
 EVENTS = follower_story()
@@ -78,13 +76,6 @@ def test_a_round_filter_finds_rounds_skipped(tmp_path: Path, capsys) -> None:
     assert output_of(capsys, str(tmp_path), "--json", "--round", "7") == ""
 
 
-def test_json_holds_event_changes_and_commands(data: Path, capsys) -> None:
-    (line,) = json_lines(output_of(capsys, str(data), "--json", "--from", "10", "--to", "10"))
-    assert line["event"]["type"] == "rollouts_gathered"
-    assert {"path": "chart", "before": "round.gathering", "after": "round.training"} in line["changes"]
-    assert [command["id"] for command in line["commands"]] == ["train/1/0"]
-
-
 def test_state_is_the_fold_up_to_an_event(data: Path, capsys) -> None:
     early = json.loads(output_of(capsys, str(data), "--state", "--to", "6"))
     late = json.loads(output_of(capsys, str(data), "--state", "--json"))
@@ -117,14 +108,6 @@ def test_steps_wait_for_the_operator_on_a_terminal(data: Path) -> None:
     assert '"chart": "syncing"' in text
 
 
-@pytest.mark.parametrize("word", ["\u00b2", "9" * 5000], ids=["power", "long"])
-def test_a_word_that_is_no_event_goes_on_to_the_next(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{word}\nq\n"))
-    display = Display(steps=True, json=False)
-    answers = [display._ask(None), display._ask(None)]  # type: ignore[arg-type]
-    assert answers == [True, False]
-
-
 def test_verify_passes_and_says_how_much(data: Path, capsys) -> None:
     commits = -(-len(EVENTS) // 2)
     assert f"all {commits} commits ({len(EVENTS)} events)" in output_of(capsys, str(data), "--verify")
@@ -149,11 +132,6 @@ def other_charts(place: Path, name: str, old: str, new: str) -> Path:
     return place
 
 
-def test_the_shipped_charts_go_the_same_way(data: Path, capsys) -> None:
-    text = output_of(capsys, str(data), "--against", str(shipped_directory()))
-    assert f"{len(EVENTS)} events go the same way" in text
-
-
 def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GAPS, "raises", False)  # charts of one's own may leave something open
     charts = other_charts(tmp_path / "charts", "trainer", "trigger: ready", "trigger: never_ready")
@@ -165,11 +143,6 @@ def test_other_charts_are_compared(data: Path, tmp_path: Path, capsys, monkeypat
     assert row == ["train", "3", "0"]
     found = json.loads(output_of(capsys, str(data), "--against", str(charts), "--json", code=ExitCode.DIFFERENCE))
     assert found["first"]["seq"] == 5
-
-
-def test_charts_that_do_not_exist_are_named(data: Path, tmp_path: Path, capsys) -> None:
-    assert run_command(["replay", str(data), "--against", str(tmp_path / "nowhere")]) == ExitCode.NO_INPUT
-    assert "nowhere" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -217,54 +190,12 @@ def test_a_setting_that_no_log_holds_is_refused(data: Path, capsys, against: tup
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("--type", "stage_train"), "did you mean stage_trained?"),
-        (("--verify", "--state"), "exclude each other"),
-        (("--verify", "--round", "0"), "here only --to counts"),
-    ],
-)
-def test_a_wrong_use_is_explained(data: Path, capsys, args, message: str) -> None:
-    assert run_command(["replay", str(data), *args]) == ExitCode.USAGE
-    assert message in capsys.readouterr().err
-
-
 def test_a_log_under_a_running_daemon_is_replayed(tmp_path: Path, capsys) -> None:
     with open_log(tmp_path / "events") as log:
         state = write_story(log, EVENTS, State())
         assert "round.publishing" in output_of(capsys, str(tmp_path))
         write_story(log, EVENTS[:1], state)
         assert f"{len(EVENTS) + 1} events" in output_of(capsys, str(tmp_path))
-
-
-def test_a_replay_loads_nothing_heavy(data: Path) -> None:
-    program = (
-        "import sys; from swarmd.cli import run_command; code = run_command(sys.argv[1:]);"
-        "heavy = {'torch', 'hivemind', 'transformers', 'trl', 'pyarrow', 'anyio'} & set(sys.modules);"
-        "sys.exit(code if not heavy else f'loaded {heavy}')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "replay", str(data), "--verify"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_a_long_log_shows_progress_on_a_terminal(tmp_path: Path) -> None:
-    write_groups(tmp_path / "events", [[event] * 100 for (event,) in members(30)], segment_bytes=50_000)
-    ours, theirs = pty.openpty()
-    done = subprocess.run(
-        [sys.executable, "-m", "swarmd.cli", "replay", str(tmp_path), "--verify"],
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    os.close(theirs)
-    shown = os.read(ours, 65536)
-    os.close(ours)
-    assert done.returncode == ExitCode.OK
-    assert b"replaying" in shown and b"/3000" in shown
 
 
 @pytest.mark.parametrize("seed", range(3))

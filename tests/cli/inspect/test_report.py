@@ -12,11 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from swarmd.cli import app
-from swarmd.cli.inspect.report import print_json, print_summary
 from swarmd.core.values import Skill, SkipCause
 from swarmd.errors import ConfigError, LogDamaged, NotFoundError, PathUnusable
 from swarmd.results.history import Restart, SkippedRounds, StageResult, TrainingHistory, read_history
-from swarmd.results.picture import NODES_MAX, POINTS_MAX, TASKS_MAX, draw, labels_of, make_figure, spans_of, thinned
+from swarmd.results.picture import POINTS_MAX, draw, labels_of, make_figure
 from tests.golden.play import play, write_log
 
 NODE = Path(__file__).parents[2] / "golden" / "crash"
@@ -62,14 +61,6 @@ def test_the_same_log_gives_the_same_picture(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
 
 
-def test_the_picture_goes_where_one_stands_when_no_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(NODE).exit_code == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["report.png"]
-
-
 def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(NODE, "--json")
@@ -78,19 +69,6 @@ def test_json_holds_the_figures_and_writes_no_picture(tmp_path: Path, monkeypatc
     assert [row["round"] for row in node["rounds"]] == [stage.round for stage in known.stages]
     assert [skip["cause"] for skip in node["skips"]] == [skip.cause for skip in known.skips]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_json_beside_a_picture_stays_json(tmp_path: Path) -> None:
-    result = run(NODE, "--json", "--out", tmp_path / "x.png")
-    assert json.loads(result.stdout)["nodes"] and (tmp_path / "x.png").exists()
-
-
-def test_the_card_of_one_node_is_printed() -> None:
-    result = run(NODE, "--card")
-    assert (
-        result.output.startswith("---\nlibrary_name: transformers\n")
-        and f"# {read_history(NODE).name}" in result.output
-    )
 
 
 def test_an_unfinished_append_is_no_obstacle(tmp_path: Path) -> None:
@@ -158,11 +136,6 @@ def test_nodes_of_one_name_are_told_apart() -> None:
     assert len(set(labels)) == 3 and labels[0].startswith("same (") and labels[2] == "other"
 
 
-def test_of_very_many_nodes_the_first_are_drawn() -> None:
-    figure = make_figure([history(place) for place in range(NODES_MAX + 3)])
-    assert len(figure.axes[2].get_yticks()) == NODES_MAX
-
-
 def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
     one = msgspec.structs.replace(
         history(0), skips=(SkippedRounds(3, 5, "late", 0.0), SkippedRounds(6, 6, "slow", 0.0))
@@ -170,12 +143,6 @@ def test_a_picture_marks_every_skip_with_its_cause_and_every_restart() -> None:
     lane = make_figure([one]).axes[2]
     marks = {line.get_marker(): list(line.get_xdata()) for line in lane.lines}
     assert marks[">"] == [4.0] and marks["d"] == [6.0] and marks[7] == [1]
-
-
-def test_a_restart_in_the_round_that_is_open_is_within_the_picture() -> None:
-    one = msgspec.structs.replace(history(0), skips=(), restarts=(Restart(3, 0.0), Restart(10**6, 0.0)))
-    low, high = make_figure([one]).axes[2].get_xlim()
-    assert low < 0 and 3 < high < 20
 
 
 def test_a_node_that_came_late_to_an_old_swarm_is_shown_where_it_trained() -> None:
@@ -211,36 +178,9 @@ def test_each_task_has_a_panel_where_the_guards_rounds_are_underlaid() -> None:
     assert len(life.get_yticks()) == 3
 
 
-def test_of_very_many_tasks_some_are_drawn_and_any_name_can_be(tmp_path: Path) -> None:
-    tasks = [f"$\\frac{{ {number}" for number in range(30)]
-    draw([skilled(0, *tasks)], tmp_path / "many.png")
-    assert len(make_figure([skilled(0, *tasks)]).axes) == 3 + TASKS_MAX
-
-
-def test_tasks_are_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary([skilled(0, "add", "so\x1b[31mrt"), history(1)])
-    told = [line for line in capsys.readouterr().out.splitlines() if "by task" in line]
-    assert len(told) == 1 and "drawn 2.0 times as often, since round 1" in told[0] and "\x1b" not in told[0]
-
-
-def test_json_has_the_curves_of_tasks(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json([skilled(0, "add", "sort")])
-    add, sort = json.loads(capsys.readouterr().out)["nodes"][0]["skills"]
-    assert (add["drawn_more_since"], sort["drawn_more_since"]) == (None, 1)
-    assert [point["weight"] for point in sort["points"]] == [1.0, 2.0, 2.0]
-
-
 def test_a_long_life_is_drawn_with_bounded_points_and_bars() -> None:
     figure = make_figure([history(0, rounds=9001)])
     _, reward, life = figure.axes
     (line,) = reward.lines
     assert 1000 < len(line.get_xdata()) <= POINTS_MAX
     assert sum(len(bars.get_paths()) for bars in life.collections) < 20, "rounds without a gap are one bar"
-
-
-def test_a_short_life_is_drawn_round_by_round() -> None:
-    points = [(round, float(round % 3)) for round in range(POINTS_MAX)]
-    assert thinned(points, len(points)) == points
-    assert thinned([(0, 0.0), (1, 1.0)] * POINTS_MAX, 2 * POINTS_MAX) == [(0.5, 0.5)] * POINTS_MAX
-    assert spans_of(history(0, rounds=5), gap=0.01) == [(round, round) for round in range(5)]
-    assert spans_of(history(0, rounds=5), gap=1.0) == [(0, 4)]

@@ -19,7 +19,6 @@ from swarmd.core.events import (
     Event,
     NodeStarted,
     RegistrationLog,
-    SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionPrepared,
     SubmissionSent,
@@ -71,22 +70,6 @@ def test_the_layers_of_the_chain_come_from_the_log(tmp_path: Path, capsys: pytes
     assert (submissions["included"], submissions["waiting"], submissions["confirmed"]) == (1, 0, 0)
 
 
-def test_it_is_told_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    data = write_log(tmp_path, (*EVENTS, SubmissionConfirmed("register", BLOCK)))
-    assert run_command(["status", str(data)]) == ExitCode.FAILURE
-    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert f"account {ACCOUNT}, registered" in shown and f"chain 31337, {CONTRACT}" in shown
-    assert "0 waiting, 0 sent, 0 included; 1 confirmed, 0 refused" in shown
-
-
-def test_without_a_chain_there_are_no_such_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status = told(write_log(tmp_path, (NodeStarted(settings(), "run"),)), capsys)
-    assert status["chain"] is None and status["submissions"] is None
-
-
 @pytest.mark.parametrize("on_terminal", [False, True])
 def test_it_is_watched_until_ctrl_c(on_terminal: bool, tmp_path: Path) -> None:
     write_log(tmp_path, EVENTS[:2])
@@ -101,7 +84,3 @@ def test_it_is_watched_until_ctrl_c(on_terminal: bool, tmp_path: Path) -> None:
     assert process.wait(30) == ExitCode.OK, process.stderr and process.stderr.read()
     os.close(reader)
     assert b"process" in said and b"Traceback" not in (process.stderr.read() if process.stderr else b"")
-
-
-def test_watching_and_json_exclude_each_other(tmp_path: Path) -> None:
-    assert run_command(["status", str(tmp_path), "--watch", "--json"]) == ExitCode.BAD_CONFIG

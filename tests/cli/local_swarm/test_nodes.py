@@ -22,16 +22,10 @@ from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
 from swarmd.files import held_alone
-from swarmd.swarms.gym.reasoning_gym import MIXTURE
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 
 OPEN_STEPS, CLOSED_STEPS = 4, 7  # transactions
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
 
 
 @pytest.fixture
@@ -123,45 +117,19 @@ def test_the_recipe_comes_from_a_configuration(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "name"), [("cuda-1.5b", "creator"), ("follower", "creator"), ("coordinator", "coordinator")]
-)
-def test_a_coordinator_is_not_called_as_the_follower_whose_recipe_it_takes(shell: Shell, file: str, name: str) -> None:
-    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", f"configs/gsm8k/{file}.toml")
-    config = load_config(shell.root / "a" / "config.toml")
-    assert (config.role, config.name) == ("coordinator", name)
-
-
-def test_a_mixture_that_is_the_kinds_own_is_spelled_out(shell: Shell) -> None:
-    """So that the manifest says the same in every version."""
-    recipe = shell.root / "recipe.toml"
-    recipe.write_text('role = "coordinator"\n[swarm]\nid = "x"\nkind = "reasoning-gym"\n')
-    shell.well("swarm", "new", "a", "--dir", shell.root / "a", "--config", recipe)
-    manifest, config = shell.manifest("a"), load_config(shell.root / "a" / "config.toml")
-    assert [task.name for task in manifest.recipe.tasks] == list(MIXTURE)
-    assert {(task.weight, len(task.config), task.curriculum) for task in manifest.recipe.tasks} == {(1.0, 0, False)}
-    assert tuple(task.name for task in config.swarm.tasks) == MIXTURE
-
-
-@pytest.mark.parametrize(
     ("options", "code", "told"),
     [
         (["--listen", "/ip4/0.0.0.0/tcp/0"], ExitCode.BAD_CONFIG, "a fixed port"),
-        (["--listen", "here"], ExitCode.BAD_CONFIG, "'here' is no address"),
-        (["--announce", "example.org:1"], ExitCode.BAD_CONFIG, "is no address"),
         (["--bootnode", "/ip4/192.0.2.1/tcp/1"], ExitCode.BAD_DATA, "is not the address of a node"),
         (["--member", "bob"], ExitCode.BAD_DATA, "'bob' is no peer id"),
         (["--min-submissions", "2"], ExitCode.BAD_CONFIG, "are for a swarm on a chain"),
         (["--stage-seconds", "0"], ExitCode.BAD_CONFIG, "a stage needs an end"),
         (["--stages", "3"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
-        (["--config", "none.toml"], ExitCode.NO_INPUT, "there is no configuration file"),
-        (["--min-submissions", "-1"], ExitCode.USAGE, "min-submissions"),
         (["--rpc", "ftp://x"], ExitCode.BAD_CONFIG, "no URL of a node"),
         (["--rpc", "http://127.0.0.1:1"], ExitCode.FAILURE, "127.0.0.1:1"),
-        (["--rpc", "http://127.0.0.1:1", "--account", "none.json"], ExitCode.NO_INPUT, "none.json"),
         (["--rpc", "file:none.txt"], ExitCode.BAD_CONFIG, "none.txt cannot be read"),
         (["--rpc", "http://127.0.0.1:1", "--max-gwei", "nan"], ExitCode.BAD_CONFIG, "--max-gwei nan is no price"),
         (["--min-submissions", str(2**32)], ExitCode.USAGE, "min-submissions"),
-        (["--rpc", "http://127.0.0.1:1", "--stages", "2"], ExitCode.BAD_CONFIG, "a round of 'digits' has 1"),
     ],
 )
 def test_what_cannot_be_is_told(shell: Shell, options: list[str], code: int, told: str) -> None:
@@ -192,26 +160,6 @@ def test_a_name_that_no_manifest_can_have_leaves_nothing(shell: Shell, name: str
     for options in ((), ("--rpc", "http://127.0.0.1:1")):
         assert "name" in shell.fails(ExitCode.BAD_DATA, "swarm", "new", name, "--dir", shell.root / "a", *options)
     assert not (shell.root / "a").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "values"),
-    [
-        ("--member", ["nobody"]),
-        ("--bootnode", ["nowhere"]),
-        ("--listen", ["/ip4/0.0.0.0/tcp/0"]),
-        ("--bootnode", [f"/ip4/192.0.2.1/tcp/{port}/p2p/{STRANGER}" for port in range(1, 34)]),
-    ],
-    ids=["member", "bootnode", "port", "many"],
-)
-def test_what_no_manifest_can_have_leaves_nothing(shell: Shell, option: str, values: list[str]) -> None:
-    said = shell("swarm", "new", "a", "--dir", shell.root / "a", *(f"{option}={value}" for value in values))
-    assert said.code in (ExitCode.BAD_DATA, ExitCode.BAD_CONFIG)
-    assert not (shell.root / "a").exists()
-
-
-def test_an_address_on_this_machine_only_is_told(shell: Shell) -> None:
-    assert "only nodes on it can join" in shell.well("swarm", "new", "a", "--dir", shell.root / "a")
 
 
 def test_a_closed_swarm_without_a_chain_keeps_its_list_in_the_manifest(shell: Shell) -> None:
@@ -268,15 +216,6 @@ def test_only_the_creator_changes_a_manifest(shell: Shell) -> None:
     assert "only the creator" in shell.fails(ExitCode.BAD_CONFIG, "swarm", "allow", elsewhere, STRANGER)
 
 
-def test_verbs_of_a_chain_say_that_there_is_none(shell: Shell) -> None:
-    path = shell.root / "a" / "swarm.toml"
-    shell.well("swarm", "new", "a", "--dir", shell.root / "a")
-    for verb in ("advance", "set-policy"):
-        assert "has no chain" in shell.fails(ExitCode.BAD_CONFIG, "swarm", verb, path)
-    assert f"`swarmd dashboard --manifest {path}`" in shell.well("swarm", "status", path)
-    assert json.loads(shell.well("swarm", "status", path, "--json"))["id"] == shell.manifest("a").id
-
-
 def test_check_needs_no_network_and_finds_a_change(shell: Shell) -> None:
     path = shell.root / "a" / "swarm.toml"
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
@@ -292,12 +231,6 @@ def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
     with NewNode(shell.root / "a").held():
         told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert "another command is at work" in told
-
-
-def test_a_directory_that_cannot_be_made(shell: Shell) -> None:
-    (shell.root / "file").touch()
-    told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "file" / "a")
-    assert "cannot be made" in told
 
 
 # --- on a chain ---

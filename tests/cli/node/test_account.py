@@ -72,15 +72,6 @@ def test_new_makes_an_account_and_a_random_passphrase(tmp_path: Path) -> None:
     assert run("show", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass").stdout == made.stdout
 
 
-def test_new_takes_a_passphrase_file_that_is_there(tmp_path: Path) -> None:
-    made = run("new", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"))
-    assert "random" not in made.stderr
-    assert (tmp_path / "p").read_text(encoding="utf-8") == PASSPHRASE + "\n"
-    wrong = run("show", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "q", "wrong one\n"))
-    assert wrong.returncode == ExitCode.NO_PERMISSION
-    assert "does not open" in wrong.stderr
-
-
 def test_new_overwrites_nothing_and_asks_nothing_before_it_says_so(tmp_path: Path) -> None:
     secret(tmp_path / "a.json", "mine")
     made = run("new", tmp_path / "a.json", "--passphrase-file", tmp_path / "a.pass")
@@ -115,34 +106,12 @@ def test_import_refuses_what_is_no_key_before_it_makes_a_passphrase(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_import_refuses_what_is_no_key_with_a_passphrase_that_is_there(tmp_path: Path) -> None:
-    done = run("import", tmp_path / "a.json", "--passphrase-file", secret(tmp_path / "p"), given="no key\n")
-    assert done.returncode == ExitCode.BAD_DATA and "key" in done.stderr
-    assert not (tmp_path / "a.json").exists()
-
-
-def test_import_takes_no_key_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "swarmd", "account", "import", str(tmp_path / "a.json"), KEY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == ExitCode.USAGE
-    assert not (tmp_path / "a.json").exists()
-
-
 def test_prompts_are_not_echoed(tmp_path: Path) -> None:
     answers = {"Private key: ": KEY, "new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE}
     code, shown = at_terminal("import", tmp_path / "a.json", answers=answers)
     assert code == 0
     assert ADDRESS in shown and "\nPassphrase of the new keystore: " in shown
     assert KEY not in shown and PASSPHRASE not in shown
-
-
-def test_two_passphrases_that_differ_make_nothing(tmp_path: Path) -> None:
-    code, shown = at_terminal(
-        "new", tmp_path / "a.json", answers={"new keystore: ": PASSPHRASE, "Once more: ": PASSPHRASE + "!"}
-    )
-    assert code == ExitCode.NO_PERMISSION
-    assert "differ" in shown
-    assert not (tmp_path / "a.json").exists()
 
 
 def test_show_asks_a_node_for_the_balance(tmp_path: Path) -> None:
@@ -166,12 +135,6 @@ def test_show_says_what_is_wrong_with_the_node_without_the_key_in_its_url(tmp_pa
     assert run("show", tmp_path / "a.json", "--rpc", "nonsense").returncode == ExitCode.BAD_CONFIG
 
 
-def test_show_names_a_file_that_is_not_there(tmp_path: Path) -> None:
-    done = run("show", tmp_path / "none.json")
-    assert done.returncode == ExitCode.NO_INPUT
-    assert "none.json" in done.stderr and "swarmd account new" in done.stderr
-
-
 def test_a_key_given_as_an_argument_is_not_repeated(tmp_path: Path) -> None:
     done = run("import", tmp_path / "a.json", KEY.strip())
     assert done.returncode == ExitCode.USAGE
@@ -186,9 +149,3 @@ def test_what_is_typed_and_no_text_is_refused_and_not_shown(tmp_path: Path, prom
     assert code == ExitCode.BAD_DATA
     assert "what was typed is no text in" in shown and "Traceback" not in shown and "horse" not in shown
     assert not (tmp_path / "a.json").exists()
-
-
-def test_a_piped_key_that_is_no_text_is_none(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "swarmd", "account", "import", tmp_path / "a.json"]
-    done = subprocess.run(command, input=b"\xff" * 64, capture_output=True, timeout=60)
-    assert done.returncode == ExitCode.BAD_DATA and b"no private key" in done.stderr

@@ -60,12 +60,6 @@ def home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Home:
     return Home(tmp_path, capsys)
 
 
-def test_show_as_json(home: Home) -> None:
-    code, out, _ = home.run("show", home.key, "--json")
-    assert code == 0
-    assert json.loads(out) == {"file": str(home.key), "peer": home.peer, "kind": "ed25519"}
-
-
 def test_a_backup_comes_back_on_a_new_host(home: Home, tmp_path: Path) -> None:
     home.write_log(home.data, 5)
     code, out, err = home.with_passphrase("backup", home.key, home.backup)
@@ -113,25 +107,6 @@ def test_nothing_is_ever_overwritten(home: Home, tmp_path: Path) -> None:
         code, _, err = home.run(*args)
         assert code == ExitCode.CANNOT_CREATE and "exists already" in err
     assert (home.key.read_bytes(), home.backup.read_bytes()) == before
-
-
-def test_a_backup_without_a_log_says_what_it_lacks(home: Home, tmp_path: Path) -> None:
-    code, _, err = home.with_passphrase("backup", home.key, home.backup)
-    assert code == 0 and "no event log lies beside the key" in err
-    code, _, err = home.with_passphrase("restore", home.backup, tmp_path / "identity.key")
-    assert code == 0 and "a round that the backup does not tell" in err
-
-
-def test_a_log_elsewhere_is_named(home: Home, tmp_path: Path) -> None:
-    home.write_log(tmp_path / "elsewhere", 3)
-    code, out, _ = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "elsewhere")
-    assert code == 0 and "at round 2" in out
-    home.backup.unlink()
-    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path)
-    assert code == ExitCode.NO_INPUT and "no event log" in err
-    home.write_log(tmp_path / "other", 2, peer="12D3KooWOther")
-    code, _, err = home.with_passphrase("backup", home.key, home.backup, "--data", tmp_path / "other")
-    assert code == ExitCode.BAD_DATA and not home.backup.exists()
 
 
 def test_a_damaged_log_keeps_no_key_from_its_backup(home: Home) -> None:
@@ -252,13 +227,6 @@ def test_a_passphrase_file_is_private(home: Home, tmp_path: Path) -> None:
     assert code == ExitCode.NO_PERMISSION and "chmod 600" in err
     assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path / "no")[0] == ExitCode.NO_INPUT
     assert home.run("backup", home.key, home.backup, "--passphrase-file", tmp_path)[0] == ExitCode.NO_PERMISSION
-
-
-def test_without_a_terminal_a_passphrase_file_is_asked_for(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Path(os.devnull).open() as nothing:
-        monkeypatch.setattr(sys, "stdin", nothing)
-        code, _, err = home.run("backup", home.key, home.backup)
-    assert code == ExitCode.NO_PERMISSION and "--passphrase-file" in err
 
 
 def at_terminal(args: Sequence[object], answers: Sequence[str]) -> tuple[int, str]:

@@ -19,11 +19,6 @@ from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 from tests.dht.making import rsa_file
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 @pytest.fixture(scope="module")
 def chain() -> Iterator[OwnChain]:
     with running_anvil() as url:
@@ -107,16 +102,6 @@ def test_an_option_that_the_configuration_has_already_is_none_without_effect(she
     assert "otherwise: --identity (dht.identity). Change it there" in shown
 
 
-def test_the_doctor_compares_who_joined_with_the_manifest(shell: Shell, manifest: Path) -> None:
-    b, examine = shell.root / "b", ("doctor", shell.root / "b", "--offline", "--only", "directory")
-    shell.well("join", manifest, "--dir", b)
-    assert shell.manifest("b") == shell.manifest("a")
-    assert "directory.recipe" not in shell(*examine).out
-    config = b / "config.toml"
-    config.write_text(config.read_text().replace("\nsteps = 40", "\nsteps = 4"))
-    assert "differ in training.steps" in shell(*examine).out
-
-
 def test_a_newer_manifest_is_told_and_the_old_one_kept(shell: Shell, manifest: Path) -> None:
     shell.well("join", manifest, "--dir", shell.root / "b")
     before = files(shell.root / "b")
@@ -141,14 +126,6 @@ def test_a_swarm_that_was_joined_is_not_taken_for_ones_own(shell: Shell, manifes
     assert files(b) == before
 
 
-def test_what_a_run_that_died_left_is_used(shell: Shell, manifest: Path) -> None:
-    b = shell.root / "b"
-    b.mkdir()
-    peer = create_identity(b / "identity.key").peer_id
-    shell.well("join", manifest, "--dir", b)
-    assert load_config(b / "config.toml").dht.peer == peer
-
-
 def test_an_identity_of_ones_own(shell: Shell, manifest: Path) -> None:
     key = shell.root / "own.key"
     peer = create_identity(key).peer_id
@@ -160,35 +137,6 @@ def test_an_identity_of_ones_own(shell: Shell, manifest: Path) -> None:
     before = files(b)
     shell.well("join", manifest, "--dir", b)
     assert files(b) == before
-
-
-def test_a_data_directory_of_its_own(shell: Shell, manifest: Path) -> None:
-    b = shell.root / "b"
-    shell.well("join", manifest, "--dir", b, "--data", "state")
-    config = load_config(b / "config.toml")
-    assert load_identity(b / config.data / config.dht.identity).peer_id == config.dht.peer
-
-
-def test_a_directory_of_another_swarm_is_refused(shell: Shell, manifest: Path) -> None:
-    shell.well("swarm", "new", "Other", "--dir", shell.root / "other")
-    shell.well("join", manifest, "--dir", shell.root / "b")
-    before = files(shell.root / "b")
-    told = shell.fails(ExitCode.BAD_CONFIG, "join", shell.root / "other" / "swarm.toml", "--dir", shell.root / "b")
-    assert "a node belongs to one swarm" in told
-    assert files(shell.root / "b") == before
-
-
-@pytest.mark.parametrize("option", ["--listen", "--announce"])
-def test_what_is_no_address_makes_nothing(shell: Shell, manifest: Path, option: str) -> None:
-    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", option, "/ip4/300.1.1.1/tcp/1")
-    assert "'/ip4/300.1.1.1/tcp/1' is no address" in told
-    assert not (shell.root / "b").exists()
-
-
-def test_a_name_that_peers_refuse_makes_nothing(shell: Shell, manifest: Path) -> None:
-    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", "--name", "bob\x1b[2J")
-    assert "--name: 'bob\\x1b[2J' has characters that cannot be printed" in told
-    assert not (shell.root / "b").exists()
 
 
 def test_an_altered_manifest_makes_nothing(shell: Shell, manifest: Path) -> None:
@@ -225,11 +173,6 @@ def test_what_a_manifest_asks_for_programs_beyond_this_nodes_bounds_is_told(shel
     shown = shell.well("join", shell.root / "a" / "swarm.toml", "--dir", shell.root / "b")
     assert "note: the swarm asks for limits.memory_bytes = 6.87195e+10, this node gives programs" in shown
     assert "(swarm.options.own_limits.cpu_s)" in shown and "(swarm.options.own_limits.stage_s)" in shown
-
-
-def test_options_of_a_chain_where_there_is_none(shell: Shell, manifest: Path) -> None:
-    told = shell.fails(ExitCode.BAD_CONFIG, "join", manifest, "--dir", shell.root / "b", "--rpc", "http://127.0.0.1:1")
-    assert "has no chain" in told
 
 
 def test_a_closed_swarm_says_what_its_creator_must_do(shell: Shell) -> None:
@@ -323,20 +266,6 @@ def test_another_chain_than_the_manifests(shell: Shell, chain: OwnChain) -> None
     assert not (shell.root / "b" / "config.toml").exists()
 
 
-def test_an_endpoint_that_is_dead(shell: Shell, chain: OwnChain) -> None:
-    path = on_chain(shell, chain)
-    told = shell.fails(ExitCode.FAILURE, "join", path, "--dir", shell.root / "b", "--rpc", "http://127.0.0.1:1")
-    assert "no endpoint answers" in told
-
-
-def test_a_wrong_passphrase(shell: Shell, chain: OwnChain) -> None:
-    path, b = on_chain(shell, chain), shell.root / "b"
-    shell.well("join", path, "--dir", b)
-    (b / "account.pass").write_text("something else\n")
-    told = shell.fails(ExitCode.NO_PERMISSION, "join", path, "--dir", b)
-    assert "does not open" in told and "something else" not in told
-
-
 def test_a_swarm_that_asks_for_invitations(shell: Shell) -> None:
     a, key = shell.root / "a", shell.root / "own.key"
     shell.well("swarm", "new", "Digits", "--dir", a, "--invited")
@@ -370,13 +299,6 @@ def test_an_invitation_for_a_node_that_is_there_is_not_lost(shell: Shell) -> Non
     assert line in said and line not in config.read_text()
     config.write_text(config.read_text().replace("[dht]\n", f"[dht]\n{line}\n"))
     assert "note:" not in shell.well(*join, "--invitation", line[14:-1]) + shell.well(*join)
-
-
-@pytest.mark.parametrize("days", ["inf", "1e15"])
-def test_an_invitation_for_longer_than_anybody_lives_is_told_as_that(shell: Shell, days: str) -> None:
-    shell.well("swarm", "new", "Digits", "--dir", shell.root / "a", "--invited")
-    told = shell.fails(ExitCode.BAD_CONFIG, "swarm", "invite", STRANGER, "--dir", shell.root / "a", "--days", days)
-    assert "36500 at most" in told and "without an end" in told
 
 
 def look_at_the_list(shell: Shell, guest: str, further: str) -> None:

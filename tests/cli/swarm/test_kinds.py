@@ -11,12 +11,6 @@ import pytest
 from swarmd.swarms.registry import BUILT_IN
 from tests.cli.owning import Shell
 
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 Install = Callable[[str, str], None]
 
 
@@ -55,10 +49,3 @@ def test_plug_ins_are_named_with_what_brings_them(shell: Shell, install: Install
         "fault": "",
     }
     assert found["gsm8k"]["from"] == "swarmd" and not found["other"]["usable"]
-
-
-def test_what_a_plug_in_prints_or_raises_breaks_no_list(shell: Shell, install: Install, tmp_path: Path) -> None:
-    install("loud", "loud = loud_one:Plan")
-    (tmp_path / "site" / "loud_one.py").write_text("print('welcome')\nraise RuntimeError('one\\ntwo')\n")
-    assert json.loads(shell.well("swarm", "list", "--json"))[-1]["fault"] == "RuntimeError: one two"
-    assert shell.well("swarm", "list").splitlines()[-1].endswith("cannot be used: RuntimeError: one two (from loud 3)")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm.layout import lay_out, node_places, peer_of
+from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
-from swarmd.dht.identity.identity import create_identity, load_identity
+from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
@@ -19,11 +19,6 @@ from swarmd.shell.loop import plan
 from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell
 from tests.daemon.test_swarm_check import contents
-
-
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
 
 
 def begin_log(config: Path) -> None:
@@ -71,14 +66,6 @@ def test_local_does_not_mix_two_kinds(tmp_path: Path) -> None:
     assert lay_out(places, rounds=1) == 1, "the same swarm goes on"
 
 
-def test_local_takes_a_directory_that_never_ran(tmp_path: Path) -> None:
-    places = node_places(tmp_path, 1)
-    lay_out(places, rounds=1)
-    peer = peer_of(places[0])
-    lay_out(places, rounds=1, swarm="gsm8k")
-    assert load_config(places[0].config).swarm.kind == "gsm8k" and peer_of(places[0]) == peer
-
-
 def test_join_needs_a_directory_of_its_own(shell: Shell, ran: Path, other: Path) -> None:
     said = refused(shell, ran, "join", other, "--dir", ran)
     assert shell.manifest("a").id in said and "--identity" in said
@@ -92,10 +79,6 @@ def test_join_looks_at_the_log_where_the_configuration_is_gone(shell: Shell, ran
     moved = ran.rename(shell.root / "home" / "data")
     refused(shell, shell.root / "home", "join", other, "--dir", shell.root / "home", "--data", "data")
     shell.well("join", other, "--dir", shell.root / "new", "--identity", moved / "identity.key")
-
-
-def test_joining_ones_own_swarm_again_is_nothing_new(shell: Shell, ran: Path) -> None:
-    assert "kept as it is" in shell.well("join", ran / "swarm.toml", "--dir", ran)
 
 
 def test_a_new_swarm_needs_a_directory_of_its_own(shell: Shell, ran: Path, other: Path) -> None:
@@ -127,30 +110,6 @@ def test_a_service_keeps_to_its_swarm(shell: Shell, ran: Path, other: Path) -> N
     theirs = other.with_name("config.toml")
     with pytest.raises(OtherSwarm, match="swarm digits-"):
         refuse_other_log(theirs, load_config(theirs), place)
-
-
-def test_a_mixed_backup_says_so_when_it_is_restored(shell: Shell, ran: Path) -> None:
-    secret = shell.root / "secret"
-    secret.write_text("a long passphrase\n")
-    secret.chmod(0o600)
-    there = (shell.root / "out.tar.gz", "--passphrase-file", secret)
-    shell.well("backup", ran, *there)
-    assert "no node starts" not in shell("restore", there[0], shell.root / "back", *there[1:]).err
-    text = (ran / "config.toml").read_text().replace(shell.manifest("a").id, "another")
-    (ran / "config.toml").write_text(text)
-    there[0].unlink()
-    shell.well("backup", ran, *there)
-    said = shell("restore", there[0], shell.root / "again", *there[1:])
-    assert said.code == ExitCode.OK and "no node starts with this configuration" in said.err
-
-
-def test_a_directory_of_another_swarm_can_still_be_looked_at(shell: Shell, ran: Path) -> None:
-    text = (ran / "config.toml").read_text().replace(shell.manifest("a").id, "another")
-    (ran / "config.toml").write_text(text)
-    assert shell("status", ran).code == ExitCode.FAILURE, "its daemon is down"
-    shell.well("explain", ran)
-    said = shell("doctor", ran, "--offline", "--only", "directory")
-    assert said.code == ExitCode.UNFIT and "directory.swarm" in said.out and "directory.recipe" in said.out
 
 
 def test_the_doctor_compares_with_the_manifest(shell: Shell, ran: Path) -> None:
@@ -195,10 +154,3 @@ def test_an_address_that_comes_later_is_brought_into_the_manifest(shell: Shell) 
     shell.well(*command)
     assert "directory.bootnodes" not in shell.well(*doctor)
     assert "add-bootnode" not in shell.well("swarm", "new", "Digits", "--dir", node, "--announce", place)
-
-
-def test_an_identity_goes_along_into_another_swarm(shell: Shell, other: Path) -> None:
-    key = shell.root / "old.key"
-    peer = create_identity(key).peer_id
-    shell.well("join", other, "--dir", shell.root / "new", "--identity", key)
-    assert load_config(shell.root / "new" / "config.toml").dht.peer == peer

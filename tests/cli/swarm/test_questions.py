@@ -30,11 +30,6 @@ rewards = [{name = "numeric"}, {name = "length", weight = 0.1, max = 60}]
 """
 
 
-@pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
-    return Shell(capsys, tmp_path)
-
-
 def write_rows(path: Path, rows: list[dict[str, str]] = ROWS) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -63,16 +58,6 @@ def test_a_joiner_takes_the_file_from_beside_the_manifest(shell: Shell, manifest
     config = load_config(shell.root / "b" / "config.toml")
     assert make_plan(config.swarm, config.training, shell.root / "b").tasks == ("questions",)
     assert "kept as it is" in shell.well("join", manifest, "--dir", shell.root / "b")
-
-
-def test_the_doctor_names_options_that_are_not_the_manifests(shell: Shell, manifest: Path) -> None:
-    """The digest of a file is that of its rows: peers refuse nobody who has other rewards."""
-    shell.well("join", manifest, "--dir", shell.root / "b")
-    config = shell.root / "b" / "config.toml"
-    config.write_text(config.read_text().replace('"numeric"', '"exact"').replace("Be quick.", "Be slow."))
-    (shell.root / "b" / "swarm.toml").write_bytes(manifest.read_bytes())
-    said = shell("doctor", shell.root / "b", "--offline", "--only", "directory")
-    assert said.code == ExitCode.FAILURE and "differ in swarm.options.rewards, swarm.options.system\n" in said.out
 
 
 def test_a_joiner_without_the_file_or_with_another_is_refused(shell: Shell, manifest: Path) -> None:
@@ -115,12 +100,6 @@ def test_a_manifest_names_no_file_elsewhere_and_always_the_digest(tmp_path: Path
         find_questions(options, tmp_path / "swarm.toml", tmp_path)
 
 
-def test_other_options_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "hub").mkdir()
-    assert sealed({"data": "hub", "mode": "compat"}, tmp_path) == {"data": "hub", "mode": "compat"}
-    assert find_questions({"data": "hub"}, tmp_path / "swarm.toml", tmp_path) is None
-
-
 def test_a_file_that_no_manifest_can_name_makes_no_swarm(tmp_path: Path) -> None:
     write_rows(tmp_path / "sums.txt")
     with pytest.raises(SwarmdError, match=r"'sums\.txt' does not end in \.jsonl"):
@@ -133,11 +112,6 @@ def test_a_directory_or_path_makes_no_swarm(tmp_path: Path, named: str) -> None:
     (tmp_path / "copy").mkdir()
     with pytest.raises(SwarmdError, match=r"no manifest can name the directory or path .* ends in \.jsonl"):
         sealed({"data": named}, tmp_path)
-
-
-def test_a_name_that_no_file_can_have_makes_no_swarm(tmp_path: Path) -> None:
-    with pytest.raises(SwarmdError, match=r"swarm\.options\.data.* File name too long"):
-        sealed({"data": "x" * 300}, tmp_path)
 
 
 def test_other_kinds_that_read_a_file_hand_it_on_in_the_same_way(shell: Shell) -> None:

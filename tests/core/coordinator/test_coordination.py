@@ -61,8 +61,8 @@ def overdue(node: Story) -> tuple[Command, ...]:
 def expected(coordination: Coordination) -> set[str]:
     """Peers whose reports the open stage waits for; the count that is kept agrees."""
     peers = {member.peer for member in coordination.members if is_expected(coordination, member)}
-    assert coordination.waiting.expected == len(peers)
-    assert coordination.waiting.reported == len([each for each in coordination.reports if each.peer in peers])
+    assert coordination.expected == len(peers)
+    assert coordination.reported == len([each for each in coordination.reports if each.peer in peers])
     return peers
 
 
@@ -185,6 +185,27 @@ def test_a_report_counts_once(node: Story) -> None:
     assert coordination(node).chart == "open.collecting"
     overdue(node)
     assert [(row.peer, row.reward, row.rounds) for row in coordination(node).standings] == [("a", 1.0, 1)]
+
+
+def test_a_reward_above_what_the_recipe_can_give_does_not_count(node: Story) -> None:
+    open_without_trainer(node)
+    node.tell(TrainerReady("cpu", "tiny", 1, reward_max=1.2))
+    node.tell(report("a", 0, reward=1e6), *[report(f"idle {number}", 0, reward=1.3) for number in range(6)])
+    assert not coordination(node).reports and node.state.rejections == (("reward-too-high", 7),)
+    node.tell(report("a", 0, reward=1.2))
+    assert "a" in coordination(node).reports
+    node.start()
+    node.tell(report("b", 0, reward=1e6))
+    assert "b" not in coordination(node).reports, "what a trainer said holds until the next is ready"
+
+
+def test_members_without_an_admission_stand_behind_those_with_one(node: Story) -> None:
+    open_first(node)
+    idle = [replace(report(f"idle {number}", 0, reward=9.0), worked=False) for number in range(6)]
+    node.tell(*idle, report("a", 0, reward=2.0), report("b", 0, reward=3.0), report("me", 0))
+    standings = coordination(node).standings
+    assert [row.peer for row in standings[:4]] == ["b", "a", "me", "idle 0"]
+    assert [row.admitted for row in standings] == [True] * 3 + [False] * 6
 
 
 def test_a_padded_report_does_not_count(node: Story) -> None:

@@ -154,8 +154,8 @@ def expected(swarm: Swarm) -> set[str]:
     """Those the open stage waits for; what is counted agrees."""
     now = swarm.coordination
     peers = {member.peer for member in now.members if waiting.is_expected(now, member)}
-    assert now.waiting.expected == len(peers)
-    assert now.waiting.reported == sum(each.peer in peers for each in now.reports)
+    assert now.expected == len(peers)
+    assert now.reported == sum(each.peer in peers for each in now.reports)
     return peers
 
 

@@ -1,26 +1,36 @@
-"""The identity: made once, kept private, held by one process."""
+"""Keys of both kinds, and the work that an identity shows."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from swarmd.cli.node.identity import app
+from swarmd.core.commands import Announce, CollectReports, Gather, PublishReport, Register
+from swarmd.core.events import LinkUp, MemberSeen, Registered, ReportSeen, RolloutsGathered, RoundAnnounced
 from swarmd.dht.identity.identity import (
     create_identity,
     generate_identity,
     hold_identity,
-    is_peer_id,
     load_identity,
     public_key_of,
     read_identity,
 )
+from swarmd.dht.identity.kept_work import take_work
+from swarmd.dht.identity.proof_of_work import find_work, work_bits
+from swarmd.dht.identity.rsa import LENGTHS, parse_rsa
+from swarmd.dht.identity.signatures import signature_bytes, verify
 from swarmd.errors import ExitCode, IdentityError, IdentityInUse, NotFoundError
+from tests.dht.driver import Driver
+from tests.dht.making import ALICE, OTHER_RSA, RSA, rsa_file, rsa_file_of
 
 
 def test_a_new_identity_is_private_and_comes_back(tmp_path: Path) -> None:
@@ -136,32 +146,154 @@ def test_the_identity_is_held_by_one_process(tmp_path: Path) -> None:
         assert load_identity(path).peer_id
 
 
-@pytest.mark.parametrize("text", ["", "12D3KooW", "Qm" + "1" * 44, "0OIl", "1" * 52, "x" * 1000])
-def test_what_is_no_peer_id(text: str) -> None:
-    assert not is_peer_id(text)
-
-
-def test_the_command_line_makes_and_shows(tmp_path: Path) -> None:
-    path = str(tmp_path / "identity.key")
-    made = CliRunner().invoke(app, ["new", path])
-    shown = CliRunner().invoke(app, ["show", path])
-    again = CliRunner().invoke(app, ["new", path])
-    assert made.exit_code == shown.exit_code == 0 and made.output == shown.output
-    assert is_peer_id(made.output.strip())
-    assert isinstance(again.exception, IdentityError)
-
-
-def test_reading_the_peer_id_loads_no_cryptography(tmp_path: Path) -> None:
-    create_identity(tmp_path / "identity.key")
-    program = (
-        "import sys, pathlib\nfrom swarmd.dht.identity.identity import read_identity\n"
-        f"read_identity(pathlib.Path({str(tmp_path / 'identity.key')!r}))\n"
-        "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 def test_an_identity_does_not_show_its_secret() -> None:
     identity = generate_identity()
     assert repr(identity) == f"Identity({identity.peer_id})"
+
+
+PLAIN = serialization.NoEncryption()
+
+DER, PKCS1 = serialization.Encoding.DER, serialization.PrivateFormat.TraditionalOpenSSL
+
+MESSAGE = b"message"
+
+SIGNATURE = RSA.sign(MESSAGE)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("bits", [2048, 3072, 4096])
+async def test_p2pd_runs_with_the_key_under_the_same_peer_id(tmp_path: Path, bits: int) -> None:
+    from swarmd.dht.p2p.hivemind_api import P2P
+
+    path = tmp_path / "swarm.pem"
+    if bits == 2048:
+        P2P.generate_identity(str(path))
+    else:
+        rsa_file(path, bits)
+    p2p = await P2P.create(identity_path=str(path), host_maddrs=["/ip4/127.0.0.1/tcp/0"], check_if_identity_free=False)
+    try:
+        assert load_identity(path).peer_id == p2p.peer_id.to_base58()
+    finally:
+        await p2p.shutdown()
+
+
+@pytest.mark.parametrize(("bits", "exponent", "says"), [(1024, 65537, "1024 bits"), (2048, 3, "exponent")])
+def test_a_key_that_peers_would_not_take_is_refused(tmp_path: Path, bits: int, exponent: int, says: str) -> None:
+    rsa_file(tmp_path / "swarm.pem", bits, exponent)
+    with pytest.raises(IdentityError, match=says):
+        load_identity(tmp_path / "swarm.pem")
+
+
+def test_other_keys_in_the_same_wrapping_are_refused(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    pkcs8 = key.private_bytes(DER, serialization.PrivateFormat.PKCS8, PLAIN)
+    curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(DER, PKCS1, PLAIN)
+    public = key.public_key().public_bytes(DER, serialization.PublicFormat.PKCS1)
+    padded = key.private_bytes(DER, PKCS1, PLAIN) + b"\0"
+    for der in (pkcs8, curve, public, padded, b"", b"x" * 300):
+        content = rsa_file_of(tmp_path / "swarm.pem", der)
+        with pytest.raises(IdentityError, match="damaged"):
+            parse_rsa(content, "swarm.pem")
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_a_damaged_key_file_is_refused(data: st.DataObject) -> None:
+    content = bytearray(RSA.encode())
+    if data.draw(st.booleans()):
+        content[data.draw(st.integers(3, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[data.draw(st.integers(3, len(content) - 1)) :]
+    with pytest.raises(IdentityError):
+        parse_rsa(bytes(content), "swarm.pem")
+
+
+def test_a_signature_counts_for_its_owner_and_message_alone() -> None:
+    assert verify(RSA.peer_id, SIGNATURE, MESSAGE)
+    assert not verify(RSA.peer_id, SIGNATURE, b"another")
+    assert not verify(OTHER_RSA.peer_id, SIGNATURE, MESSAGE)
+    assert not verify(ALICE.peer_id, SIGNATURE, MESSAGE)
+    assert not verify(RSA.peer_id, ALICE.sign(MESSAGE), MESSAGE)
+    assert not verify(RSA.peer_id, OTHER_RSA.sign(MESSAGE), MESSAGE)
+    assert not verify("nobody", SIGNATURE, MESSAGE)
+    assert signature_bytes(RSA.peer_id, MESSAGE + SIGNATURE) == len(SIGNATURE)
+    assert signature_bytes(ALICE.peer_id, MESSAGE + ALICE.sign(MESSAGE)) == 64
+
+
+def test_a_signature_with_the_key_of_another_does_not_count() -> None:
+    """The owner's key beside the forger's signature, and the forger's key beside the owner's id."""
+    ours, theirs = SIGNATURE, OTHER_RSA.sign(MESSAGE)
+    key_bytes, signed_bytes = LENGTHS.unpack(ours[-4:])
+    mixed = ours[:key_bytes] + theirs[key_bytes : key_bytes + signed_bytes] + ours[-4:]
+    assert not verify(RSA.peer_id, mixed, MESSAGE)
+    assert not verify(OTHER_RSA.peer_id, mixed, MESSAGE)
+
+
+@pytest.mark.anyio
+async def test_rsa_and_ed25519_nodes_share_a_swarm(tmp_path: Path) -> None:
+    """Clock, memberships, reports and rollouts, in both directions."""
+    for name in ("boss", "member"):
+        (tmp_path / name).mkdir()
+    rsa_file(tmp_path / "boss" / "identity.key")
+    boss = Driver(tmp_path / "boss")
+    nodes = [boss]
+    try:
+        assert boss.peer_id.startswith("Qm")
+        await boss.start()
+        member = Driver(tmp_path / "member", boss.peer_id, (await boss.address(),))
+        nodes.append(member)
+        await member.start()
+        for node in nodes:
+            await node.expect(LinkUp)
+            await node.do(Register("register"))
+            await node.expect(Registered)
+        await boss.expect(MemberSeen, peer=member.peer_id)
+        await member.expect(MemberSeen, peer=boss.peer_id)
+        await boss.do(Announce("announce/3/0/1", 3, 0, 1.7e9, 1.7e9 + 60))
+        await member.expect(RoundAnnounced, round=3)
+        for node, other in ((boss, member), (member, boss)):
+            await node.do(CollectReports("collect/3/0", 3, 0))
+            await other.do(PublishReport("report/3/0", 3, 0, 0.5, other.put([other.peer_id], 4, (3, 0))))
+            await node.expect(ReportSeen, peer=other.peer_id, reward=0.5)
+        for node, other in ((boss, member), (member, boss)):
+            await node.do(Gather("gather/4/0", 4, 0, 3, 0, time.time() + 10))
+            gathered = await node.expect(RolloutsGathered)
+            assert [ref.peer for ref in gathered.rollouts] == [other.peer_id]
+    finally:
+        for node in nodes:
+            await node.clean()
+
+
+class NotWaiting(Exception):
+    pass
+
+
+def test_the_least_number_that_is_worth_the_bits_is_found() -> None:
+    number = find_work("s", "p", 10)
+    assert work_bits("s", "p", number) >= 10
+    assert all(work_bits("s", "p", less) < 10 for less in range(number))
+
+
+MORE = 17  # bits, than every node does
+
+
+def give_up() -> None:
+    raise NotWaiting
+
+
+def test_work_is_found_once_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "work"
+    number = take_work(path, "s", "p", MORE, lambda: None)
+    assert work_bits("s", "p", number) >= MORE
+    assert take_work(path, "s", "p", MORE, give_up) == number, "it is not searched for again"
+    assert [each.name for each in tmp_path.iterdir()] == ["work"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"12", b"\xff\x00", b"-5\n", b"9" * 400], ids=["empty", "torn", "no", "neg", "long"]
+)
+def test_a_damaged_number_is_found_anew_and_put_right(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "work"
+    path.write_bytes(content)
+    number = take_work(path, "s", "p", MORE, lambda: None)
+    assert int(path.read_bytes()) == number == find_work("s", "p", MORE)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
+import hashlib
 import time
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from swarmd.core.events import Event, MemberSeen
 from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
-from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, STREAMS, RequestLimits
-from swarmd.dht.limits.token_bucket import TokenBuckets
-from swarmd.dht.p2p.address_prefixes import RELAYED, prefix_of
-from swarmd.dht.p2p.p2pd_control import Timed
+from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, RequestLimits
+from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.session import Session
 from swarmd.errors import RecordRejected
 
+pytestmark = pytest.mark.anyio
+
 A, B, C = (RemotePeer(name, "10.0.0.1") for name in "abc")
+
 ELSEWHERE = RemotePeer("d", "10.0.0.2")
 
 
@@ -42,24 +44,6 @@ def test_a_part_of_all_is_kept_for_known_peers() -> None:
     assert held.try_acquire(RemotePeer("known", "10.9.9.9", known=True))
 
 
-def test_what_is_given_back_is_forgotten() -> None:
-    held = ConcurrencyBudget(PeerBounds(1, 1, 1000))
-    for number in range(500):
-        caller = RemotePeer(str(number), str(number))
-        held.try_acquire(caller)
-        held.try_acquire(caller)
-        held.give_back(caller)
-    assert held.total == 0 and not held._peers and not held._prefixes
-
-
-def test_a_flow_comes_back_with_time() -> None:
-    now = 0.0
-    flow = Flow(PeerBounds(1, 10, 100), burst_s=2.0, now=lambda: now)
-    assert [flow.try_charge(A) for _ in range(3)] == [True, True, False]
-    now = 1.0
-    assert flow.try_charge(A) and not flow.try_charge(A)
-
-
 def test_processor_time_is_owed_until_it_has_come_back() -> None:
     now = 0.0
     flow = Flow(PeerBounds(0.5, 10, 10), burst_s=2.0, now=lambda: now)
@@ -68,28 +52,6 @@ def test_processor_time_is_owed_until_it_has_come_back() -> None:
     assert not flow.has(A)
     now = 5.0
     assert flow.has(A) and flow.has(B)
-
-
-def test_a_sender_is_charged_below_zero() -> None:
-    quota = TokenBuckets(1.0, 1.0, lambda: 0.0)
-    quota.charge("a", 5.0)
-    assert quota.left("a") == -4.0 and quota.left("b") == 1.0
-
-
-@pytest.mark.parametrize(
-    ("address", "prefix"),
-    [
-        (b"\x04\x0a\x00\x00\x01\x06\x0f\xa1", "10.0.0.1"),
-        (b"\x29" + bytes.fromhex("20010db8000102030405060708090a0b") + b"\x06\x0f\xa1", "2001:db8:1:200::/56"),
-        (b"\x29" + bytes(10) + b"\xff\xff\x0a\x00\x00\x01\x06\x0f\xa1", "10.0.0.1"),
-        (b"\x29" + bytes.fromhex("20010db8000102030405060708a2020b") + b"\x06\xa2\x02", "2001:db8:1:200::/56"),
-        (b"\x04\x0a\x00\x00\x01\x06\x0f\xa1\xa5\x03\x01a\xa2\x02", RELAYED),
-        (b"\x29" + bytes(15) + b"\x01\x06\x0f\xa1\xa5\x03\x01a\xa2\x02", RELAYED),
-        (b"", "elsewhere"),
-    ],
-)
-def test_the_prefix_of_an_address(address: bytes, prefix: str) -> None:
-    assert prefix_of(address) == prefix
 
 
 def test_a_refused_call_holds_nothing() -> None:
@@ -110,77 +72,6 @@ def test_whoever_is_refused_again_and_again_is_not_wanted() -> None:
     assert door.unwanted == {"a"} and told == [("a", "calls")] * REFUSALS_MAX
 
 
-def test_whoever_is_out_is_refused_and_disconnected_again_at_once() -> None:
-    door = RequestLimits(lambda peer, reason, detail: None)
-    door.out["a"] = 60.0
-    with pytest.raises(RecordRejected, match="disconnected"):
-        door.enter_call(A, "DHTProtocol.rpc_ping", 10)
-    assert door.unwanted == {"a"} and door.calls.total == 0
-    with pytest.raises(RecordRejected):
-        door.enter_stream(A)
-    door.enter_call(B, "DHTProtocol.rpc_ping", 10)
-
-
-def test_a_stream_that_was_closed_makes_room() -> None:
-    door = RequestLimits(lambda peer, reason, detail: None)
-    for _ in range(int(STREAMS.peer)):
-        door.enter_stream(A)
-    with pytest.raises(RecordRejected, match="open streams"):
-        door.enter_stream(A)
-    door.leave_stream(A)
-    door.enter_stream(A)
-
-
-def test_what_others_use_while_a_call_waits_is_not_its_own() -> None:
-    async def work() -> str:
-        burn(0.01)
-        await asyncio.sleep(0)
-        return "done"
-
-    async def other() -> None:
-        burn(0.2)
-
-    async def main() -> float:
-        timed = Timed(work())
-        task = asyncio.ensure_future(_run(timed))
-        await asyncio.gather(task, other())
-        return timed.spent_s
-
-    assert 0.01 <= asyncio.run(main()) < 0.2
-
-
-def burn(seconds: float) -> None:
-    """Use so much processor time."""
-    began = time.thread_time()
-    while time.thread_time() - began < seconds:
-        pass
-
-
-def test_an_error_and_a_cancellation_reach_the_call() -> None:
-    seen: list[str] = []
-
-    async def work() -> None:
-        try:
-            await asyncio.sleep(60.0)
-        except asyncio.CancelledError:
-            seen.append("cancelled")
-            raise
-
-    async def main() -> None:
-        task = asyncio.ensure_future(_run(Timed(work())))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert seen == ["cancelled"]
-
-
-async def _run(timed: Timed[Any]) -> None:
-    await timed
-
-
 def test_a_crowd_of_members_does_not_make_the_door_forget_whom_the_swarm_credits() -> None:
     door = RequestLimits(lambda *refusal: None)
     door.is_credited = {"elder"}.__contains__
@@ -197,3 +88,49 @@ def test_a_membership_that_cost_nothing_makes_nobody_known(worked: bool) -> None
     session.door, session._observe = RequestLimits(lambda *refusal: None), told.append
     session.emit(MemberSeen("stranger", "", worked))
     assert session.knows("stranger") == worked and len(told) == 1
+
+
+BODY = bytes(8 << 20)
+
+
+class Taker:
+    """Takes what it is given."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self.transport = self
+
+    def write(self, chunk: bytes) -> None:
+        self.size_bytes += len(chunk)
+
+    async def drain(self) -> None:
+        """At once."""
+
+    def close(self) -> None:
+        """It has all."""
+
+    async def wait_closed(self) -> None:
+        """At once."""
+
+
+async def test_bodies_that_a_crowd_fetches_are_bounded_for_its_address_and_in_all() -> None:
+    digest = hashlib.sha256(BODY).digest()
+    blobs = SimpleNamespace(has=lambda name: True, get=lambda name: BODY)
+    door, began, given = RequestLimits(lambda peer, reason, detail: None), time.monotonic(), 0
+    server = BodyServer(cast(Any, SimpleNamespace(streams={}, door=door)), cast(Any, blobs), lambda peer: True)
+
+    async def readexactly(size_bytes: int) -> bytes:
+        return digest
+
+    async def read(size_bytes: int) -> bytes:
+        return b""  # it has closed
+
+    for number in range(100):
+        taker, peer = Taker(), f"peer {number}"
+        door.place(peer, "10.0.0.1" if number < 60 else f"10.0.0.{number}")
+        stream = SimpleNamespace(peer_id=SimpleNamespace(to_base58=lambda peer=peer: peer))
+        await server.serve(stream, cast(Any, SimpleNamespace(readexactly=readexactly, read=read)), cast(Any, taker))
+        given += max(0, taker.size_bytes - len(ABSENT.to_bytes(8, "big")))
+        if number == 59:
+            assert len(BODY) <= given <= BYTES_PER_S.prefix * (BURST_S + time.monotonic() - began)
+    assert given <= BYTES_PER_S.all * ((1 - RESERVE) * BURST_S + time.monotonic() - began)

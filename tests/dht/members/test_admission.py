@@ -1,34 +1,55 @@
-"""Who may write in swarms that ask for an invitation, or for work."""
+"""Who invites, who withdraws, and whose records count by it."""
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
+from swarmd.dht.limits.rejections import Rejections
 from swarmd.dht.members.admission import (
     INVITATION_BYTES_MAX,
     Admission,
     Invitation,
     Rule,
+    chain_of,
     check_invitation,
     invite,
     read_invitation,
     write_invitation,
 )
-from swarmd.dht.wire.records import Membership, Payload, RecordPolicy, ReportRecord, RolloutsRecord
-from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
+from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
+from swarmd.dht.members.withdrawal import (
+    CHANGES_BURST,
+    CHANGES_PER_S,
+    HOSTS_MAX,
+    ID_BYTES,
+    WITHDRAWN_MAX,
+    HostWithdrawals,
+    Withdrawals,
+    id_of_text,
+    keep_withdrawals,
+    pack,
+    read_id,
+    read_withdrawals,
+)
+from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
+from swarmd.dht.store.validator import Validator
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Payload, RecordPolicy
 from swarmd.errors import ConfigError, RecordRejected
 from tests.dht.making import (
     ALICE,
     BOB,
     COORDINATOR,
-    DIGEST,
     MEMBERSHIP,
     REPORT,
     ROLLOUTS,
@@ -39,7 +60,9 @@ from tests.dht.making import (
 )
 
 CREATOR = COORDINATOR.peer_id
+
 CARL = generate_identity()
+
 NOW = 1.7e9
 
 
@@ -102,11 +125,6 @@ def test_what_a_guest_puts_into_its_creators_invitation_is_refused_and_counted(o
     assert judge(signed, REPORT.key, policy_of("invitation")) == "not-invited"
 
 
-def test_a_creator_who_was_invited_invites_without_that() -> None:
-    own = of_creator(COORDINATOR)
-    assert invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, 0.0, own) == of_creator(BOB)
-
-
 def test_a_guest_of_a_guest_of_a_guest_is_nobody_s() -> None:
     with pytest.raises(ConfigError, match="cannot invite"):
         invite(BOB, SWARM, CREATOR, CARL.peer_id, 0.0, of_alice(BOB))
@@ -148,14 +166,129 @@ def test_an_invitation_ends_while_its_guest_is_known() -> None:
     assert judge(signed, REPORT.key, policy) == "not-invited"
 
 
-def test_the_longest_invitation_fits_into_the_largest_record_of_each_kind() -> None:
-    name, address, invitation = "\U0001f600" * 64, "/" + "x" * 255, of_alice(BOB)
-    assert len(invitation) <= INVITATION_BYTES_MAX
-    largest = (
-        Membership("s" * 64, name, "n" * 64, 1.7e9, True, (address,) * 8, 2**63 - 1, invitation, 2**16),
-        ReportRecord("s" * 64, 2**31 - 1, 1023, 0.123456789, DIGEST, 2**24, 2**31, 2**63 - 1, invitation),
-        RolloutsRecord("s" * 64, 2**31 - 1, 1023, DIGEST, 2**24, 2**31, bytes(48 * 1024), 2**63 - 1, invitation),
-    )
-    for content in largest:
-        kind = str(type(content).__struct_config__.tag)
-        assert len(signed_by(BOB, content).payload) <= PAYLOAD_BYTES_MAX[kind]
+OF_ALICE = invite(COORDINATOR, SWARM, CREATOR, ALICE.peer_id)
+
+OF_BOB = invite(ALICE, SWARM, CREATOR, BOB.peer_id, 0.0, OF_ALICE)
+
+
+def ids(*encoded: bytes) -> bytes:
+    return pack(id_of_text(each) for each in encoded)
+
+
+def withdrawing(withdrawals: Withdrawals) -> RecordPolicy:
+    admission = Admission("invitation", SWARM, CREATOR)
+    admission.withdrawn = withdrawals.has
+    return RecordPolicy(SWARM, CREATOR, own="own", admission=admission)
+
+
+@pytest.mark.parametrize(
+    ("host", "withdrawn", "alice", "bob"),
+    [
+        (CREATOR, ids(OF_BOB), "", "withdrawn"),
+        (CREATOR, ids(OF_ALICE), "withdrawn", "withdrawn"),
+        (ALICE.peer_id, ids(OF_BOB), "", "withdrawn"),
+        (ALICE.peer_id, ids(OF_ALICE), "", ""),
+        (BOB.peer_id, ids(OF_ALICE, OF_BOB), "", ""),
+        (CREATOR, b"\0" * ID_BYTES, "", ""),
+    ],
+    ids=["creator's guest's", "host's own voids its", "host of what it made", "not one's own", "no host", "another"],
+)
+def test_the_creator_withdraws_any_and_a_host_what_it_made(host: str, withdrawn: bytes, alice: str, bob: str) -> None:
+    withdrawals = Withdrawals(CREATOR)
+    policy = withdrawing(withdrawals)
+    records = [signed_by(guest, replace(REPORT, invitation=own)) for guest, own in ((ALICE, OF_ALICE), (BOB, OF_BOB))]
+    assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
+    assert withdrawals.learn(host, withdrawn, NOW)
+    assert [judge(each, REPORT.key, policy) for each in records] == [alice, bob]
+    assert withdrawals.learn(host, b"", NOW + 1)
+    assert [judge(each, REPORT.key, policy) for each in records] == ["", ""]
+
+
+def test_a_record_that_was_judged_before_is_refused_once_its_invitation_is_withdrawn() -> None:
+    withdrawals = Withdrawals(CREATOR)
+    validator = Validator(withdrawing(withdrawals), Rejections(lambda: 0.0))
+    signed = signed_by(ALICE, replace(MEMBERSHIP, invitation=OF_ALICE))
+    place = (names.key_id(MEMBERSHIP.key), MSGPackSerializer.dumps(signed.owner), signed.value, signed.expiration)
+    assert validator.judge(*place) == signed
+    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
+    validator.forget()
+    with pytest.raises(RecordRejected) as refused:
+        validator.judge(*place)
+    assert refused.value.reason == "withdrawn"
+
+
+def test_an_older_word_does_not_count_and_hosts_have_a_bound() -> None:
+    withdrawals = Withdrawals(CREATOR)
+    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW)
+    assert not withdrawals.learn(ALICE.peer_id, b"", NOW - 1)
+    assert not withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 1), "it is known"
+    assert withdrawals.learn(ALICE.peer_id, b"", NOW, latest=NOW - 5), "the last was of a clock that was ahead"
+    assert not withdrawals.learn(BOB.peer_id, b"", NOW), "who has withdrawn nothing takes no room"
+    crowd = [withdrawals.learn(f"host{number}", ids(OF_BOB), NOW) for number in range(HOSTS_MAX)]
+    assert crowd.count(True) == HOSTS_MAX - 1
+    assert withdrawals.learn(CREATOR, ids(OF_BOB), NOW), "for the creator there is room"
+
+
+def test_a_guest_that_changes_its_list_all_the_time_is_heard_now_and_then() -> None:
+    now, lists = 0.0, [ids(OF_BOB), b""]
+    withdrawals = Withdrawals(CREATOR, now=lambda: now)
+    changed = [withdrawals.learn(ALICE.peer_id, lists[number % 2], NOW + number) for number in range(100)]
+    assert changed.count(True) == CHANGES_BURST
+    now += 1 / CHANGES_PER_S
+    assert withdrawals.learn(ALICE.peer_id, ids(OF_BOB), NOW + 100)
+    assert withdrawals.has(chain_of(OF_BOB)[0])
+    assert all(withdrawals.learn(CREATOR, lists[number % 2], NOW + number) for number in range(100))
+
+
+def test_what_was_heard_is_kept_for_this_swarm(tmp_path: Path) -> None:
+    withdrawals = Withdrawals(CREATOR)
+    withdrawals.learn(CREATOR, ids(OF_ALICE), NOW)
+    path = tmp_path / "withdrawn.bin"
+    assert read_withdrawals(path, SWARM) == ()
+    keep_withdrawals(path, SWARM, withdrawals.told)
+    (again,) = [Withdrawals(CREATOR, read_withdrawals(path, SWARM))]
+    assert again.has(chain_of(OF_ALICE)[0])
+    assert read_withdrawals(path, "another") == ()
+    path.write_bytes(b"\xc1noise")
+    assert read_withdrawals(path, SWARM) == ()
+    assert not Withdrawals(CREATOR, (HostWithdrawals(CREATOR, NOW, b"odd"),)).has(chain_of(OF_ALICE)[0])
+
+
+@pytest.mark.parametrize("packed", [bytes(ID_BYTES - 1), bytes((WITHDRAWN_MAX + 1) * ID_BYTES)])
+def test_a_list_that_is_none_is_refused(packed: bytes) -> None:
+    signed = signed_by(COORDINATOR, replace(MEMBERSHIP, withdrawn=packed))
+    assert judge(signed, MEMBERSHIP.key, withdrawing(Withdrawals(CREATOR))) == "oversized"
+
+
+# --- the list of those made here ---
+def made_by(tmp_path: Path) -> OwnInvitations:
+    return OwnInvitations(tmp_path / "network" / "invitations.json")
+
+
+def test_those_made_are_listed_and_withdrawn_ones_travel_until_their_end(tmp_path: Path) -> None:
+    made = made_by(tmp_path)
+    assert made.read() == () and made.packed(NOW) == b""
+    lasting = made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW)
+    ending = made.note(invite(COORDINATOR, SWARM, CREATOR, BOB.peer_id, NOW + 50), BOB.peer_id, NOW + 50, NOW)
+    assert [(each.id, each.guest) for each in made.read()] == [(lasting, ALICE.peer_id), (ending, BOB.peer_id)]
+    assert made.withdraw(read_id(lasting), False, NOW + 1).guest == ALICE.peer_id
+    made.withdraw(read_id(ending), False, NOW + 1)
+    assert made.withdraw(read_id(ending), False, NOW + 2).withdrawn_at == NOW + 1, "once is enough"
+    assert made.packed(NOW + 2) == pack((bytes.fromhex(lasting), bytes.fromhex(ending)))
+    assert made.packed(NOW + 60) == bytes.fromhex(lasting)
+    made.note(OF_ALICE, ALICE.peer_id, 0.0, NOW + 3)
+    assert made.packed(NOW + 60) == bytes.fromhex(lasting), "made once more, it is the same invitation"
+
+
+def test_a_list_that_cannot_be_read_is_named_and_a_running_node_goes_by_the_last(
+    tmp_path: Path,
+) -> None:
+    made = made_by(tmp_path)
+    made.withdraw(id_of_text(OF_BOB), True, NOW)
+    here = OwnWithdrawals(made)
+    assert here.packed() == ids(OF_BOB)
+    for broken in ("[{", '[{"id": "nothing"}]', '[{"id": "000000000000", "until": 1e400}]'):
+        (tmp_path / "network" / "invitations.json").write_text(broken)
+        with pytest.raises(ConfigError, match=os.fspath(tmp_path)):
+            made.read()
+    assert here.packed() == ids(OF_BOB)

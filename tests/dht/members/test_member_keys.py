@@ -1,24 +1,29 @@
-"""Which keys of memberships are watched: a follower's own shard, all of the coordinator's, wherever they lie."""
+"""Members: whose shards are read, and whose membership is looked for."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from swarmd.config import DhtConfig
-from swarmd.dht.members.member_keys import AT_ONCE, WATCHED_SLOWLY, MemberKeys
-from swarmd.dht.ports import RecordsSink
+from swarmd.dht.members.member_keys import WATCHED_SLOWLY, MemberKeys
+from swarmd.dht.members.member_lookups import MemberLookups
+from swarmd.dht.ports import Record, RecordsSink
 from swarmd.dht.rounds.publisher import RENEWALS
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord
+from swarmd.dht.wire.records import ClockRecord, Membership
 from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
+from swarmd.errors import NetworkDown
 
 pytestmark = pytest.mark.anyio
 
-SWARM, PEER = "s", "me"
+SWARM = "s"
+
+PEER = "me"
 
 
 class Enough(Exception):
@@ -80,37 +85,6 @@ def test_a_follower_watches_its_own_shard_wherever_it_lies() -> None:
     assert session.looked == [own_key(16, 1)]
 
 
-@pytest.mark.parametrize("shards", [4, 64])
-def test_the_coordinator_watches_all_shards_each_once_while_its_records_are_renewed(shards: int) -> None:
-    session = Watching(coordinating=True)
-    keys = keys_of(session)
-    assert session.watched == {names.members(SWARM): 1}
-    session.announce(1, shards)
-    dht = session.config.dht
-    assert session.watched == {
-        names.members(SWARM, shards, 0, shard): dht.record_s / RENEWALS / dht.poll_s for shard in range(shards)
-    }
-    keys.look()
-    assert session.looked == [own_key(shards, 0)], "a twin of the coordinator would write there"
-
-
-async def test_the_coordinator_reads_shards_that_are_new_few_at_once_and_again_until_they_are_read() -> None:
-    session = Watching(coordinating=True)
-    keys_of(session)
-    session.announce(1, 2 * AT_ONCE)
-    session.polls = 2
-    with pytest.raises(Enough):
-        await session.task()
-    first = [names.members(SWARM, 2 * AT_ONCE, 0, shard) for shard in range(AT_ONCE)]
-    assert session.looked == 2 * first, "nobody answered"
-    for name in first:
-        session.seen[name]({})
-    session.looked, session.polls = [], 1
-    with pytest.raises(Enough):
-        await session.task()
-    assert session.looked == [names.members(SWARM, 2 * AT_ONCE, 0, AT_ONCE + shard) for shard in range(AT_ONCE)]
-
-
 async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_and_anew_after_each_move() -> None:
     session = Watching(coordinating=True)
     keys_of(session)
@@ -129,15 +103,74 @@ async def test_the_coordinator_reads_shards_again_as_members_follow_ever_later_a
         assert 32 < dht.record_s / RENEWALS / dht.poll_s <= 64
 
 
-def test_the_members_of_a_large_swarm_are_estimated_by_those_in_the_own_shard() -> None:
-    session = Watching(coordinating=False)
-    keys = keys_of(session)
-    assert keys.members_about(7) == 7
-    session.announce(1, 8)
-    session.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
-    assert keys.members_about(75) == 480 and keys.members_about(500) == 500
-    coordinating = Watching(coordinating=True)
-    keys = keys_of(coordinating)
-    coordinating.announce(1, 8)
-    coordinating.seen[own_key(8, 0)]({f"peer {number}": Any for number in range(60)})  # type: ignore[misc]
-    assert keys.members_about(433) == 433, "it knows all of them"
+LIVES_S = 900.0
+
+
+class Peers:
+    """A swarm of which memberships can be looked up, at a time of ours; the lookups themselves are shipped."""
+
+    def __init__(self, shards: int = 8) -> None:
+        self.now = 1000.0
+        self.asked: list[str] = []
+        self.kept: dict[str, dict[str, Any]] = {}
+        self.seen: dict[str, Record] = {}
+        announced = AnnouncedShards(True, members_sharded=True)
+        announced.note(ClockRecord(SWARM, 0, 0, 0.0, 1.0, shards=shards))
+        policy = SimpleNamespace(now=lambda: self.now)
+        self.session: Any = SimpleNamespace(swarm=SWARM, shards=announced, policy=policy, records=self)
+        self.lookups = MemberLookups(self.session, self._see)
+
+    def _see(self, records: Mapping[str, Record]) -> None:
+        self.seen |= records
+        self.lookups.note(records)
+
+    async def find_of(self, name: str, owner: str) -> Any:
+        self.asked.append(name)
+        found = self.kept.get(name, {})
+        return SimpleNamespace(records={owner: found[owner]} if owner in found else {})
+
+    def join(self, peer: str, leaving: bool = False) -> str:
+        """A peer with a membership where these lie now."""
+        place = self.session.shards.members
+        name = names.members(SWARM, *place, member_shard_of(SWARM, peer, place))
+        self.kept.setdefault(name, {})[peer] = self.record(peer, leaving)
+        return name
+
+    def record(self, peer: str, leaving: bool = False) -> Any:
+        content = Membership(SWARM, peer, "n", 1.0, leaving=leaving)
+        return SimpleNamespace(owner=peer, content=content, expiration=self.now + LIVES_S)
+
+
+async def test_a_membership_is_looked_for_in_its_owners_shard_and_kept_until_it_expires() -> None:
+    peers = Peers()
+    name = peers.join("anna")
+    for _ in range(3):
+        await peers.lookups.must_be_member("anna")
+    assert peers.asked == [name] and list(peers.seen) == ["anna"]
+    peers.now += LIVES_S + 1
+    peers.join("anna")
+    await peers.lookups.must_be_member("anna")
+    assert peers.asked == [name, name]
+
+
+async def test_who_has_no_membership_or_has_left_is_none() -> None:
+    peers = Peers()
+    peers.join("otto", leaving=True)
+    peers.join("lena")
+    await peers.lookups.must_be_member("lena")
+    peers.lookups.note({"lena": peers.record("lena", leaving=True)})
+    for peer in ("nobody", "otto"):
+        with pytest.raises(NetworkDown, match="no membership"):
+            await peers.lookups.must_be_member(peer)
+    peers.join("lena", leaving=True)
+    with pytest.raises(NetworkDown, match="no membership"):
+        await peers.lookups.must_be_member("lena")
+
+
+async def test_a_membership_that_has_expired_is_none_where_no_other_is_found() -> None:
+    peers = Peers()
+    peers.join("anna")
+    await peers.lookups.must_be_member("anna")
+    peers.now, peers.kept = peers.now + LIVES_S + 1, {}
+    with pytest.raises(NetworkDown, match="no membership"):
+        await peers.lookups.must_be_member("anna")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +12,13 @@ from typing import Any, cast
 import pytest
 
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.p2p.dialled_hosts import HOSTS_MAX, PAUSE, DialledHosts, is_elsewhere
+from swarmd.dht.p2p.dialled_hosts import PAUSE, DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import PeerID
-from swarmd.dht.p2p.name_lookup import LOOKUPS_AT_ONCE, NameLookup
-from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
+from swarmd.dht.p2p.routing_diversity import RANGE_PEERS_MAX, range_of, surplus
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio
-
-
-LONG_S = 30.0  # half of for ever
 
 
 class Clock:
@@ -47,55 +41,19 @@ def test_a_host_where_nobody_answers_is_left_alone_ever_longer_whatever_the_port
     assert hosts.may_dial("/ip4/203.0.113.10/tcp/1000")
 
 
-def test_a_host_that_is_reached_is_dialled_again_at_once() -> None:
-    clock = Clock()
-    hosts, place = DialledHosts(clock), "/ip4/203.0.113.9/tcp/1"
-    hosts.note(place, reached=False)
-    assert not hosts.may_dial(place)
-    clock.now += PAUSE.first_s
-    hosts.note(place, reached=True)
-    assert hosts.may_dial(place)
-
-
-async def test_what_is_kept_of_the_book_is_read_in_the_event_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where members are met meanwhile."""
-    book, read, met = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id), list[threading.Thread](), AddressBook.met
-
-    def read_in(each: AddressBook) -> list[tuple[str, str]]:
-        read.append(threading.current_thread())
-        return met(each)
-
-    monkeypatch.setattr(AddressBook, "met", read_in)
-    await book.save()
-    assert read == [threading.current_thread()] and (tmp_path / "peers.json").exists()
-
-
-def test_so_many_hosts_are_remembered() -> None:
-    hosts = DialledHosts()
-    for number in range(2 * HOSTS_MAX):
-        hosts.note(f"/dns4/host-{number}.example/tcp/1", reached=False)
-    assert len(hosts._failed) == HOSTS_MAX
-
-
 @pytest.mark.parametrize(
     ("place", "elsewhere"),
     [
         ("/ip4/127.0.0.1/tcp/6379", False),
-        ("/ip4/127.9.9.9/tcp/1", False),
         ("/ip4/169.254.169.254/tcp/80", False),
         ("/ip4/0.0.0.0/tcp/1", False),
         ("/ip4/224.0.0.1/tcp/1", False),
         ("/ip6/::1/tcp/1", False),
-        ("/ip6/fe80::1/tcp/1", False),
         ("/ip6/::ffff:127.0.0.1/tcp/1", False),
         ("/dns4/localhost/tcp/1", False),
         ("/dns/Redis.Localhost./tcp/1", False),
         ("/ip6zone/lo/ip6/::1/tcp/1", False),
-        ("/ip6zone/eth0/ip6/fe80::1/tcp/1", False),
         ("/ip4/10.0.0.7/tcp/1", True),
-        ("/ip4/203.0.113.9/tcp/1", True),
         ("/dns4/node.example.org/tcp/1", True),
         ("/", True),
     ],
@@ -114,18 +72,6 @@ async def test_a_node_that_is_reached_from_elsewhere_dials_no_service_of_its_mac
     await book.save()
     AddressBook(tmp_path / "peers.json", [], ALICE.peer_id, local)
     assert len(book.met()) == local
-
-
-@pytest.mark.parametrize("credited", [False, True])
-async def test_who_is_not_where_it_says_is_dialled_less_and_less_unless_it_is_known(
-    credited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
-    book.meet(BOB.peer_id, ["/ip4/203.0.113.9/tcp/1"], known=credited)
-    rejoin, asked = rejoin_of(book, monkeypatch)
-    for _ in range(5):
-        await dial_all(rejoin)
-    assert len(asked) == (5 if credited else 1)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -249,42 +195,6 @@ async def test_a_name_leads_to_this_machine_only_where_it_is_configured(
     assert asked == ["/ip4/127.0.0.1/tcp/6379"] * configured + ["/ip4/203.0.113.9/tcp/6379"]
 
 
-async def test_names_that_take_for_ever_hold_up_neither_the_loop_nor_configured_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarmd.dht.p2p.name_lookup.LOOKUP_S", 0.2)
-    names = Names(monkeypatch, ["203.0.113.9"])
-    book = AddressBook(tmp_path / "peers.json", [f"/dns4/node.example/tcp/1/p2p/{BOB.peer_id}"], ALICE.peer_id)
-    for number in range(64):
-        book.meet(f"peer-{number}", [f"/dns4/slow-{number}.example/tcp/1"], known=True)
-    rejoin, asked = rejoin_of(book, monkeypatch)
-    try:
-        for _ in range(8):
-            await dial_all(rejoin)
-        await asyncio.wait_for(book.save(), LONG_S)
-        assert asked and set(asked) == {"/ip4/203.0.113.9/tcp/1"}
-    finally:
-        names.end.set()
-
-
-async def test_names_that_stand_where_an_address_should_do_not_hold_up_the_loop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("swarmd.dht.p2p.peers.PROBE_S", 0.2)
-    names = Names(monkeypatch, ["203.0.113.9"])
-    book = AddressBook(tmp_path / "peers.json", [], ALICE.peer_id)
-    for number in range(64):
-        book.meet(f"peer-{number}", [f"/ip4/slow-{number}.example/tcp/1"])
-    rejoin = Rejoin(cast(Any, SimpleNamespace(attendants=[])), book)
-    try:
-        for _ in range(16):  # of four each: more than the loop has threads
-            await dial_all(rejoin)
-        await asyncio.wait_for(book.save(), LONG_S)
-        assert book.met() == []
-    finally:
-        names.end.set()
-
-
 @pytest.mark.parametrize(
     ("place", "dialled"),
     [
@@ -304,46 +214,42 @@ async def test_p2pd_is_given_no_name_of_a_peer(
     assert asked == dialled
 
 
-async def test_a_lookup_that_fails_oddly_gives_its_thread_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threading.excepthook", lambda hook: None)
-    monkeypatch.setattr(socket, "getaddrinfo", fail_oddly)
-    lookup = NameLookup()
-    for _ in range(LOOKUPS_AT_ONCE):
-        assert await lookup.places_of("/dns4/odd.example/tcp/1") == []
-    Names(monkeypatch, ["203.0.113.9"])
-    assert await lookup.places_of("/dns4/node.example/tcp/1") == ["/ip4/203.0.113.9/tcp/1"]
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/ip4/8.8.4.4/tcp/1", "8.8.4.0/24"),
+        ("/ip6/2600:1:2:3456::1/tcp/1", "2600:1:2:3400::/56"),
+        ("/ip6/::ffff:8.8.4.4/tcp/1", "8.8.4.0/24"),
+        ("/ip4/127.0.0.1/tcp/1", ""),
+        ("/ip6/::1/tcp/1", ""),
+        ("/ip4/8.8.4.4/tcp/1/p2p/x/p2p-circuit", ""),
+        ("/dns4/example.org/tcp/1", ""),
+        ("/ip4/nonsense/tcp/1", ""),
+    ],
+)
+def test_what_shares_a_range(address: str, expected: str) -> None:
+    assert range_of(address) == expected
 
 
-async def test_a_machine_without_threads_to_spare_looks_names_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    Names(monkeypatch, ["203.0.113.9"])
-    lookup = NameLookup()
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_thread)
-        for _ in range(LOOKUPS_AT_ONCE):
-            assert await lookup.places_of("/dns4/node.example/tcp/1") == []
-    assert await lookup.places_of("/dns4/node.example/tcp/1") == ["/ip4/203.0.113.9/tcp/1"]
+def test_a_range_has_so_many_places_and_those_that_came_first_keep_them() -> None:
+    crowd = [f"crowd {number}" for number in range(3 * RANGE_PEERS_MAX)]
+    addresses = {peer: [f"/ip4/8.8.4.{number}/tcp/1"] for number, peer in enumerate(crowd)}
+    addresses |= {"elsewhere": ["/ip4/9.9.9.9/tcp/1"], "boot": ["/ip4/8.8.4.9/tcp/1"], "home": ["/ip4/10.0.0.1/tcp/1"]}
+    gone = surplus([*crowd, "elsewhere", "boot", "home", "away"], addresses, ["boot"])
+    assert gone == crowd[RANGE_PEERS_MAX:]
+    near = {f"near {number}": ["/ip4/127.0.0.1/tcp/1"] for number in range(100)}
+    assert surplus(near, near, []) == [], "on one machine nobody pays for addresses"
 
 
-def no_thread(thread: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-def fail_oddly(*query: Any) -> list[Any]:
-    raise OverflowError("a port beyond all ports")
-
-
-async def test_a_port_beyond_all_ports_keeps_no_thread() -> None:
-    lookup = NameLookup()
-    for _ in range(LOOKUPS_AT_ONCE):
-        await lookup.places_of("/dns4/localhost/tcp/99999999999999999999")
-    assert "/ip4/127.0.0.1/tcp/1" in await lookup.places_of("/dns4/localhost/tcp/1")
-
-
-def test_a_process_does_not_wait_for_a_name_when_it_ends() -> None:
-    program = (
-        "import asyncio, socket, time\n"
-        "from swarmd.dht.p2p.name_lookup import NameLookup\n"
-        "socket.getaddrinfo = lambda *query: time.sleep(600)\n"
-        "assert asyncio.run(NameLookup().places_of('/dns4/slow.example/tcp/1')) == []\n"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0
+def test_addresses_of_a_crowd_do_not_push_out_those_of_members(tmp_path: Path) -> None:
+    book = AddressBook(tmp_path / "peers.json", (), "own")
+    members = [generate_identity().peer_id for _ in range(5)]
+    for peer in members:
+        book.meet(peer, ["/ip4/9.9.9.9/tcp/1"], known=True)
+    for _ in range(2 * PEERS_KEPT):
+        book.meet(generate_identity().peer_id, ["/ip4/8.8.4.4/tcp/1"])
+    met = {peer for _, peer in book.met()}
+    assert len(met) == PEERS_KEPT and set(members) <= met
+    for _ in range(2 * PEERS_KEPT):
+        book.meet(generate_identity().peer_id, ["/ip4/9.9.9.9/tcp/1"], known=True)
+    assert len(book.met()) == PEERS_KEPT

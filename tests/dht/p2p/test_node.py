@@ -6,35 +6,24 @@ import asyncio
 import os
 import signal
 import time
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-import anyio
 import pytest
 
-from swarmd.dht import adapters, clock_watch
-from swarmd.dht.adapters import HiveRecords
+from swarmd.dht import adapters
 from swarmd.dht.identity.identity import create_identity, generate_identity
-from swarmd.dht.members.coordinator_contact import CoordinatorContact
-from swarmd.dht.p2p import node as node_module
 from swarmd.dht.p2p import peers
 from swarmd.dht.p2p.hivemind_api import DHTID, Multiaddr, PeerID, p2pd_pb2
-from swarmd.dht.p2p.node import DhtNode
-from swarmd.dht.p2p.p2pd import P2pDaemon
-from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.store import partial_answers, storage, validator
-from swarmd.dht.store.announced_shards import AnnouncedShards
-from swarmd.dht.store.lookup import lookup
 from swarmd.dht.wire import names
-from swarmd.dht.wire.records import ClockRecord, RecordPolicy, ReportRecord, sign
+from swarmd.dht.wire.records import ClockRecord, ReportRecord
 from swarmd.errors import NetworkDown
 from tests.dht.driver import is_alive, until
-from tests.dht.making import DIGEST, REPORT, SWARM
-from tests.dht.p2p.conftest import Single, Start, pair
+from tests.dht.making import DIGEST, SWARM
+from tests.dht.p2p.conftest import Start, pair
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +54,6 @@ async def test_a_pending_call_fails_at_once_when_p2pd_dies_and_the_node_comes_ba
 
 
 def two_key(report: ReportRecord) -> Any:
-    from swarmd.dht.p2p.hivemind_api import DHTID
 
     return DHTID.from_bytes(names.key_id(report.key))
 
@@ -101,26 +89,6 @@ async def test_answers_that_a_p2pd_has_not_taken_count_no_longer_when_it_is_gone
     assert answers.total == 0
 
 
-async def test_a_follower_alone_publishes_nothing_and_the_coordinator_does(start: Start) -> None:
-    one = await start()
-    follower = await start(one.identity.peer_id)
-    with pytest.raises(NetworkDown, match="no peer"):
-        await follower.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
-    signed = await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
-    assert (await one.read(names.clock(SWARM)))[one.identity.peer_id] == signed
-
-
-async def test_a_store_that_no_peer_can_show_is_no_success(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, two = await pair(start)
-
-    async def lost(*args: Any, **kwargs: Any) -> list[bool]:
-        return [True]
-
-    monkeypatch.setattr(two.life.dht.protocol, "call_store", lost)
-    with pytest.raises(NetworkDown, match="no peer could show"):
-        await two.publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
-
-
 async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start: Start, tmp_path: Path) -> None:
     one, two = await pair(start)
     report = ReportRecord(SWARM, 1, 0, 0.5)
@@ -129,79 +97,6 @@ async def test_an_earlier_expiration_climbs_over_what_an_earlier_life_left(start
     after = await forgetful.publish(ReportRecord(SWARM, 1, 0, 0.75))
     assert before.expiration < after.expiration < before.expiration + 1.0
     assert (await one.read(report.key))[two.identity.peer_id] == after
-
-
-class Wrong:
-    """A module's `time` that is ahead of the true one."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def time(self) -> float:
-        return time.time() + self.ahead_s
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
-async def test_a_clock_that_was_ahead_by_an_hour_is_got_over_when_it_is_right_again(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, two = await pair(start)
-    clocks = [ClockRecord(SWARM, round, 0, 1.0, 2.0) for round in range(4)]
-    wrong = Wrong()
-    monkeypatch.setattr(one.runtime, "time", wrong.time)
-    monkeypatch.setattr(storage, "time", wrong)
-    one.policy.now = wrong.time
-    before = await one.publisher.publish(clocks[0])
-    wrong.ahead_s = 3600.0
-    with pytest.raises(NetworkDown):
-        await one.publisher.publish(clocks[1])
-    with pytest.raises(NetworkDown):
-        await one.publisher.publish(clocks[2])
-    wrong.ahead_s = 0.0
-    after = await one.publisher.publish(clocks[3])
-    assert before.expiration < after.expiration < before.expiration + 60.0
-    for reader in (one, two):
-        assert (await reader.read(clocks[3].key))[one.identity.peer_id] == after
-
-
-async def test_records_are_published_anew_as_soon_as_the_clock_was_set(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, _ = await pair(start)
-    wrong = Wrong()
-    monkeypatch.setattr(clock_watch, "time", wrong)
-    one.network._clock = clock_watch.ClockWatch()
-    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.publisher.run)
-        await until(lambda: len(one.told) == 2)  # as it always does when it begins
-        wrong.ahead_s = -3600.0
-        await until(lambda: len(one.told) == 3)
-        tasks.cancel_scope.cancel()
-    assert len({signed.expiration for signed in one.told}) == 3
-
-
-async def test_a_clock_record_from_a_clock_that_was_ahead_does_not_hide_later_ones(start: Start) -> None:
-    one = await start()
-    heard: list[Any] = []
-    policy = RecordPolicy(SWARM, one.identity.peer_id)
-    session = SimpleNamespace(
-        swarm=SWARM,
-        coordinator=one.identity.peer_id,
-        policy=policy,
-        emit=heard.append,
-        records=HiveRecords(one.node),
-        hearing=CoordinatorContact(follows=True),
-        herald=SimpleNamespace(pass_on=lambda signed: None),
-        shards=AnnouncedShards(False),
-    )
-    clock = SwarmClock(session)  # type: ignore[arg-type]
-    for ahead_s, round in ((3600.0, 1), (0.0, 2)):
-        signed = sign(one.identity, ClockRecord(SWARM, round, 0, 1.0, 2.0), time.time() + ahead_s + 900.0)
-        clock._see({one.identity.peer_id: signed})
-    assert [each.round for each in heard] == [1, 2]
 
 
 async def test_a_renewal_never_overtakes_the_record_that_replaces_it(
@@ -259,79 +154,6 @@ async def test_a_mute_p2pd_is_killed_and_started_anew(start: Start, monkeypatch:
     assert two.life.p2p.pid != pid
 
 
-async def test_a_p2pd_that_is_stopped_as_it_starts_is_killed_and_another_one_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pids: list[int] = []
-    asked = P2pDaemon._ping_daemon
-
-    async def ask(daemon: P2pDaemon) -> None:
-        pids.append(daemon.pid)
-        os.kill(daemon.pid, signal.SIGSTOP)
-        await asked(daemon)
-
-    monkeypatch.setattr(P2pDaemon, "_ping_daemon", ask)
-    monkeypatch.setattr(node_module, "OPEN_S", 2.0)
-    one = Single(tmp_path / "one")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.node.run)
-        await until(lambda: len(pids) > 1, timeout_s=60.0)
-        assert "no answer within 2 s" in one.downs[0] and not is_alive(pids[0])
-        tasks.cancel_scope.cancel()
-    assert not is_alive(pids[-1])
-
-
-async def test_a_p2pd_that_dies_as_it_starts_is_noticed_at_once_and_another_one_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pids: list[int] = []
-    begun = DhtNode._start_dht
-
-    async def begin(node: DhtNode, p2p: P2pDaemon) -> Any:
-        pids.append(p2p.pid)
-        if len(pids) == 1:
-            os.kill(p2p.pid, signal.SIGKILL)
-        return await begun(node, p2p)
-
-    monkeypatch.setattr(DhtNode, "_start_dht", begin)
-    monkeypatch.setattr(node_module, "OPEN_S", 3600.0)
-    one = Single(tmp_path / "one")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.node.run)
-        await until(lambda: one.node.life, timeout_s=60.0)
-        tasks.cancel_scope.cancel()
-    assert len(one.downs) == 1 and "p2pd does not start: p2pd ended with signal 9" in one.downs[0]
-
-
-async def test_a_p2pd_that_closes_its_end_as_it_starts_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked, times = P2pDaemon._ping_daemon, count()
-
-    async def ask(daemon: P2pDaemon) -> None:
-        if not next(times):
-            raise asyncio.IncompleteReadError(b"", 1)
-        await asked(daemon)
-
-    monkeypatch.setattr(P2pDaemon, "_ping_daemon", ask)
-    one = Single(tmp_path / "one")
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one.node.run)
-        await until(lambda: one.node.life, timeout_s=60.0)
-        tasks.cancel_scope.cancel()
-    assert len(one.downs) == 1 and "p2pd does not start" in one.downs[0]
-
-
-@pytest.mark.parametrize("end", ["_read_task", "_write_task"])
-async def test_a_p2pd_whose_connection_for_calls_has_ended_is_killed_and_started_anew(start: Start, end: str) -> None:
-    one, two = await pair(start)
-    pid = two.life.p2p.pid
-    getattr(two.life.p2p.control, end).cancel()
-    await until(lambda: two.node.restarts, timeout_s=20.0)
-    assert not is_alive(pid)
-    await until(lambda: one.node.peers and two.node.peers)
-
-
 @pytest.mark.parametrize("other", [False, True], ids=["gone", "another one's"])
 async def test_without_its_key_a_node_does_not_come_back_and_makes_no_other(
     start: Start, tmp_path: Path, other: bool
@@ -376,91 +198,3 @@ async def test_an_emptied_table_is_filled_again(start: Start, monkeypatch: pytes
             del single.life.table[node_id]
     assert (one.node.peers, two.node.peers) == (0, 0)
     await until(lambda: one.node.peers and two.node.peers)
-
-
-async def test_followers_find_one_another_through_the_coordinator(start: Start) -> None:
-    one = await start()
-    address = await one.address()
-    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
-    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
-    await others[0].publisher.publish(ReportRecord(SWARM, 1, 0, 0.5))
-    found = await others[1].read(names.reports(SWARM, 1, 0))
-    assert list(found) == [others[0].identity.peer_id]
-
-
-async def test_a_dead_peer_in_the_table_holds_nobody_up(start: Start) -> None:
-    one = await start()
-    address = await one.address()
-    others = [await start(one.identity.peer_id, (address,)) for _ in range(2)]
-    await until(lambda: all(single.node.peers == 2 for single in (one, *others)))
-    os.kill(others[0].life.p2p.pid, signal.SIGSTOP)
-    began = time.monotonic()
-    await one.publisher.publish(ClockRecord(SWARM, 1, 0, 1.0, 2.0))
-    published_s = time.monotonic() - began
-    await others[1].read(names.clock(SWARM))
-    read_s = time.monotonic() - began - published_s
-    os.kill(others[0].life.p2p.pid, signal.SIGCONT)
-    print(f"\nwith a silent peer: published in {published_s * 1e3:.0f} ms, read in {read_s * 1e3:.0f} ms")
-    assert published_s < 1.5 and read_s < 1.5
-
-
-async def test_the_port_stays_the_same_over_lives(start: Start) -> None:
-    one = await start()
-    before = await one.address()
-    os.kill(one.life.p2p.pid, signal.SIGKILL)
-    await until(lambda: one.downs)
-    assert await one.address() == before
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """Owners of the records in each answer that any node here gives."""
-    answers: list[tuple[str, ...]] = []
-
-    def part_of(*asked: Any) -> Any:
-        part = partial_answers_part_of(*asked)
-        answers.append(tuple(each.owner for each in part.records))
-        return part
-
-    partial_answers_part_of = partial_answers.part_of
-    monkeypatch.setattr(partial_answers, "part_of", part_of)
-    return answers
-
-
-def hold_reports(node: Single, count: int) -> list[str]:
-    """Have a node hold so many reports of one key, and tell their owners."""
-    identities = [generate_identity() for _ in range(count)]
-    for each in identities:
-        signed = sign(each, REPORT, time.time() + 60.0)
-        node.life.dht.protocol.storage.admit(DHTID.from_bytes(names.key_id(REPORT.key)), signed)
-    return [each.peer_id for each in identities]
-
-
-async def test_a_peer_that_is_asked_again_shows_what_is_new_only(start: Start, shown: list[tuple[str, ...]]) -> None:
-    one, two = await pair(start)
-    owners = hold_reports(one, 5)
-    assert set(await two.read(REPORT.key)) == set(owners) and set(shown.pop()) == set(owners)
-    assert set(await two.read(REPORT.key)) == set(owners) and shown.pop() == ()
-    fresh = hold_reports(one, 1)
-    assert set(await two.read(REPORT.key)) == {*owners, *fresh} and shown.pop() == (*fresh,)
-
-
-async def test_publishing_and_a_search_for_one_bring_that_record_alone(
-    start: Start, shown: list[tuple[str, ...]]
-) -> None:
-    one, two = await pair(start)
-    owners = hold_reports(one, 5)
-    await two.publisher.publish(REPORT)
-    found = await two.node.call(lambda life: lookup(life, REPORT.key, {owners[0]: 0.0}))
-    assert found.records[owners[0]].owner == owners[0]
-    assert {len(each) for each in shown} == {1}
-
-
-async def test_a_peer_that_knows_no_parts_shows_all(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = await pair(start)
-    owners = hold_reports(one, 3)
-    monkeypatch.setattr(validator, "make_result", lambda *asked: None)
-    for _ in range(2):
-        assert set(await two.read(REPORT.key)) == set(owners)
-    await two.publisher.publish(REPORT)
-    assert set(await one.read(REPORT.key)) == {*owners, two.identity.peer_id}

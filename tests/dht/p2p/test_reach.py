@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits.door import RequestLimits
-from swarmd.dht.p2p.hivemind_api import P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe
-from swarmd.dht.p2p.p2pd_control import write_message
+from swarmd.dht.p2p.hivemind_api import P2PDaemonError, PeerID
 from swarmd.dht.store.lookup import PATIENCE_S, lookup
 from swarmd.dht.store.promptness import LATE_MAX
 from swarmd.dht.wire import names
@@ -40,23 +37,6 @@ async def test_whoever_was_not_there_is_not_searched_for_again_at_once(start: St
     assert "lately" in await call(one, nobody)
 
 
-async def test_whom_the_configuration_names_is_called_all_the_same(start: Start) -> None:
-    one, _ = await pair(start)
-    nobody = generate_identity().peer_id
-    one.life.p2p.control.door = RequestLimits(lambda peer, reason, detail: None, known=(nobody,))
-    for _ in range(2):
-        assert "lately" not in await call(one, nobody)
-
-
-async def test_whoever_calls_is_there(start: Start) -> None:
-    one, other = await pair(start)
-    unreached = one.life.p2p.control.unreached
-    unreached.miss(other.identity.peer_id, SLOW_S)
-    assert unreached.rests(other.identity.peer_id)
-    assert await other.life.dht.protocol.call_ping(PeerID.from_base58(one.identity.peer_id)) is not None
-    assert await one.life.dht.protocol.call_ping(PeerID.from_base58(other.identity.peer_id)) is not None
-
-
 async def test_who_answers_slowly_time_after_time_keeps_no_read_waiting(start: Start, tmp_path: Path) -> None:
     one, _ = await pair(start)
     stranger = await Outsider(tmp_path / "o").open(await one.address())
@@ -72,29 +52,3 @@ async def test_who_answers_slowly_time_after_time_keeps_no_read_waiting(start: S
     await stranger.close()
     print("\nreads beside a slow peer: " + ", ".join(f"{each * 1e3:.0f} ms" for each in took_s))
     assert min(took_s[:LATE_MAX]) >= PATIENCE_S > took_s[-1]
-
-
-class Pieces:
-    """A stream that notes what is written at once."""
-
-    def __init__(self) -> None:
-        self.written: list[bytes] = []
-
-    def write(self, piece: bytes) -> None:
-        self.written.append(piece)
-
-    async def drain(self) -> None:
-        """Nothing waits."""
-
-
-@pytest.mark.parametrize("size_bytes", [0, 100, 127, 128, 20_000])
-async def test_a_message_goes_out_in_one_piece_and_is_read_as_it_was(size_bytes: int) -> None:
-    sent = p2pd_pb2.PersistentConnectionRequest(callId=b"x" * 16)
-    sent.unaryResponse.response = bytes(size_bytes)
-    stream: Any = Pieces()
-    await write_message(stream, sent)
-    reader, read = asyncio.StreamReader(), p2pd_pb2.PersistentConnectionRequest()
-    (piece,) = stream.written
-    reader.feed_data(piece)
-    await read_pbmsg_safe(reader, read)
-    assert read == sent and not reader._buffer

@@ -37,11 +37,9 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, Payload, RecordPolicy, sign
 from swarmd.worker.runtime import LoopRuntime
-from tests.dht.driver import until
-from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, DIGEST, REPORT, SWARM
+from tests.dht.making import ALICE, BOB, CLOCK, COORDINATOR, REPORT, SWARM
 
 pytestmark = pytest.mark.anyio
-OTHER = DIGEST[::-1]
 
 
 class AtOnce(Suppression):
@@ -199,22 +197,6 @@ async def test_evidence_that_the_core_has_no_room_for_is_not_logged_again(monkey
     assert len(listener.found) == len(liars) + 1, "later lies of another are news"
 
 
-async def test_a_signers_quota_is_remembered_however_many_others_there_are() -> None:
-    listener = Listener(ALICE)
-    signers = [ALICE.peer_id, *(f"signer {number}" for number in range(2048))]
-    listener.exchange._is_known = lambda peer: True
-    for _ in range(int(SIGNER_BURST)):
-        assert all(map(listener.exchange._charge, signers))
-    assert not any(map(listener.exchange._charge, signers))
-
-
-async def test_evidence_about_rounds_that_are_over_is_left_alone() -> None:
-    listener, evidence = Listener(ALICE), lie(ALICE)
-    listener.policy.round = 3 + BARRED_ROUNDS
-    await listener.hear(EvidenceTold(evidence))
-    assert listener.events == []
-
-
 async def test_evidence_about_rounds_that_are_far_off_is_refused_and_counted() -> None:
     """Kept, it would outlast all other evidence and take its place, for ever."""
     listener = Listener(ALICE)
@@ -224,34 +206,9 @@ async def test_evidence_about_rounds_that_are_far_off_is_refused_and_counted() -
     assert listener.found == [("report", ALICE.peer_id, 3 + ROUNDS_AHEAD)]
 
 
-async def test_evidence_is_taken_once_it_is_known_where_the_swarm_is() -> None:
-    listener, evidence = Listener(ALICE), lie(ALICE)
-    listener.policy.round = None
-    await listener.hear(EvidenceTold(evidence))
-    assert listener.events == []
-    listener.policy.round = 3
-    await listener.hear(EvidenceTold(evidence))
-    assert len(listener.found) == 1
-
-
 async def test_a_crowd_that_talks_without_end_does_not_drown_a_members_evidence() -> None:
     listener = Listener(ALICE, BOB)
     for number in range(2 * int(ALL.burst)):
         await listener.hear(b"\xc1", f"stranger-{number}")
     await listener.hear(EvidenceTold(lie(ALICE)), BOB.peer_id)
     assert listener.found == [("report", ALICE.peer_id, 3)]
-
-
-async def test_evidence_is_told_again_for_those_who_were_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange_module, "RETELL_S", 0.05)
-    listener = Listener(ALICE)
-    await listener.hear(EvidenceTold(lie(ALICE)))
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.exchange.run)
-        await until(lambda: listener.wire.sent)
-        tasks.cancel_scope.cancel()
-    assert listener.wire.sent[0] == EvidenceTold(lie_of(listener))
-
-
-def lie_of(listener: Listener) -> Evidence:
-    return next(iter(listener.exchange._pairs))

@@ -120,11 +120,6 @@ async def test_nobody_waits_for_bodies_of_idle_strangers(swarm: Swarm, monkeypat
     assert stalling & set(swarm.asked)  # which were tried, and cancelled
 
 
-async def test_an_idle_stranger_that_answers_is_gathered_from(swarm: Swarm) -> None:
-    idle = swarm.join(worked=False, answering=True)
-    assert await swarm.gather() == {idle}
-
-
 @pytest.mark.parametrize(("peers", "whole"), [(gather.WHOLE_MAX, True), (gather.WHOLE_MAX + 1, False)])
 async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_key(
     swarm: Swarm, peers: int, whole: bool
@@ -133,13 +128,6 @@ async def test_the_rollouts_of_many_are_not_read_with_all_that_lies_under_their_
     with anyio.fail_after(60.0):
         assert await swarm.gather() == joined
     assert (names.rollouts(SWARM, 0, 0) in swarm.read_whole) == whole
-
-
-async def test_rollouts_of_many_that_lie_here_already_are_gathered(swarm: Swarm) -> None:
-    swarm.session.coordinating = False
-    joined = {swarm.join(worked=True, answering=True) for _ in range(gather.WHOLE_MAX + 1)}
-    with anyio.fail_after(60.0):
-        assert await swarm.gather() == joined
 
 
 async def test_newcomers_with_large_bodies_leave_room_to_those_with_credit(
@@ -167,27 +155,6 @@ async def test_whoever_worked_is_waited_for_once(swarm: Swarm, monkeypatch: pyte
     monkeypatch.setattr(gather, "FETCH_S", 3600.0)
     with anyio.fail_after(60.0):
         assert await swarm.gather() == {honest}
-
-
-@pytest.mark.parametrize("is_known", [True, False])
-async def test_a_crowd_that_stalled_hides_nobody_who_does_now(
-    is_known: bool, swarm: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gather, "FETCH_S", 0.5)
-    monkeypatch.setattr(gather, "SLOW_MAX", 2)
-    swarm.session.slow.update({"credited": 1, "stranger": 1})
-    stalling = swarm.join(worked=True)
-    credited = {"credited", stalling} if is_known else {"credited"}
-    monkeypatch.setattr(swarm.session, "knows", lambda peer: peer in credited)
-    await swarm.gather()
-    assert dict(swarm.session.slow) == {"credited": 1, stalling: 1}
-
-
-async def test_whoever_stalled_and_gives_again_is_waited_for_again(swarm: Swarm) -> None:
-    late = swarm.join(worked=True, answering=True)
-    swarm.session.slow[late] = 1
-    assert await swarm.gather() == {late}
-    assert not swarm.session.slow
 
 
 async def test_a_crowd_that_announces_what_it_does_not_have_is_waited_for_less_and_less(swarm: Swarm) -> None:
@@ -241,10 +208,3 @@ def test_those_who_give_by_turns_have_few_gatherings_last_to_their_ends(turns: i
     vain, hasty = gather_by_turns(Patience(), turns, 600)
     assert vain <= turns + VAIN_MAX + 600 / FORGOTTEN_AFTER
     assert hasty == 0, "who gives each time is waited for whatever others do"
-
-
-def test_who_failed_once_is_waited_for_again_when_it_has_given() -> None:
-    patience, ranks = Patience(), {name: Rank(0, WORK_BITS, True, b"") for name in ("a", "b")}
-    for number in range(20):
-        patience.judge(ranks, {"a"} if number == 10 else {"a", "b"}, ())
-        assert patience.awaited(ranks, UNTRIED_S) == ({"a"} if number == 10 else {"a", "b"})

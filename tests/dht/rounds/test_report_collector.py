@@ -14,7 +14,7 @@ from swarmd.core.events import ReportSeen
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.key_watch import KeyWatch
-from swarmd.dht.rounds.report_collector import EARLY_POLLS, READ_AT_ONCE, TOGETHER_S, ReportCollector
+from swarmd.dht.rounds.report_collector import TOGETHER_S, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, SignedRecord
@@ -147,22 +147,6 @@ def test_a_shard_is_read_for_a_member_whose_report_was_not_brought() -> None:
     assert set(coordinator.read) == {key} and len(coordinator.read) == read, "nobody is missing any more"
 
 
-def test_few_shards_are_read_at_once_each_in_its_turn_and_fewer_while_most_members_train() -> None:
-    coordinator = collecting(4 * READ_AT_ONCE, [f"member {number}" for number in range(1000)])
-    coordinator.run((EARLY_POLLS - 1) * POLL_S + 1.0)
-    assert len(set(coordinator.read)) == len(coordinator.read) == READ_AT_ONCE
-    coordinator.run(3 * EARLY_POLLS * POLL_S)
-    assert len(set(coordinator.read)) == len(coordinator.read) == 4 * READ_AT_ONCE
-
-
-def test_the_first_stage_of_a_life_is_read_whole_for_reports_that_were_brought_to_the_one_before() -> None:
-    coordinator = Coordinator(16)
-    keys = {coordinator.store(peer, 0) for peer in MEMBERS}
-    coordinator.collect(0)
-    coordinator.run(3 * POLL_S)
-    assert keys <= set(coordinator.read) and {peer for _, peer in coordinator.told} == set(MEMBERS)
-
-
 def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> None:
     coordinator = collecting(16, MEMBERS)
     record = coordinator.report(MEMBERS[0], 1)
@@ -174,21 +158,3 @@ def test_a_report_is_awaited_of_a_member_once_and_under_its_stages_keys() -> Non
     assert not awaits(key, MEMBERS[0])
     coordinator.run(1.0)
     assert not awaits(key, MEMBERS[0])
-
-
-def test_a_report_that_is_brought_while_the_stage_is_collected_anew_is_told() -> None:
-    coordinator = collecting(16, MEMBERS)
-    coordinator.collector.take(coordinator.report(MEMBERS[0], 1))
-    coordinator.collect(1)
-    coordinator.run(1.0)
-    assert MEMBERS[0] in [peer for _, peer in coordinator.told]
-
-
-def test_under_one_key_a_report_that_is_brought_is_a_hint_as_ever() -> None:
-    coordinator = collecting(0, MEMBERS)
-    record = coordinator.report(MEMBERS[0], 1)
-    assert not coordinator.collector.take(record)
-    assert not coordinator.collector.awaits(names.key_id(record.content.key), MEMBERS[0])
-    coordinator.store(MEMBERS[0], 1)
-    coordinator.run(2 * POLL_S)
-    assert MEMBERS[0] in [peer for _, peer in coordinator.told]

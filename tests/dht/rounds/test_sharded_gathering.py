@@ -13,10 +13,7 @@ import msgspec
 import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
-from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.rounds import gather, sampled_shards
-from swarmd.dht.rounds.sources import PEERS_MAX
+from swarmd.dht.rounds import gather
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
@@ -109,13 +106,6 @@ async def test_more_shards_are_read_until_there_are_enough_peers(swarm: LargeSwa
         assert await swarm.gather() == set(peers)
 
 
-async def test_no_more_than_so_many_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    swarm = made(tmp_path, monkeypatch, 128)
-    with anyio.fail_after(60.0):
-        assert await swarm.gather() == set()
-    assert len(set(swarm.read)) == 1 + 2 * sampled_shards.READ_MAX
-
-
 async def test_others_take_the_places_of_those_that_give_nothing(swarm: LargeSwarm) -> None:
     peers = swarm.join_many(64)
     swarm.failing = set(peers[::2])
@@ -137,38 +127,6 @@ async def test_others_take_the_places_of_those_that_have_no_membership(swarm: La
         gathered = await swarm.gather()
     assert len(gathered) >= WANTED and not gathered & strangers
     assert not strangers & set(swarm.asked), "nobody who is no member is asked for a body"
-
-
-async def test_nobody_waits_for_single_ones_once_there_are_enough(swarm: LargeSwarm) -> None:
-    peers = swarm.join_many(5, answering=False)  # of whom four are wanted
-    swarm.answering = set(peers[:4])
-    with anyio.fail_after(60.0):
-        assert await swarm.gather() == set(peers[:4])
-
-
-async def test_a_stage_without_shards_is_complete_with_the_peers_it_is_gathered_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swarm = made(tmp_path, monkeypatch, 0)
-    swarm.join_many(PEERS_MAX + 40)
-    with anyio.fail_after(60.0):
-        assert len(await swarm.gather()) == PEERS_MAX
-
-
-async def test_newcomers_fill_what_those_that_the_swarm_knows_leave_free(swarm: LargeSwarm) -> None:
-    peers = []
-    for _ in range(WANTED):
-        identity = generate_identity()
-        peer, body = identity.peer_id, body_of(identity.peer_id)
-        place = (SHARDS, shard_of(SWARM, peer, 0, 0, SHARDS))
-        said = (hashlib.sha256(body).hexdigest(), len(body), 1)
-        work = find_work(SWARM, peer, WORK_BITS)
-        swarm._keep(peer, ReportRecord(SWARM, 0, 0, 0.5, *said, work, b"", *place))
-        swarm._keep(peer, RolloutsRecord(SWARM, 0, 0, *said, b"", work, b"", *place))
-        swarm.answering.add(peer)
-        peers.append(peer)
-    with anyio.fail_after(60.0):
-        assert await swarm.gather() == set(peers)
 
 
 async def test_whoever_is_away_for_a_while_is_tried_again_where_nobody_else_is_left(

@@ -1,35 +1,34 @@
-"""A key with thousands of records costs its readers little, however often somebody says that it has changed."""
+"""A crowd of records under one key, kept or shown, costs no verification that is not due."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
-from hivemind.utils import timed_storage
 
-from swarmd.dht.identity.identity import generate_identity
+from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.rounds.key_watch import REST, KeyWatch
+from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
 from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Found
+from swarmd.dht.store.partial_find import Answer, find_at
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
+from swarmd.dht.wire.find_parts import Part, Shown, encode_part
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
-from swarmd.worker.runtime import LoopRuntime
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by
 
 pytestmark = pytest.mark.anyio
 
 KEY = DHTID.from_bytes(names.key_id(REPORT.key))
+
 BUSY_S, WATCHED_S = 0.05, 2.0
 
 
@@ -74,17 +73,6 @@ def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert verified == []
 
 
-def test_records_that_expire_while_a_key_is_read_end_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    reader, now = Reader(), time.time()
-    for life_s in (60.0, 61.0, 600.0):
-        signed = SignedRecord(generate_identity().peer_id, msgspec.msgpack.encode(REPORT), now + life_s, bytes(64))
-        assert reader.storage.admit(KEY, signed)
-    clock = iter([now] * 6)
-    monkeypatch.setattr(timed_storage, "get_dht_time", lambda: next(clock, now + 120.0))
-    assert len(reader.read().records) >= 1
-    assert len(reader.storage.get(KEY).value) == 1
-
-
 def test_a_record_without_room_is_not_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, verified = Reader(), []
     monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)
@@ -117,32 +105,6 @@ def test_what_differs_from_what_is_held_is_verified() -> None:
             reader.judge_shown(KEY, subkey, value, expiration)
 
 
-async def test_a_watch_that_is_always_woken_leaves_time_for_all_else() -> None:
-    async def find(name: str, wanted: Any) -> Any:
-        burn()
-        return SimpleNamespace(records={}, has=lambda wanted: True)
-
-    async def wait_up() -> None:
-        """It is."""
-
-    reading = cast(Any, SimpleNamespace(find=find, wait_up=wait_up, spent_s=time.thread_time))
-    watch = KeyWatch(reading, LoopRuntime(), Random(), "key", 60.0, lambda records: None)
-    running, began, used = asyncio.ensure_future(watch.run()), time.monotonic(), time.thread_time()
-    while time.monotonic() - began < WATCHED_S:
-        watch.want("owner", 1.0)
-        await asyncio.sleep(0.01)
-    running.cancel()
-    used = time.thread_time() - used
-    assert BUSY_S <= used <= (time.monotonic() - began) * 2 / REST
-
-
-def burn() -> None:
-    """Use so much processor time."""
-    began = time.thread_time()
-    while time.thread_time() - began < BUSY_S:
-        pass
-
-
 def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:
     """Whether there is room is asked before the signature is checked; a swarm's name may be as long as a record."""
     seniority._work_bits.cache_clear()
@@ -152,3 +114,83 @@ def test_what_forgers_say_they_have_worked_is_not_remembered() -> None:
         with pytest.raises(RecordRejected, match="not signed"):
             reader.store(msgspec.structs.replace(genuine, payload=msgspec.msgpack.encode(content)))
     assert seniority._work_bits.cache_info().currsize == 0
+
+
+PEER = PeerID.from_base58(BOB.peer_id)
+
+CROWD = [generate_identity() for _ in range(300)]
+
+
+class Asker:
+    """Asks one peer, which answers what a test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.validator = Validator(POLICY, Rejections(time.monotonic))
+        self.protocol = GuardedProtocol(_initialized_with_create=True)
+        self.protocol.record_validator, self.protocol.storage = self.validator, BoundedStorage()
+        self.protocol.node_info, self.protocol.rpc_semaphore = dht_pb2.NodeInfo(), asyncio.Semaphore()
+        self.protocol.wait_timeout = 1.0
+        self.verified = 0
+        verifies = records.verifies
+
+        def count(signed: SignedRecord, key: bytes) -> bool:
+            self.verified += 1
+            return verifies(signed, key)
+
+        monkeypatch.setattr(records, "verifies", count)
+
+    async def ask(self, shown: list[Shown], *only: Identity) -> Answer | None:
+        """What is made of an answer; where `only` are named, their records were asked for."""
+        result = dht_pb2.FindResult(
+            type=dht_pb2.FOUND_DICTIONARY, value=encode_part(Part(b"life", 1, tuple(shown))), expiration_time=4e9
+        )
+
+        async def rpc_find(request: Any, timeout: float) -> Any:
+            return dht_pb2.FindResponse(results=[result])
+
+        self.protocol.get_stub = lambda peer: SimpleNamespace(rpc_find=rpc_find)
+        return await find_at(self.protocol, PEER, KEY, [each.peer_id for each in only])
+
+    @property
+    def refused(self) -> dict[str, int]:
+        return dict(self.validator.rejections.total)
+
+
+@pytest.fixture
+def asker(monkeypatch: pytest.MonkeyPatch) -> Asker:
+    return Asker(monkeypatch)
+
+
+def shown_by(identity: Identity, of: Identity | None = None) -> Shown:
+    """A record of one peer, in the name of another."""
+    signed = signed_by(identity, REPORT)
+    return Shown((of or identity).peer_id, signed.value, signed.expiration)
+
+
+async def test_who_shows_others_than_were_asked_for_has_nothing_of_it_verified(asker: Asker) -> None:
+    assert await asker.ask([shown_by(each) for each in (*CROWD, ALICE)], ALICE) is None
+    assert asker.verified == 0 and asker.refused == {"unasked": 1}
+
+
+async def test_an_answer_full_of_forged_records_is_not_read_to_its_end(asker: Asker) -> None:
+    answer = await asker.ask([shown_by(ALICE), *(shown_by(BOB, of=each) for each in CROWD)])
+    assert answer is not None and [signed.owner for signed in answer.records] == [ALICE.peer_id]
+    assert asker.verified <= 1 + 4 and asker.refused == {"bad-signature": 4}
+    assert not asker.validator.remembered.progress(KEY).cursors, "it is asked for all of them again"
+
+
+async def test_all_else_goes_on_while_a_long_answer_is_read(asker: Asker) -> None:
+    turns = 0
+
+    async def go_on() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.get_running_loop().create_task(go_on())
+    answer = await asker.ask([shown_by(each) for each in CROWD])
+    beside.cancel()
+    assert answer is not None and len(answer.records) == len(CROWD)
+    assert turns >= len(CROWD) // 16
+    assert cast(Any, asker.validator.remembered.progress(KEY).cursors)

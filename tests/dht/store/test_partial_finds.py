@@ -13,14 +13,11 @@ from hypothesis import strategies as st
 
 from swarmd.dht.limits.door import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
-from swarmd.dht.store import answer_memory
-from swarmd.dht.store.answer_memory import PEERS_MAX, AnswerMemory, Progress
-from swarmd.dht.store.changes import GHOSTS_MAX, Changes
+from swarmd.dht.store.answer_memory import AnswerMemory, Progress
 from swarmd.dht.store.partial_answers import make_result, part_of
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.wire import find_parts, names
 from swarmd.dht.wire.find_parts import (
-    OWNERS_MAX,
     Cursor,
     FindFilter,
     Part,
@@ -107,13 +104,6 @@ def test_each_look_up_finds_all_that_there_is_whatever_others_have_been_shown(
             assert all(look_ups[which].known[owner] >= expiration for owner, expiration in held.items())
 
 
-def test_a_look_up_after_another_is_shown_nothing_again() -> None:
-    memory, storage = AnswerMemory(), BoundedStorage()
-    storage.admit(KEY, record("peer-0"))
-    assert len(LookUp(memory).ask("one", storage).records) == 1
-    assert LookUp(memory).ask("one", storage).records == ()
-
-
 def test_an_answer_of_which_something_does_not_count_yet_is_asked_for_again() -> None:
     storage, memory = BoundedStorage(), AnswerMemory()
     storage.admit(KEY, record("peer-0"))
@@ -138,36 +128,6 @@ def test_one_owners_record_is_shown_alone_and_nothing_of_whoever_has_none() -> N
         "peer-1"
     ]
     assert part_of(BoundedStorage(), KEY, FindFilter()).records == ()
-
-
-def test_notes_of_what_is_held_no_more_are_forgotten() -> None:
-    changes = Changes()
-    for number in range(1000):
-        changes.note("key", f"peer-{number}", {f"peer-{number}"})
-        changes.note(f"key-{number}", "peer", {"peer"})
-        changes.keep_only({"key", f"key-{number}"})
-    assert len(changes._numbers) <= 2 * 2 + GHOSTS_MAX + 1
-    assert all(len(numbers) <= 2 + GHOSTS_MAX + 1 for numbers in changes._numbers.values())
-    assert next(iter(changes.since("key", Cursor(changes.life, 0)))) == "peer-999"
-
-
-def test_memory_of_answers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_memory, "BYTES_MAX", 200_000)
-    monkeypatch.setattr(answer_memory, "KEY_BYTES_MAX", 50_000)
-    memory = AnswerMemory()
-    for number in range(1000):
-        memory.note("large", f"peer-{number}", Part(b"life", number, ()), [record(f"peer-{number}")], Progress())
-        memory.note(f"key-{number}", "peer", Part(b"life", 1, ()), [record("peer")], Progress())
-        memory.note("asked by many", number, Part(b"life", 1, ()), (), Progress())
-        assert memory.size_bytes() <= 200_000 and len(memory.records("large", 0.0)) * 500 <= 50_000
-    assert len(memory._keys) <= answer_memory.KEYS_MAX
-    assert len(memory._keys["asked by many"].cursors) == PEERS_MAX
-
-
-def test_what_has_expired_is_not_remembered() -> None:
-    memory = AnswerMemory()
-    memory.note(KEY, "one", Part(b"life", 1, ()), [record("peer")], Progress())
-    assert memory.records(KEY, time.time() + 3600.0) == [] and memory.size_bytes() == 0
 
 
 def asking(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
@@ -199,13 +159,6 @@ def test_odd_filters_are_refused_and_counted(encoded: bytes, keys: int, times: i
     with pytest.raises(RecordRejected):
         make_result(protocol, "stranger", asking(encoded, keys, times))
     assert [peer for peer, _ in counted] == ["stranger"] and counted[0][1] in ("malformed", "nested")
-
-
-def test_more_owners_than_a_request_may_name_are_refused() -> None:
-    request = dht_pb2.FindRequest(keys=[KEY.to_bytes()])
-    add_filter(request, FindFilter(tuple(f"peer-{number}" for number in range(OWNERS_MAX + 1))))
-    with pytest.raises(RecordRejected):
-        read_filter(request)
 
 
 def test_a_part_is_bounded_like_any_answer() -> None:

@@ -26,13 +26,11 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.dht.store import storage
 from swarmd.dht.store.handing_on import HANDED_BYTES_MAX, MEETINGS_BURST, HandingOn
-from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import (
     BYTES_BURST,
     CHECKED_BYTES_MAX,
     NEARBY_MAX,
-    WAITING_MAX,
     GuardedProtocol,
     Validator,
     id_of,
@@ -55,32 +53,6 @@ def test_a_peer_that_names_thousands_of_others_is_heard_out_for_a_few() -> None:
         nearest_node_ids=[node_id.to_bytes() for node_id in ids], nearest_peer_ids=[peer] * len(ids)
     )
     assert list(read_nearby(answer)) == ids[:NEARBY_MAX]
-
-
-def test_ids_of_odd_lengths_are_left_out() -> None:
-    """hivemind makes base58 of a peer id at once, which takes minutes for one that fills a message."""
-    genuine, place = PeerID.from_base58(ALICE.peer_id).to_bytes(), DHTID.generate()
-    answer = dht_pb2.FindResult(
-        nearest_node_ids=[place.to_bytes(), b"x" * 21, place.to_bytes()],
-        nearest_peer_ids=[b"x" * 3_000_000, genuine, genuine],
-    )
-    assert list(read_nearby(answer).values()) == [PeerID.from_base58(ALICE.peer_id)]
-
-
-async def test_a_full_bucket_has_a_bounded_number_of_peers_that_wait(keeper: Keeper) -> None:
-    table = keeper.protocol.routing_table = RoutingTable(DHTID(0), bucket_size=20, depth_modulo=5)
-    keeper.protocol.node_id, keeper.protocol.num_replicas = DHTID(0), 5
-    keeper.protocol.rpc_semaphore = asyncio.Semaphore(0)  # whoever has a place is asked whether it is there still
-    before = asyncio.all_tasks()
-    for _ in range(2500):
-        peer = PeerID.from_base58(generate_identity().peer_id)
-        await keeper.protocol.update_routing_table(id_of(peer), peer)
-    for task in asyncio.all_tasks() - before:
-        task.cancel()
-    for bucket in table.buckets:
-        assert len(bucket.nodes_to_peer_id) <= 20 and len(bucket.replacement_nodes) <= WAITING_MAX
-    held = sum(len(bucket.nodes_to_peer_id) + len(bucket.replacement_nodes) for bucket in table.buckets)
-    assert held == len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 2000
 
 
 async def test_a_crowd_that_calls_in_turn_is_handed_little_and_has_keys_looked_through_a_few_times(
@@ -269,18 +241,6 @@ def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: boo
     now += 3600.0
     with pytest.raises(RecordRejected, match="expired"):
         validator.judge(*asked)
-
-
-async def test_the_records_of_one_key_have_a_bound_on_their_bytes(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine, yours = signed_by(ALICE, REPORT), signed_by(BOB, REPORT)
-    keeper.protocol.storage = BoundedStorage(Seniority(lambda peer: peer == ALICE.peer_id))
-    monkeypatch.setattr(storage, "KEY_BYTES_MAX", len(mine.value) + len(yours.value) - 1)
-    assert await keeper.store(mine, yours) == [True, False]
-    assert keeper.refused == {"full": 1} and keeper.held(BOB.peer_id) is None
-    later = sign(ALICE, msgspec.structs.replace(REPORT, reward=0.75), mine.expiration + 1)
-    assert await keeper.store(later) == [True], "in the place of what the same owner had"
 
 
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:

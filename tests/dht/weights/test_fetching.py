@@ -1,30 +1,42 @@
-"""Weights come together from peers that are gone, stop or lie; or they do not come, and nothing is believed."""
+"""Weights are fetched in chunks from several peers, and offered to others."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import msgspec
 import pytest
 
 from swarmd.bounds import Backoff
+from swarmd.core.commands import Register
+from swarmd.core.events import LinkUp, MemberSeen, RecordsRejected, Registered
+from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.weights import fetching as subject
 from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
-from swarmd.errors import NetworkDown, NoSpaceLeft, NotFoundError, RecordRejected, WeightsUnavailable
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership, _decoder
+from swarmd.errors import NetworkDown, NotFoundError, WeightsUnavailable
 from swarmd.weights.chunks import PartialFile
-from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer
+from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer, decode_offer
 from swarmd.weights.offered import OfferedWeights
+from tests.dht.driver import SWARM, Driver
+from tests.dht.making import ALICE, signed_by
+from tests.dht.outsider import Outsider
 from tests.weights.making import bfloat16
-from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
+
 VALUES = bfloat16(5 * CHUNK_BYTES // 2, 0)  # six chunks with the header
+
 MIB = 1024 * 1024
 
 
@@ -99,28 +111,6 @@ async def test_one_good_peer_is_enough(tmp_path: Path, shelf: OfferedWeights, ba
     assert peers.asked["bad"] <= 2 * subject.FAILURES_MAX + 1
 
 
-@pytest.mark.parametrize("patience_s", [60.0, 0.0])
-async def test_a_peer_that_has_no_time_for_long_is_given_up_after_a_minute_and_not_before(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch, patience_s: float
-) -> None:
-    monkeypatch.setattr(subject, "PATIENCE_S", patience_s)
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, owner="good")
-    no, fetch = iter(range(4 * subject.FAILURES_MAX)), peers.fetch
-
-    async def give_later(*asked: Any) -> bytes:
-        if next(no, None) is not None:
-            raise NetworkDown("it gives as much as it may to others")
-        return await fetch(*asked)
-
-    peers.fetch = give_later  # type: ignore[method-assign]
-    if patience_s:
-        await take(peers, manifest, tmp_path / "got")
-    else:
-        with pytest.raises(WeightsUnavailable):
-            await take(peers, manifest, tmp_path / "got")
-
-
 @pytest.mark.parametrize("slow", ["hangs", "dawdles"])
 async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     tmp_path: Path, shelf: OfferedWeights, slow: str
@@ -130,34 +120,6 @@ async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
     with anyio.fail_after(60):
         await take(peers, manifest, tmp_path / "got")
     assert peers.gave["good"] == len(manifest.whole)
-
-
-async def test_any_number_of_peers_that_hang_hold_up_nothing(tmp_path: Path, shelf: OfferedWeights) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, good="good", **{f"stranger {number}": "hangs" for number in range(15)})
-    with anyio.fail_after(60):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.gave["good"] == len(manifest.whole)
-
-
-async def test_a_good_peer_is_asked_in_the_end_where_the_owner_and_others_hang(
-    tmp_path: Path, shelf: OfferedWeights
-) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, owner="hangs", **{f"stranger {number}": "hangs" for number in range(5)}, good="good")
-    with anyio.fail_after(60):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.gave["good"] == len(manifest.whole)
-
-
-async def test_a_chunk_that_is_on_its_way_is_not_asked_for_twice_at_once(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "DOUBTED_S", 60.0)
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    peers = Peers(shelf, a="good", b="good", c="good", d="good")
-    await take(peers, manifest, tmp_path / "got")
-    assert peers.asked.total() == len(manifest.whole)
 
 
 async def test_a_liar_is_asked_no_more(tmp_path: Path, shelf: OfferedWeights) -> None:
@@ -179,128 +141,12 @@ async def test_a_peer_that_stops_half_way_is_gone_on_from(tmp_path: Path, shelf:
     assert came >= 1 and later.gave["a"] == len(manifest.whole) - came
 
 
-async def test_a_later_round_comes_as_a_delta(tmp_path: Path, shelf: OfferedWeights) -> None:
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    peers = Peers(shelf, a="good")
-    await take(peers, second, tmp_path / "next", base=base)
-    assert peers.gave["a"] == 1 and names_in(tmp_path) == {base.name, "next", "shelf"}
-
-
-async def test_the_event_loop_does_not_wait_for_the_disk(
-    tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = list[str]()
-
-    class Watched(PartialFile):
-        def _reserve(self) -> set[int]:
-            seen.append(threading.current_thread().name)
-            return super()._reserve()
-
-    monkeypatch.setattr(subject, "PartialFile", Watched)
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    await take(Peers(shelf, a="good"), second, tmp_path / "next", base=base)
-    assert len(seen) == 3 and threading.current_thread().name not in seen
-
-
-async def test_a_delta_that_makes_another_file_is_refused(tmp_path: Path, shelf: OfferedWeights) -> None:
-    first = manifest_of(shelf, offer(shelf, VALUES, 1))
-    base = tmp_path / f"{first.whole.digest}.safetensors"
-    await take(Peers(shelf, a="good"), first, base)
-    base.write_bytes(moved(base.read_bytes(), 0.1))  # not what its name says
-    second = manifest_of(shelf, offer(shelf, moved(VALUES, 0.01), 2))
-    with pytest.raises(RecordRejected) as refused:
-        await take(Peers(shelf, a="good"), second, tmp_path / "next", base=base)
-    assert refused.value.reason == "wrong-digest" and not (tmp_path / "next").exists()
-
-
 async def test_more_than_is_wanted_is_not_fetched(tmp_path: Path, shelf: OfferedWeights) -> None:
     manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
     peers = Peers(shelf, a="good")
     with pytest.raises(WeightsUnavailable, match="no more than"):
         await take(peers, manifest, tmp_path / "got", bytes_max=MIB)
     assert not peers.asked and names_in(tmp_path) == {"shelf"}
-
-
-async def test_a_full_disk_ends_it(tmp_path: Path, shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-
-    def full(self: PartialFile, index: int, chunk: bytes) -> None:
-        raise NoSpaceLeft("no space left", "Free space")
-
-    monkeypatch.setattr(PartialFile, "put", full)
-    peers = Peers(shelf, a="good", b="good")
-    with pytest.raises(NoSpaceLeft):
-        await take(peers, manifest, tmp_path / "got")
-    assert peers.asked.total() <= 2 * subject.LANES
-
-
-async def test_time_that_is_over_leaves_what_has_come(tmp_path: Path, shelf: OfferedWeights) -> None:
-    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
-    with pytest.raises(WeightsUnavailable, match="kept"):
-        await fetch_weights(Peers(shelf, a="good"), ["a"], manifest, tmp_path / "got", 0.0, 64 * MIB)
-    assert not (tmp_path / "got").exists() and (tmp_path / "got.part").exists()
-
-
-async def test_the_manifest_comes_from_who_has_it(shelf: OfferedWeights) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, gone="gone", liar="lies", good="good")
-    assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
-    with pytest.raises(WeightsUnavailable):
-        await fetch_manifest(peers, ["gone", "liar"], offered)
-
-
-@pytest.mark.parametrize("busy", [subject.MANIFEST_ATTEMPTS - 1, subject.MANIFEST_ATTEMPTS])
-async def test_who_has_no_time_for_a_manifest_is_asked_a_few_times(shelf: OfferedWeights, busy: int) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, owner="good")
-    fetch = peers.fetch
-
-    async def give_later(*asked: Any) -> bytes:
-        if peers.asked["owner"] >= busy:
-            return await fetch(*asked)
-        peers.asked["owner"] += 1
-        raise NetworkDown("it has no time now")
-
-    peers.fetch = give_later  # type: ignore[method-assign]
-    if busy < subject.MANIFEST_ATTEMPTS:
-        assert await fetch_manifest(peers, ["owner"], offered) == manifest_of(shelf, offered)
-    else:
-        with pytest.raises(WeightsUnavailable, match="no time now"):
-            await fetch_manifest(peers, ["owner"], offered)
-    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS
-
-
-async def test_strangers_that_hang_do_not_come_between_a_busy_owner_and_its_manifest(shelf: OfferedWeights) -> None:
-    offered = offer(shelf, VALUES, 1)
-    peers = Peers(shelf, owner="good", **{f"stranger {number}": "hangs" for number in range(9)})
-    fetch, waited_s = peers.fetch, list[float]()
-
-    async def hang_or_give_later(peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
-        if peer == "owner" and len(waited_s) > 4:
-            return await fetch(peer, digest, size_bytes, timeout_s)
-        if peer != "owner":
-            waited_s.append(timeout_s)
-        raise NetworkDown("not now")
-
-    peers.fetch = hang_or_give_later  # type: ignore[method-assign]
-    assert await fetch_manifest(peers, list(peers.conduct), offered) == manifest_of(shelf, offered)
-    assert sum(waited_s) <= 5 * subject.DOUBTED_S
-
-
-async def test_an_owner_that_takes_long_to_say_no_is_asked_three_times_at_most(
-    shelf: OfferedWeights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "DOUBTED_S", -1.0)  # all take long
-    peers = Peers(shelf, owner="gone", **{f"stranger {number}": "gone" for number in range(9)})
-    with pytest.raises(WeightsUnavailable):
-        await fetch_manifest(peers, list(peers.conduct), offer(shelf, VALUES, 1))
-    assert peers.asked["owner"] == subject.MANIFEST_ATTEMPTS and peers.asked["stranger 8"] == 1
 
 
 @pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])
@@ -310,3 +156,93 @@ async def test_a_manifest_that_says_otherwise_than_its_offer_is_refused(
     offered: WeightsOffer = msgspec.structs.replace(offer(shelf, VALUES, 1), **claim)
     with pytest.raises(WeightsUnavailable, match="another architecture"):
         await fetch_manifest(Peers(shelf, a="good"), ["a"], offered)
+
+
+OFFERED = bfloat16(3 * CHUNK_BYTES, 0)
+
+
+class Asking:
+    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.Chunks`."""
+
+    def __init__(self, outsider: Outsider) -> None:
+        self._life = cast(Any, SimpleNamespace(p2p=outsider.p2p))
+
+    async def fetch(
+        self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
+    ) -> bytes:
+        body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
+        if body is None:
+            raise NetworkDown(f"{peer} gives no {digest[:12]}")
+        return body
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Driver]:
+    driver = Driver(tmp_path / "node")
+    offer(OfferedWeights(driver.paths.weights), OFFERED, 1)
+    await driver.start()
+    await driver.expect(LinkUp)
+    await driver.do(Register("register"))
+    await driver.expect(Registered)
+    yield driver
+    await driver.clean()
+
+
+async def told(outsider: Outsider, peer: str, round: int) -> WeightsOffer:
+    """The offer in the node's membership, as soon as it is of that round."""
+    while True:
+        records = await outsider.find(names.members(SWARM))
+        content = _decoder.decode(records[peer][0][:-64])
+        assert isinstance(content, Membership)
+        if content.weights and decode_offer(content.weights).round == round:
+            return decode_offer(content.weights)
+        await asyncio.sleep(0.2)
+
+
+async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    source, shelf = Asking(outsider), OfferedWeights(node.paths.weights)
+    try:
+        for round in (1, 2):
+            if round == 2:
+                offer(shelf, OFFERED[::-1], round)
+            offered = await told(outsider, node.peer_id, round)
+            manifest = await fetch_manifest(source, [node.peer_id], offered)
+            assert manifest == manifest_of(shelf, offered)
+            path = await fetch_weights(source, [node.peer_id], manifest, tmp_path / "got", 60.0, 2**30)
+            assert path.read_bytes().endswith(OFFERED[::-1] if round == 2 else OFFERED)
+        with pytest.raises(NetworkDown):
+            await source.fetch(node.peer_id, "0" * 64, 5, 5.0)
+        with pytest.raises(NetworkDown):  # the streams do not give each other's
+            await source.fetch(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
+    finally:
+        await outsider.close()
+
+
+async def test_who_hangs_on_the_stream_of_weights_holds_up_nobody(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    try:
+        hanging = [
+            await outsider.p2p.call_binary_stream_handler(PeerID.from_base58(node.peer_id), WEIGHTS.protocol)
+            for _ in range(3)
+        ]
+        offered = await told(outsider, node.peer_id, 1)
+        assert (await fetch_manifest(Asking(outsider), [node.peer_id], offered)).round == 1
+        for _, _, writer in hanging:
+            writer.close()
+    finally:
+        await outsider.close()
+
+
+async def test_an_offer_that_cannot_be_read_offers_nothing_and_its_member_counts(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    try:
+        membership = Membership(SWARM, "later", "nonce", 1.0, weights=b"of a later format")
+        assert await outsider.store_signed(membership.key, signed_by(ALICE, membership)) is True
+        assert (await node.expect(MemberSeen, peer=ALICE.peer_id)).name == "later"
+        assert (await node.expect(RecordsRejected, peer=ALICE.peer_id)).reason == "malformed"
+        long = Membership(SWARM, "long", "nonce", 1.0, weights=bytes(161))
+        assert await outsider.store_signed(long.key, signed_by(ALICE, long)) is False
+    finally:
+        await outsider.close()

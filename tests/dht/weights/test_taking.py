@@ -23,7 +23,7 @@ from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.weights import fetching, taking
 from swarmd.dht.weights.fetching import fetch_manifest
 from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import HOLDERS_MAX, OFFERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
+from swarmd.dht.weights.taking import HOLDERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL, FetchedWeights, cut
@@ -32,7 +32,7 @@ from swarmd.weights.manifest import Delta, WeightsOffer
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
-from tests.dht.weights.test_wire import Asking
+from tests.dht.weights.test_fetching import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
@@ -140,15 +140,6 @@ async def test_of_peers_with_credit_the_longest_credited_is_taken_whatever_other
     assert (await swarm.fetched()).weights.peer == "otto", "the next, where the first gives nothing"
 
 
-async def test_after_the_next_look_others_are_tried_where_the_most_trusted_give_nothing(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path, "credited")
-    for number in range(OFFERS_MAX + 1):
-        swarm.credit[f"peer {number}"] = 9 - number
-        swarm.gives(f"peer {number}", moved(VALUES, 0.01 * (number + 1)))
-        swarm.shelves[f"peer {number - 1}"] = OfferedWeights(tmp_path / "nothing")
-    assert (await swarm.fetched()).weights.peer == f"peer {OFFERS_MAX}"
-
-
 @pytest.mark.parametrize("average", [False, True])
 async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, average: bool) -> None:
     swarm = Swarm(tmp_path, "credited", "coordinator")
@@ -179,13 +170,6 @@ async def test_to_average_with_any_trusted_peers_are_drawn(tmp_path: Path) -> No
     taken = [(await swarm.fetched(command)).weights for _ in range(24)]
     assert {weights.peer for weights in taken} == {"boss", "anna", "otto"}
     assert all(weights.averaged for weights in taken)
-
-
-async def test_to_average_nobody_looks_twice(tmp_path: Path) -> None:
-    swarm, looks = Swarm(tmp_path), list[float]()
-    swarm.runtime.sleep = looks.append
-    assert (await swarm.refused(msgspec.structs.replace(COMMAND, average=True))).cause == "none-offered"
-    assert not looks
 
 
 async def test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old(tmp_path: Path) -> None:
@@ -245,20 +229,6 @@ async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[s
     swarm.gives("boss", VALUES)
     refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
     assert refused.cause == "none-offered" and "or adapters" in refused.reason and not swarm.asked
-
-
-async def test_more_than_the_model_can_have_is_refused_before_a_chunk_is_asked_for(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
-    refused = await swarm.refused(msgspec.structs.replace(COMMAND, size_bytes_max=1000))
-    assert (refused.cause, refused.peer, len(swarm.asked)) == ("unavailable", "boss", 1)
-
-
-async def test_what_a_peer_does_not_give_is_unavailable(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
-    swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
-    assert (await swarm.refused()).cause == "unavailable"
 
 
 async def test_an_owner_that_has_no_time_for_a_chunk_is_asked_again_after_the_next_look(tmp_path: Path) -> None:
@@ -325,20 +295,6 @@ def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(
     assert holders[0] == "boss" and len(set(holders)) == len(holders) == HOLDERS_MAX
 
 
-async def test_who_hangs_on_the_manifest_takes_no_more_than_the_wait(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
-
-    async def hang(*_: object) -> bytes:
-        await anyio.sleep_forever()
-        raise AssertionError
-
-    swarm.fetch = hang  # type: ignore[method-assign]
-    with anyio.fail_after(60):
-        refused = await swarm.refused(msgspec.structs.replace(COMMAND, until_at=0.05))
-    assert (refused.cause, refused.peer) == ("unavailable", "boss") and "in time" in refused.reason
-
-
 async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, free_bytes_min=2**60)
     swarm.gives("boss", VALUES)
@@ -371,18 +327,6 @@ async def test_what_was_fetched_stays_while_an_offer_comes_to_nothing(tmp_path: 
     assert max(again.received_bytes, later.received_bytes) < first.received_bytes / 5
 
 
-async def test_what_was_fetched_goes_where_there_is_no_room_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swarm = Swarm(tmp_path, free_bytes_min=1000)
-    swarm.gives("boss", VALUES)
-    first = await swarm.fetched()
-    room = first.weights.size_bytes * 3 // 2
-    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=room - taken_bytes(path)))
-    swarm.gives("boss", VALUES[::-1], round=8)
-    assert (await swarm.fetched()).weights.round == 8
-
-
 async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,33 +338,6 @@ async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched
     swarm.gives("boss", moved(VALUES, 0.01), round=8)
     second = await swarm.fetched()
     assert second.weights.round == 8 and second.received_bytes > second.weights.size_bytes
-
-
-async def test_what_an_earlier_attempt_has_room_for_needs_none_a_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    swarm = Swarm(tmp_path, free_bytes_min=1000)
-    swarm.gives("boss", bfloat16(2**21, 0))  # of several chunks
-    room = manifest_of(swarm.shelves["boss"], swarm.told["boss"]).whole.size_bytes * 3 // 2
-    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=room - taken_bytes(path)))
-    fetch, left = swarm.fetch, ["manifest", "one chunk"]
-
-    async def stop(*asked: Any) -> bytes:
-        if not left:
-            raise RecordRejected("slow", "the chunk stopped coming")
-        left.pop()
-        return await fetch(*asked)
-
-    swarm.fetch = stop  # type: ignore[method-assign]
-    assert (await swarm.refused()).cause == "unavailable"
-    swarm.fetch = fetch  # type: ignore[method-assign]
-    again = await swarm.fetched()
-    assert again.received_bytes < again.weights.size_bytes
-    assert (await swarm.fetched()).received_bytes < again.received_bytes, "nor does what is here, whole"
-
-
-def taken_bytes(directory: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in directory.iterdir())
 
 
 def damage(path: Path) -> None:
@@ -455,17 +372,6 @@ async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | 
         path.write_bytes(b"x" * size_bytes)
     again = await swarm.fetched()
     assert again.damaged == "file" and hashlib.sha256(path.read_bytes()).hexdigest() == first.weights.digest
-
-
-async def test_where_a_delta_is_not_to_be_had_all_is_fetched(tmp_path: Path) -> None:
-    swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
-    first = await swarm.fetched()
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
-    damage(tmp_path / "boss" / f"{first.weights.digest}.delta")
-    second = await swarm.fetched()
-    assert second.weights.round == 8 and second.damaged == "", "nothing is damaged here"
-    assert second.received_bytes > second.weights.size_bytes
 
 
 async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -> None:

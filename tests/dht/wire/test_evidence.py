@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
-from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, ReportRecord, SignedRecord, sign
+from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, SignedRecord, sign
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,
@@ -169,18 +169,6 @@ def test_a_crowd_does_not_push_out_what_members_said() -> None:
     assert found == [pair_of(one, other)]
 
 
-def test_a_report_is_remembered_while_ten_thousand_other_members_report() -> None:
-    found: list[Evidence] = []
-    compared = RecordComparison(COORDINATOR.peer_id, lambda peer: True, found.append)
-    one, other = two(ALICE, REPORT, replace(REPORT, reward=0.6))
-    compared.see(one)
-    another = sign(BOB, REPORT, NOW + 100.0)
-    for number in range(10_000):
-        compared.see(replace(another, owner=f"member-{number}"))
-    compared.see(other)
-    assert found == [pair_of(one, other)]
-
-
 steps = st.sampled_from(["renew", "anew", "next", "restart", "rounds", "finish"])
 
 
@@ -206,25 +194,6 @@ def test_no_honest_life_of_a_coordinator_contradicts_itself(life: list[str], ran
         records.append(SignedRecord(COORDINATOR.peer_id, msgspec.msgpack.encode(clock), expiration, b""))
     random.shuffle(records)
     assert found_of(*records) == []
-
-
-reports = st.builds(
-    ReportRecord, st.just(SWARM), st.integers(0, 2), st.integers(0, 1), st.sampled_from([0.0, 0.5]),
-    st.sampled_from([DIGEST, OTHER]), st.just(10), st.integers(1, 2), st.integers(0, 3),
-)  # fmt: skip
-
-
-@given(st.lists(st.tuples(reports, st.floats(0.0, 900.0)), max_size=12), st.randoms(use_true_random=False))
-def test_whatever_is_found_is_found_in_every_order(said: list[tuple[ReportRecord, float]], random: Any) -> None:
-    records = [SignedRecord(ALICE.peer_id, msgspec.msgpack.encode(each), NOW + at, b"") for each, at in said]
-    claims: dict[tuple[int, int], set[tuple[float, str, int]]] = {}
-    for each, _ in said:
-        claims.setdefault((each.round, each.stage), set()).add((each.reward, each.digest, each.groups))
-    guilty = {place for place, kinds in claims.items() if len(kinds) > 1}
-    for _ in range(2):
-        random.shuffle(records)
-        places = {(pair.first.content.round, pair.first.content.stage) for pair in found_of(*records)}  # type: ignore[union-attr]
-        assert places == guilty
 
 
 clocks = st.builds(

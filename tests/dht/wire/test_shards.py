@@ -1,4 +1,4 @@
-"""Records of a large swarm lie in their owners' shards and nowhere else."""
+"""Reports and memberships of a large swarm lie in their owners' shards and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.core.coordinator.shards import SHARDS_MAX
-from swarmd.dht.store.announced_shards import CHANGES_KEPT, AnnouncedShards
-from swarmd.dht.wire.records import ClockRecord, RecordPolicy
-from swarmd.dht.wire.shards import shard_of
-from tests.dht.making import ALICE, CLOCK, COORDINATOR, REPORT, ROLLOUTS, SWARM, judge, signed_by
+from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import PROTOCOL, ClockRecord, RecordPolicy, is_sharded
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, epoch_of, member_shard_of, shard_of
+from tests.dht.making import ALICE, CLOCK, COORDINATOR, MEMBERSHIP, REPORT, ROLLOUTS, SWARM, judge, signed_by
 
 SIZES = st.sampled_from([2**exponent for exponent in range(1, 11)])
 
@@ -31,7 +31,7 @@ def test_peers_are_spread_evenly_and_nobody_stays_where_it_is() -> None:
     assert len({shard_of(SWARM, "peer", round, 0, 16) for round in range(64)}) > 8
 
 
-def test_the_shard_is_the_one_that_the_protocol_says() -> None:
+def test_the_shard_of_a_report_is_the_one_that_the_protocol_says() -> None:
     peer = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
     assert [shard_of("swarm", peer, 7, 1, shards) for shards in (2, 64, 1024)] == [1, 3, 579]
 
@@ -46,17 +46,12 @@ def test_a_record_counts_in_its_owners_shard_only(content: object) -> None:
 
 
 @pytest.mark.parametrize(("shards", "shard"), [(1, 0), (3, 0), (4, 4), (0, 1), (4, 5)])
-def test_shards_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
+def test_shards_of_reports_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
     placed = replace(REPORT, shards=shards, shard=shard)
     assert judge(signed_by(ALICE, placed), placed.key) == "malformed"
     if shards:
         clock = replace(CLOCK, shards=shards)
         assert judge(signed_by(COORDINATOR, clock), clock.key) == ("malformed" if shards != 4 else "")
-
-
-def test_more_shards_than_there_may_be_are_malformed() -> None:
-    placed = replace(REPORT, shards=2 * SHARDS_MAX)
-    assert judge(signed_by(ALICE, placed), placed.key) == "malformed"
 
 
 def test_another_number_of_shards_than_the_clock_announces_is_refused() -> None:
@@ -70,7 +65,7 @@ def test_another_number_of_shards_than_the_clock_announces_is_refused() -> None:
     assert [judge(signed_by(ALICE, each), each.key, policy) for each in records.values()] == ["wrong-shard", ""]
 
 
-def clock(round: int, shards: int, since: int, before: int) -> ClockRecord:
+def clock(round: int, shards: int, since: int = 0, before: int = 0) -> ClockRecord:
     return ClockRecord(SWARM, round, 0, 0.0, 1.0, shards=shards, sharded_since=since, shards_before=before)
 
 
@@ -91,8 +86,109 @@ def test_a_swarm_on_a_chain_has_no_shards_whatever_is_announced() -> None:
     assert AnnouncedShards.of_swarm(None).of(0) is None
 
 
-def test_a_coordinator_that_changes_the_number_for_ever_fills_nothing() -> None:
-    announced = AnnouncedShards(True)
-    for round in range(1000):
-        announced.note(clock(round, 2 << round % 2, round, 2))
-    assert len(announced._counts) == CHANGES_KEPT and announced.of(999) == 4
+def policy_of(round: int | None = None) -> RecordPolicy:
+    policy = RecordPolicy(SWARM, COORDINATOR.peer_id)
+    policy.round = round
+    return policy
+
+
+def test_members_are_spread_evenly_and_nobody_stays_in_a_shard_or_lies_where_its_reports_do() -> None:
+    held = Counter(member_shard_of(SWARM, f"peer-{number}", MembersPlace(16, 3)) for number in range(1024))
+    assert len(held) == 16 and max(held.values()) < 2 * 64
+    assert len({member_shard_of(SWARM, "peer", MembersPlace(16, epoch)) for epoch in range(64)}) > 8
+    places = [
+        (member_shard_of(SWARM, "peer", MembersPlace(64, 3)), shard_of(SWARM, "peer", 3, at, 64)) for at in range(9)
+    ]
+    assert any(own != stage for own, stage in places)
+
+
+def test_the_shard_is_the_one_that_the_protocol_says() -> None:
+    peer = "12D3KooWQYhTNQdmr3ArTeUHRYzFg94BKyTkoWBDWez9kSCVe2Xo"
+    assert [member_shard_of("swarm", peer, MembersPlace(shards, 7)) for shards in (2, 64, 1024)] == [1, 37, 997]
+    assert names.members("swarm", 64, 7, 5) == "swarmd/swarm/members/64/7/5"
+    assert names.is_sharded("swarmd/swarm/members/64/7/5") and not names.is_sharded(names.members("swarm"))
+
+
+def test_a_membership_counts_in_its_owners_shard_of_its_epoch_only() -> None:
+    own = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, 2))
+    for shard in range(4):
+        placed = replace(MEMBERSHIP, shards=4, epoch=2, shard=shard)
+        signed = signed_by(ALICE, placed)
+        assert is_sharded(placed)
+        assert judge(signed, placed.key, policy_of()) == ("" if shard == own else "wrong-shard")
+        assert judge(signed, names.members(SWARM), policy_of()) in ("bad-signature", "wrong-key")
+        assert judge(signed, names.members(SWARM, 4, 3, shard), policy_of()) in ("bad-signature", "wrong-key")
+
+
+@pytest.mark.parametrize(("shards", "shard"), [(1, 0), (3, 0), (4, 4), (0, 1), (2048, 0)])
+def test_shards_that_cannot_be_are_malformed(shards: int, shard: int) -> None:
+    placed = replace(MEMBERSHIP, shards=shards, shard=shard)
+    assert judge(signed_by(ALICE, placed), placed.key, policy_of()) == "malformed"
+
+
+def test_a_membership_of_a_far_epoch_is_refused_and_of_a_near_one_is_not() -> None:
+    reasons = {}
+    for epoch in range(1, 7):
+        shard = member_shard_of(SWARM, ALICE.peer_id, MembersPlace(4, epoch))
+        placed = replace(MEMBERSHIP, shards=4, epoch=epoch, shard=shard)
+        reasons[epoch] = judge(signed_by(ALICE, placed), placed.key, policy_of(round=4 * EPOCH_ROUNDS))
+    assert [epoch for epoch, reason in reasons.items() if not reason] == [3, 4, 5]
+    assert set(reasons.values()) == {"", "wrong-round"}
+
+
+def test_who_speaks_another_protocol_takes_no_part() -> None:
+    other = replace(MEMBERSHIP, protocol=PROTOCOL + 1)
+    assert judge(signed_by(ALICE, other), other.key, policy_of()) == "other-protocol"
+
+
+def test_memberships_move_with_the_number_of_shards_and_with_the_epoch_and_are_told_to_once() -> None:
+    announced, moves = AnnouncedShards.of_swarm(None), list[MembersPlace]()
+    announced.moved = lambda: moves.append(announced.members)
+    assert announced.awaits_place
+    later = EPOCH_ROUNDS + 1
+    for heard in ((0, 0), (1, 0), (2, 4, 2), (3, 4, 2), (EPOCH_ROUNDS, 4, 2), (later, 8, later, 4), (2, 4, 2)):
+        announced.note(clock(*heard))
+    assert moves == [MembersPlace(4, 0), MembersPlace(4, 1), MembersPlace(8, 1)] and not announced.awaits_place
+    assert announced.members_before == MembersPlace(4, 1)
+    assert epoch_of(EPOCH_ROUNDS - 1) == 0 and epoch_of(EPOCH_ROUNDS) == 1
+
+
+@pytest.mark.parametrize(
+    ("heard", "before"),
+    [
+        ((2 * EPOCH_ROUNDS, 4, 2), MembersPlace(4, 1)),  # an epoch has just begun
+        ((2 * EPOCH_ROUNDS + 5, 8, 2 * EPOCH_ROUNDS + 5, 4), MembersPlace(4, 2)),  # the number has just grown
+        ((EPOCH_ROUNDS - 1, 4), MembersPlace()),  # the first epoch of all
+    ],
+)
+def test_a_node_that_has_just_begun_knows_where_memberships_lay_before(
+    heard: tuple[int, ...], before: MembersPlace
+) -> None:
+    announced = AnnouncedShards.of_swarm(None)
+    announced.note(clock(*heard))
+    assert announced.members_before == before
+
+
+def test_memberships_stay_together_on_a_chain_and_by_invitation() -> None:
+    for announced in (AnnouncedShards.of_swarm(0), AnnouncedShards.of_swarm(None, "invitation")):
+        announced.note(clock(9, 4))
+        assert announced.members == MembersPlace() and not announced.awaits_place
+
+
+def test_a_swarm_on_a_chain_has_the_shards_of_its_manifest_and_its_memberships_stay() -> None:
+    announced = AnnouncedShards.of_swarm(4)
+    assert announced.is_large and not announced.awaits_place
+    announced.note(clock(9 * EPOCH_ROUNDS, 8))
+    assert announced.of(0) == announced.of(10**6) == announced.latest_of(3) == 4
+    assert announced.members == announced.members_before == MembersPlace(4, 0)
+
+
+@pytest.mark.parametrize(
+    ("shards", "epoch", "refusal"), [(4, 0, ""), (4, 1, "wrong-shard"), (8, 0, "wrong-shard"), (0, 0, "wrong-shard")]
+)
+def test_memberships_on_a_chain_lie_in_the_first_epoch_in_every_round(shards: int, epoch: int, refusal: str) -> None:
+    policy = policy_of()
+    policy.shards, policy.round = AnnouncedShards.of_swarm(4), 100 * EPOCH_ROUNDS
+    place = MembersPlace(shards, epoch)
+    placed = replace(MEMBERSHIP, shards=shards, epoch=epoch, shard=member_shard_of(SWARM, ALICE.peer_id, place))
+    assert judge(signed_by(ALICE, placed), placed.key, policy) == refusal

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import run_command
 from swarmd.core.state import State
 from swarmd.errors import LogInUse
 from swarmd.eventlog.fold import load
@@ -48,9 +47,3 @@ def test_no_more_goes_than_was_asked_for(log: Path) -> None:
 def test_a_running_node_is_left_alone(log: Path) -> None:
     with open_log(log, "running"), pytest.raises(LogInUse):
         compact(log)
-
-
-def test_the_verb(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["log", "compact", str(log.parent), "--keep-bytes", "0"]) == 0
-    assert "segments removed" in capsys.readouterr().out
-    assert run_command(["log", "verify", str(log.parent)]) == 0

@@ -10,9 +10,8 @@ import pytest
 
 from swarmd.errors import LogDamaged, ReplayDifference
 from swarmd.eventlog.fold import base_upto, bases_of, commits_from, fold_log, node_of, oldest_base
-from swarmd.eventlog.offline.parallel import Section, sections_of, verify_parallel
+from swarmd.eventlog.offline.parallel import sections_of, verify_parallel
 from swarmd.eventlog.offline.replay import CommitDiffers, verify
-from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, read_snapshot, write_snapshot
 from tests.eventlog.recut import recut
@@ -59,15 +58,6 @@ def test_a_snapshot_that_is_not_the_fold_is_named_though_a_section_begins_there(
         verify_parallel(tmp_path, processes=2)
 
 
-def test_a_damaged_snapshot_is_named_though_no_section_begins_there(tmp_path: Path) -> None:
-    recut(LOG, tmp_path, seed=3)
-    path = list_snapshots(tmp_path)[2]
-    path.write_bytes(path.read_bytes()[:-1])
-    assert int(path.stem) not in bases_of(tmp_path)
-    with pytest.raises(LogDamaged, match=path.name):
-        verify_parallel(tmp_path, processes=2)
-
-
 def test_a_segment_that_does_not_follow_on_the_one_before_is_found_at_a_sections_border(tmp_path: Path) -> None:
     recut(LOG, tmp_path, seed=4)
     before, after = list(pairwise(list_segments(tmp_path)))[1]
@@ -85,13 +75,3 @@ def test_the_base_of_an_event_is_the_latest_snapshot_at_or_before_it_and_its_fol
         base = base_upto(tmp_path, seq)
         assert base.seq == max(each for each in bases if each <= seq)
         assert encode_state(base.state) == encode_state(states[base.seq])
-
-
-def test_a_shortened_log_begins_its_first_section_at_its_oldest_snapshot(tmp_path: Path) -> None:
-    recut(LOG, tmp_path, seed=6)
-    retain(tmp_path, node_of(tmp_path), bytes_max=20_000)
-    first = oldest_base(tmp_path).seq
-    assert first > 0
-    assert sections_of(tmp_path)[0].first == base_upto(tmp_path, 0).seq == first
-    assert sections_of(tmp_path, last=first - 1) == [Section(first, first)]
-    assert verify_parallel(tmp_path, processes=1) == verify(tmp_path)

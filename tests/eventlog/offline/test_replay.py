@@ -21,7 +21,7 @@ from swarmd.eventlog.offline.replay import CommitDiffers, compare, verify
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.snapshot import encode_state
 from tests.core.story import gathered
-from tests.eventlog.making import coordinator_story, follower_story, members, open_log, write_groups, write_story
+from tests.eventlog.making import coordinator_story, follower_story, open_log, write_groups, write_story
 
 pytestmark = pytest.mark.usefixtures("without_sync")
 
@@ -99,14 +99,6 @@ def test_a_changed_core_is_found_at_its_first_effect(tmp_path: Path, monkeypatch
     assert caught.value.difference.seq == first
 
 
-def test_the_same_charts_make_no_difference(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        write_story(log, follower_story(), State())
-    found = compare(tmp_path, partial(step, charts=default_charts()))
-    assert found.first is None and found.changes == ()
-    assert found.here == found.there and found.here["train"] == 3
-
-
 def test_other_charts_part_at_the_first_event_that_they_take_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,20 +117,6 @@ def test_other_charts_part_at_the_first_event_that_they_take_otherwise(
     assert found.events == len(events)
 
 
-def test_charts_that_cannot_take_an_event_say_so(tmp_path: Path) -> None:
-    with open_log(tmp_path) as log:
-        write_story(log, follower_story(), State())
-
-    def refusing(state: State, envelope: Envelope) -> object:
-        if tag_of(envelope.event) == "trainer_ready":
-            raise KeyError("no such state")
-        return step(state, envelope)
-
-    found = compare(tmp_path, refusing)
-    assert found.first is not None and found.first.there.refused == "KeyError: 'no such state'"
-    assert found.events == found.first.seq
-
-
 def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None:
     commits = write_groups(tmp_path, [follower_story()])
     together = StateFold()
@@ -146,9 +124,3 @@ def test_a_group_causes_what_its_events_cause_one_by_one(tmp_path: Path) -> None
     one_by_one = list(fold(commits))
     assert together.state == one_by_one[-1].after
     assert commands == tuple(command for applied in one_by_one for command in applied.commands)
-
-
-def test_a_log_of_no_node_folds_to_nothing(tmp_path: Path) -> None:
-    assert load(tmp_path) == (State(), 0)
-    write_groups(tmp_path, members(3))
-    assert load(tmp_path) == (State(), 3), "events before the first NodeStarted change nothing"

@@ -11,22 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.core.commands import Register, StartWorker, Train
+from swarmd.core.commands import Register, StartWorker
 from swarmd.core.events import ReportSeen
-from swarmd.core.state import Link, Member, Skip, State
+from swarmd.core.state import Link, State
 from swarmd.eventlog.offline.changes import Change, changes_between
-from swarmd.eventlog.offline.text import (
-    ITEMS_AT_ONCE,
-    change_line,
-    clock,
-    command_line,
-    event_line,
-    full,
-    indented,
-    plain,
-    short,
-    to_json,
-)
+from swarmd.eventlog.offline.text import ITEMS_AT_ONCE, change_line, event_line, full, indented, to_json
 from tests.core.story import announced, trained
 
 
@@ -37,18 +26,6 @@ def test_an_event_is_one_line_with_what_is_not_default() -> None:
     )
     assert "digest=dddddddddddd " in event_line(0, 0.0, trained(0))
     assert "record=<3 bytes>" in event_line(0, 0.0, ReportSeen("p", 0, 0, 0.5, record=b"abc"))
-
-
-def test_a_command_names_itself() -> None:
-    assert command_line(Train("train/1/0", 1, 0)) == "train id=train/1/0 round=1 stage=0"
-
-
-def test_values_take_little_room() -> None:
-    assert short("x" * 500) == "x" * 60 + "…"
-    assert short(math.nan) == "nan"
-    assert short(1e9) == "2001-09-09T01:46:40.000"
-    assert short((Skip(1, 2, "late", 3.0),)) == "[Skip(first=1 last=2 cause=late at=3)]"
-    assert clock(1e300).startswith("1000000")
 
 
 def test_states_that_are_equal_have_no_changes() -> None:
@@ -75,13 +52,6 @@ def test_of_a_list_only_what_differs_is_shown() -> None:
     assert changes_between(before, replace(before, pending=(one, three))) == (Change("pending", (two,), ()),)
     assert changes_between(before, replace(before, pending=(one, two, three, one))) == (Change("pending", (), (one,)),)
     assert changes_between(State(), before) == (Change("pending", (), (one, two, three)),)
-
-
-def test_json_of_a_state_can_be_whole_or_without_defaults() -> None:
-    member = Member("p", "n", 0, reward=math.inf)
-    assert plain(member) == {"peer": "p", "name": "n", "since_round": 0, "reward": "Infinity"}
-    assert full(member)["last_round"] == -1
-    assert full(State(pending=(Register("a"),)))["pending"] == [{"type": "register", "id": "a"}]
 
 
 json_values = st.recursive(

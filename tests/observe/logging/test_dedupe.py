@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from swarmd.observe.logging.logs import LINES_A_WINDOW_MAX, LINES_TRACKED_MAX, WINDOW_S, LineFolder
 from tests.log_capture import capture_logs
 
@@ -18,26 +16,6 @@ def test_repeats_are_counted_for_a_minute_and_told_once() -> None:
         folder.log("warning", "Nov 20 10:01:30.000 broken pipe", 10.0 + WINDOW_S + 20)
     texts = [(line["event"][-11:], line.get("repeated")) for line in told]
     assert texts == [("broken pipe", None), ("another", None), ("broken pipe", 4), ("broken pipe", None)]
-
-
-def test_the_end_of_a_worker_tells_what_was_counted() -> None:
-    folder = LineFolder("network")
-    with capture_logs() as told:
-        folder.log("info", "same", 0.0)
-        folder.log("info", "same", 1.0)
-        folder.flush()
-    assert [line.get("repeated") for line in told] == [None, 1]
-
-
-def test_a_flood_of_different_lines_is_bounded_and_counted() -> None:
-    folder = LineFolder("trainer")
-    with capture_logs() as told:
-        for number in range(LINES_A_WINDOW_MAX + 50):
-            folder.log("info", f"line {number}", 100.0)
-        folder.tick(100.0 + WINDOW_S)
-    dropped: list[Any] = [line["lines_dropped"] for line in told if "lines_dropped" in line]
-    assert dropped == [50]
-    assert len(folder._seen) <= LINES_TRACKED_MAX
 
 
 def test_a_flood_in_which_each_line_comes_twice_is_bounded_as_well() -> None:

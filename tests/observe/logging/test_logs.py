@@ -6,8 +6,6 @@ import io
 import json
 import logging
 import os
-import threading
-import time
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -78,26 +76,6 @@ def test_a_reader_that_stands_still_stops_nobody(pipe: tuple[int, TextIO], long:
     whole = [line for line in earlier if line.endswith("}")]
     assert 0 < len(whole) < 4000 and json.loads(told)["lines_lost"] == 4000 - len(whole)
     assert [json.loads(line)["number"] for line in whole] == list(range(len(whole)))
-
-
-def test_a_reader_that_is_only_slow_gets_every_line(pipe: tuple[int, TextIO]) -> None:
-    reading, stream = pipe
-    configure("info", "json", stream)
-    log = structlog.get_logger("swarmd.test")
-    read: list[bytes] = []
-
-    def follow() -> None:
-        while b"the last" not in b"".join(read[-2:]):
-            time.sleep(0.005)
-            read.append(os.read(reading, 16384))
-
-    reader = threading.Thread(target=follow)
-    reader.start()
-    for number in range(1000):
-        log.info("x" * 100, number=number)
-    log.info("the last")
-    reader.join()
-    assert b"".join(read).count(b"\n") == 1001
 
 
 @pytest.mark.parametrize("format", ["json", "text"])

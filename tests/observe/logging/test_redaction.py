@@ -198,33 +198,6 @@ def test_lines_are_json_with_text_for_what_json_cannot_say(stream: io.StringIO) 
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", line["timestamp"])
 
 
-def test_levels_are_heeded() -> None:
-    stream = io.StringIO()
-    configure("warning", "json", stream)
-    structlog.get_logger("x").info("quiet")
-    structlog.get_logger("x").error("loud")
-    structlog.reset_defaults()
-    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["loud"]
-
-
-def test_text_form_is_readable() -> None:
-    stream = io.StringIO()
-    configure("info", "text", stream)
-    structlog.get_logger("part").info("words", seq=3, password=CANARY)
-    structlog.reset_defaults()
-    assert "words" in stream.getvalue() and "seq=3" in stream.getvalue()
-    assert CANARY not in stream.getvalue()
-
-
-def test_an_exception_is_logged_with_its_cause(stream: io.StringIO) -> None:
-    try:
-        raise ValueError("inner") from KeyError("cause")
-    except ValueError:
-        structlog.get_logger("x").exception("it broke")
-    line = json.loads(stream.getvalue())
-    assert "KeyError: 'cause'" in line["exception"] and "ValueError: inner" in line["exception"]
-
-
 def test_what_a_worker_says_goes_into_the_log_of_events_without_secrets() -> None:
     known = "plain-words-that-open-a-door"
     cover = Redactor([known]).within

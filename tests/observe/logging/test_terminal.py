@@ -7,16 +7,10 @@ import re
 
 import pytest
 import structlog
-from msgspec.structs import replace
 
 from swarmd.core.events import RoundsSkipped
-from swarmd.observe.logging.logs import EventLines, configure, progress_words
-from swarmd.observe.status import status_of
-from swarmd.worker.messages import Progress
+from swarmd.observe.logging.logs import EventLines, configure
 from tests.core import story as core
-from tests.observe.test_status import LIVE, LOG, NOW, STATE
-
-PEER = "12D3KooWGgyPKtrASe6JTdePnfMNdazMxF3rqJ8tHvrof7sygwYy"
 
 
 class Terminal(io.StringIO):
@@ -88,24 +82,9 @@ def test_what_is_wrong_is_told_with_its_level_and_fix(terminal: Terminal) -> Non
     assert terminal.lines[-1].startswith("warning: rounds 0 to 3 skipped, cause: slow")
 
 
-def test_ids_and_digests_are_short(terminal: Terminal) -> None:
-    structlog.get_logger("swarmd.daemon").info(f"{PEER} has left", other=PEER)
-    structlog.get_logger("swarmd.daemon").info(f"loaded {'ab' * 32}, account 0x{'12' * 20}")
-    assert terminal.lines == ["…sygwYy has left, other …sygwYy", "loaded abababab…, account 0x12121212…"]
-
-
 def test_what_a_worker_prints_commands_no_terminal(terminal: Terminal) -> None:
     structlog.get_logger("swarmd.worker").warning("read \x1b]52;c;YQ==\x07\x9b2J\u202e\tof a peer", worker="trainer")
     assert terminal.lines == ["warning: trainer: read \\x1b]52;c;YQ==\\x07\\x9b2J\\u202e\tof a peer"]
-
-
-def test_an_exception_is_shown_whole(terminal: Terminal) -> None:
-    try:
-        raise ValueError("a plain bug")
-    except ValueError:
-        structlog.get_logger("swarmd").exception("the daemon met an error it does not know")
-    assert terminal.lines[0] == "error: the daemon met an error it does not know"
-    assert terminal.lines[-1] == "ValueError: a plain bug"
 
 
 @pytest.mark.parametrize(("level", "format"), [("debug", "auto"), ("info", "text"), ("info", "json")])
@@ -114,13 +93,3 @@ def test_all_fields_are_there_where_they_are_asked_for(level: str, format: str) 
     assert not configure(level, format, shown)
     tell_rounds(2)
     assert "gathered for round 1" in shown.getvalue() and "deadline_at" in shown.getvalue()
-
-
-def test_progress_is_told_in_words() -> None:
-    assert LIVE.trainer is not None
-    at = Progress("training", 3, 8, figures={"tokens_per_s": 120.4, "eta_s": 41.0})
-    busy = replace(STATE, trainer=replace(STATE.trainer, chart="busy"))
-    live = replace(LIVE, trainer=replace(LIVE.trainer, progress=at))
-    assert progress_words(status_of(busy, NOW, LOG, live)) == "training 3 of 8, 120 tokens/s, 41 s to go"
-    idle = replace(STATE, trainer=replace(STATE.trainer, chart="idle"))
-    assert progress_words(status_of(idle, NOW, LOG, live)) == ""

@@ -12,8 +12,6 @@ from swarmd.core.state import State
 from swarmd.core.values import SetAside
 from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.narrative.story import sentences_of
-from swarmd.observe.narrative.words import ASIDE_TOLD_MAX, REASONS, aside_words
-from swarmd.web.views.stages import StageFollower
 from tests.core import story as core
 from tests.observe.telemetry.test_metrics import JOINED, count
 
@@ -43,13 +41,6 @@ def test_a_mark_is_trouble_and_comes_with_its_evidence() -> None:
     )
 
 
-def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
-    crowding = replace(HONEST, over_share=3, of_little=1)
-    assert 'answer>" (groups passed over: 3 as it had its share, 1 as little of it counts)' in told(crowding)[0]
-    busy = SetAside("bert", 10, 0, over_share=1)
-    assert told(busy)[0].endswith("; of bert groups passed over: 1 as it had its share")
-
-
 def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
     def line(*asides: SetAside) -> tuple[str, bool]:
         said = line_of(
@@ -59,11 +50,6 @@ def test_a_log_line_warns_of_a_mark_and_is_silent_otherwise() -> None:
 
     assert line() == line(HONEST) == ("info", False)
     assert line(HOSTILE) == ("warning", True)
-
-
-def test_of_many_peers_the_first_are_named() -> None:
-    words = aside_words(replace(TRAINED, set_aside=(HONEST,) * 8))
-    assert words.count("of anna") == ASIDE_TOLD_MAX and words.endswith(f"and something of {8 - ASIDE_TOLD_MAX} more")
 
 
 def test_the_state_keeps_of_each_stage_what_was_set_aside_by_reason() -> None:
@@ -82,11 +68,6 @@ def test_what_the_state_keeps_fits_into_a_log_whatever_the_trainer_says() -> Non
     assert count_aside((huge, huge, huge)) == (("unvouched", WORD_MAX),)
 
 
-def test_every_reason_that_the_state_keeps_has_words() -> None:
-    everything = replace(HOSTILE, over_share=1, of_little=1)
-    assert [reason for reason, _ in count_aside((everything,))] == list(REASONS)
-
-
 def test_tokens_and_marks_are_counted() -> None:
     busy = replace(HOSTILE, over_share=2, of_little=5)
     found = count(*JOINED, core.announced(0), replace(TRAINED, set_aside=(busy, HONEST)))
@@ -94,13 +75,3 @@ def test_tokens_and_marks_are_counted() -> None:
     assert found["swarmd_payload_marks_total",] == 1
     assert found["swarmd_groups_passed_over_total", "share"] == 2
     assert found["swarmd_groups_passed_over_total", "little"] == 5
-
-
-def test_the_page_is_given_what_was_set_aside_of_a_stage() -> None:
-    node, stages = core.Story(core.settings()), StageFollower()
-    node.join()
-    out = node.state
-    node.tell(core.announced(0))
-    stages.apply(Applied(Envelope(8, 1.0, core.announced(0)), out, node.state, ()))
-    stages.apply(Applied(Envelope(9, 2.0, replace(TRAINED, set_aside=(HOSTILE,))), node.state, node.state, ()))
-    assert [row.set_aside for row in stages.view().stages] == [(HOSTILE,)]

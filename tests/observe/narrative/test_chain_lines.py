@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 from typing import get_args
 
 import pytest
-import structlog
 from hypothesis import given
 
 from swarmd.core.applied import Applied
@@ -36,7 +33,6 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import BlockRef, Prepared, Settings
-from swarmd.observe.logging.logs import EventLines, configure
 from swarmd.observe.narrative.describe import EventLine, line_of
 from tests.eventlog.making import structs_of
 
@@ -79,11 +75,6 @@ def test_a_block_names_what_is_ours_and_counts_the_rest() -> None:
     assert "logs" not in told.fields
 
 
-def test_a_block_in_which_nothing_was_said_is_no_news() -> None:
-    told = line(ChainBlock(BLOCK))
-    assert (told.level, told.message) == ("debug", "block 12")
-
-
 @pytest.mark.parametrize(
     ("event", "level", "message"),
     [
@@ -113,28 +104,10 @@ def test_levels_and_words(event: Event, level: str, message: str) -> None:
     assert (told.level, told.message) == (level, message)
 
 
-def test_a_submission_tells_its_round_and_stage() -> None:
-    told = line(SubmissionSent("reward/3/2", HASH))
-    assert (told.fields["round"], told.fields["stage"], told.fields["peer"]) == (3, 2, "me")
-    told = line(SubmissionSent("register", HASH))
-    assert (told.fields["round"], told.fields["stage"]) == (4, 1), "where the swarm is"
-
-
 def test_an_attempt_tells_its_transaction_and_never_its_body() -> None:
     told = line(SubmissionPrepared("reward/3/2", Prepared(HASH, 7, b"raw", "9")))
     assert (told.fields["transaction"], told.fields["nonce"], told.fields["fee_wei"]) == (HASH, 7, "9")
     assert "prepared" not in told.fields and "raw" not in told.fields
-
-
-def test_hashes_stay_readable_in_the_log() -> None:
-    stream = io.StringIO()
-    configure("debug", "json", stream)
-    try:
-        EventLines().apply(Applied(Envelope(0, 1.0, SubmissionIncluded("reward/3/2", BLOCK, HASH)), BEFORE, AFTER, ()))
-    finally:
-        structlog.reset_defaults()
-    written = json.loads(stream.getvalue())
-    assert (written["hash"], written["block_hash"], written["block"]) == (HASH, HASH, 12)
 
 
 CHAIN_EVENTS = [kind for kind in get_args(Event) if kind.__name__.startswith(("Chain", "Submission", "Membership"))]

@@ -66,12 +66,6 @@ def test_a_line_carries_seq_round_stage_peer_and_tag(event: Event) -> None:
     assert (line.fields["round"], line.fields["stage"]) == (getattr(event, "round", 4), getattr(event, "stage", 1))
 
 
-def test_an_exit_gives_its_headline_and_keeps_the_output() -> None:
-    line = line_of(Applied(Envelope(0, 1.0, EXAMPLES[4]), STATE, STATE, ()))
-    assert line.message == "trainer worker exited: why"
-    assert line.fields["reason"].endswith("line\nline")
-
-
 def test_a_trained_stage_says_what_was_refused_and_how_peers_were_judged() -> None:
     event = replace(EXAMPLES[2], rejected=(("group-size", 3), ("{odd}", 1)), judged=(Judgement("b", 0.5),))
     line = line_of(Applied(Envelope(0, 1.0, event), STATE, STATE, ()))
@@ -96,8 +90,3 @@ def test_levels() -> None:
     assert level(WorkerExited("trainer", "recycled", planned=True)) == "info"
     assert level(NodeStopped("x", 73)) == "error"
     assert level(NodeStopped("x", 0)) == "info"
-
-
-def test_moves_of_the_chart_are_named() -> None:
-    line = line_of(Applied(Envelope(0, 1.0, LinkUp(1)), State(chart="joining"), State(chart="registering"), ()))
-    assert (line.fields["left"], line.fields["entered"]) == ("joining", "registering")

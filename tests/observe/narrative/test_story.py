@@ -122,25 +122,6 @@ def test_the_time_in_which_a_trainer_loads_is_told_as_that(node: Told) -> None:
     assert "took 2 s of work, after 30 s in which its trainer was loaded" in advice and "held up" not in advice
 
 
-def test_a_round_in_hand_of_a_node_whose_process_is_gone(node: Told) -> None:
-    node.train(0)
-    node.tell(core.announced(1, deadline_at=node.at + 60), core.gathered(1))
-    node.at += 23
-    assert "this node is training round 1 stage 0, for 23 s so far" in node.story(1, now=node.at).verdict
-    assert "process ended without an orderly stop: it was training round 1 stage 0" in node.story(1).verdict
-
-
-def test_a_stage_that_really_takes_longer_is_advised_to_train_less(node: Told) -> None:
-    node.tell(core.announced(0, deadline_at=node.at + 60))
-    node.at += 100
-    node.tell(core.announced(1, deadline_at=node.at + 60), core.announced(2, deadline_at=node.at + 60))
-    late = core.trained(0)
-    node.tell(type(late)(late.command, 0, 0, 0.5, late.rollouts, seconds=99.0))
-    node.tell(ReportPublished("report/0/0", 0, 0))
-    advice = "\n".join(node.story(1).advice)
-    assert "A stage takes 99 s to train here" in advice and "open for up to" in advice and "abandon" in advice
-
-
 def test_a_fault_is_named_even_when_it_came_before_the_round(node: Told) -> None:
     node.train(0)
     node.tell(WorkerExited("trainer", "killed by signal 9 (out of memory?); last output:\nnoise", signal=9))
@@ -176,17 +157,6 @@ def test_a_round_in_hand_a_round_to_come_and_a_round_that_the_log_has_lost(node:
     seen = [one.before.work for one in node.heard]
     first = next(index for index, work in enumerate(seen) if work is not None and work.round == 2)
     assert node.story(0, first).outcome == "unknown" and "nothing is known" in node.story(0, first).verdict
-
-
-def test_an_empty_log_knows_nothing() -> None:
-    assert StoryTeller(0).story().outcome == "unknown"
-
-
-def test_lost_and_found_links_are_told(node: Told) -> None:
-    node.tell(core.announced(0, deadline_at=node.at + 60))
-    node.tell(LinkDown("p2pd died"), LinkUp(3), LinkUp(4))
-    said = words(node.story(0))
-    assert "the DHT node is down: p2pd died" in said and said.count("connected to the DHT, 3 peers") == 1
 
 
 def test_a_story_is_bounded(node: Told) -> None:

@@ -24,7 +24,7 @@ from tests.core.coordinator.swarm import Swarm
 from tests.core.story import Story, announced
 
 THREE = {"me": 60.0, "a": 90.0, "b": 90.0}
-AROUND = ViewContext("math", "", 0.0, 0, ())
+AROUND = ViewContext("math", 0.0, 0, ())
 
 
 class Heard(Story):

@@ -7,7 +7,7 @@ import pytest
 from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Event, NodeStarted, WeightsAdopted, WeightsFetched, WeightsRefused
 from swarmd.core.state import State
-from swarmd.core.values import PeerWeights, WeightsCause
+from swarmd.core.values import PeerWeights
 from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.narrative.story import sentences_of
 from tests.core.story import settings
@@ -19,11 +19,7 @@ STARTED = apply(State(), Envelope(0, 0.0, NodeStarted(settings(), "run"))).after
 @pytest.mark.parametrize(
     ("event", "level", "words"),
     [
-        (
-            WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5),
-            "info",
-            "round 7 were fetched, 3.0 MiB in 1.5 s",
-        ),
+        (WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5), "info", "round 7 were fetched, 3.0 MiB in 1.5 s"),
         (
             WeightsFetched("weights/8", THEIRS, 3 * 2**20, 1.5, "base"),
             "warning",
@@ -41,9 +37,3 @@ def test_it_is_told_in_the_log_and_in_the_story_of_its_round(event: Event, level
     assert line.level == level and words in line.message
     (sentence,) = sentences_of(applied, 0.0)
     assert (sentence.round, sentence.text, sentence.trouble) == (8, line.message, level == "warning")
-
-
-@pytest.mark.parametrize("cause", ["damaged", "unfit", "failed", "unmeasured", "unavailable"])
-def test_what_is_worth_a_look_is_a_warning(cause: WeightsCause) -> None:
-    applied = apply(STARTED, Envelope(1, 10.0, WeightsRefused("train/8/0", cause)))
-    assert line_of(applied).level == "warning"

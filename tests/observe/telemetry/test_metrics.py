@@ -18,7 +18,7 @@ from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, quote
 from swarmd.chain.submitting.wallet import Wallet
-from swarmd.config import FeesConfig, parse_config
+from swarmd.config import FeesConfig
 from swarmd.core.events import (
     ChainReorged,
     CommandFailed,
@@ -38,21 +38,16 @@ from swarmd.core.events import (
     SubmissionRefused,
     SubmissionSent,
     TrainerReady,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
     WorkerExited,
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.state import StageReward
-from swarmd.core.values import PeerWeights, Prepared, RolloutsRef, Skill
+from swarmd.core.values import Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status, status_of
 from swarmd.observe.telemetry import labels
-from swarmd.observe.telemetry.metrics import Metrics, limits_of
+from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.observe.telemetry.readings import GAUGES, ConfiguredLimits, read_memory
 from swarmd.paths import NodeDirectory
 from tests.core.story import announced, block, chain_settings, chain_up, gathered, said, trained
@@ -119,14 +114,6 @@ def test_rounds_are_counted_as_skipped_with_their_cause() -> None:
     assert found["swarmd_rounds_skipped_total", "fault"] == 0
 
 
-def test_a_cancelled_stage_is_not_counted_as_trained() -> None:
-    followers = [NodeStarted(node_settings(behind="abandon"), "run1"), *JOINED[1:]]
-    found = count(*followers, announced(0), announced(1), TrainingCancelled("train/0/0", 0, 0))
-    assert found["swarmd_stages_cancelled_total",] == 1
-    assert found["swarmd_stages_trained_total",] == 0
-    assert found["swarmd_stage_part_seconds_count", "train"] == 0
-
-
 def test_counts_begin_anew_with_every_life_of_the_daemon() -> None:
     life = [*JOINED, announced(0), trained(0)]
     found = count(*life, NodeStarted(node_settings(), "run2"))
@@ -185,25 +172,6 @@ def test_a_refusal_is_counted_by_its_code() -> None:
     unknown = count(*start, trained(0), SubmissionRefused("reward/0/0", "https://key@evil", "?"))
     assert unknown["swarmd_submissions_refused_total", "other", "reward"] == 1
     assert known["swarmd_submissions_total", "reward", "refused"] == 1
-
-
-def test_a_reorganisation_is_counted_with_its_depth() -> None:
-    start = [NodeStarted(chain_settings(), "run1"), *JOINED[1:], WorkerStarted("chain", 13, 1), chain_up(head=9)]
-    found = count(*start, ChainReorged(block(6), 3))
-    assert (found["swarmd_chain_reorgs_total",], found["swarmd_chain_reorged_blocks_total",]) == (1, 3)
-
-
-def test_a_push_is_counted_by_what_came_of_it() -> None:
-    found = count(*JOINED, ModelPushed(0, "me/it", "abc"), ModelPushed(1, "me/it", error="no"))
-    assert found["swarmd_model_pushes_total", "done"] == found["swarmd_model_pushes_total", "failed"] == 1
-
-
-def test_peers_weights_are_counted_by_what_became_of_them() -> None:
-    theirs = PeerWeights("them", 7, "c" * 64, 4096)
-    fetched, adopted = WeightsFetched("weights/8", theirs, 4000), WeightsAdopted("train/8/0", 8, 0, theirs, 0.2, 0.5)
-    found = count(*JOINED, fetched, adopted, WeightsRefused("train/9/0", "no-better"))
-    outcomes = [found["swarmd_peer_weights_total", outcome] for outcome in ("fetched", "adopted", "no-better", "unfit")]
-    assert outcomes == [1, 1, 1, 0] and found["swarmd_peer_weights_bytes_total",] == 4000
 
 
 @pytest.mark.parametrize(
@@ -315,32 +283,11 @@ def test_readings_say_what_the_status_says(tmp_path: Path) -> None:
         assert layer is not None and found["swarmd_layer_healthy", name] == layer.healthy
 
 
-def test_nothing_known_is_a_daemon_that_is_down() -> None:
-    found = read(Metrics())
-    assert found["swarmd_daemon_up",] == 0
-    assert [found["swarmd_health", depth] for depth in labels.DEPTHS] == [0, 0, 0]
-    assert ("swarmd_peers",) not in found
-
-
-def test_a_status_that_is_old_says_nothing_of_now() -> None:
-    found = read(Metrics(clock=lambda: NOW + 60), status_of(STATE, NOW, LOG, LIVE))
-    assert found["swarmd_daemon_up",] == 0 and ("swarmd_layer_healthy", "network") not in found
-
-
 def test_a_node_that_is_down_keeps_its_record() -> None:
     found = read(Metrics(clock=lambda: NOW), status_of(STATE, NOW, LOG))
     assert found["swarmd_daemon_up",] == 0 and found["swarmd_health", "live"] == 0
     assert found["swarmd_reward_earned",] == 2.5
     assert found["swarmd_worker_up", "trainer"] == 0
-
-
-def test_tasks_that_have_fallen_are_counted_together_whatever_they_are_called() -> None:
-    more, as_ever = Skill('sort"\n', 0.3, 64, 0.9, True, 2.5), Skill("x" * 64, 0.4, 64, 0.8, True)
-    state = replace(STATE, rewards=(StageReward(0, 0, 0.2, 0.5, fallen=(more, as_ever)),))
-    found = read(Metrics(clock=lambda: NOW), status_of(state, NOW, LOG))
-    assert [found["swarmd_tasks_fallen", drawn] for drawn in labels.DRAWN] == [1, 1]
-    assert found["swarmd_task_kept_lowest_ratio",] == pytest.approx(1 / 3)
-    assert not any("sort" in label or "xx" in label for key in found for label in key)
 
 
 def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
@@ -357,32 +304,6 @@ def test_a_workers_memory_is_what_the_kernel_says(tmp_path: Path) -> None:
     assert list(read_memory(status_of(STATE, NOW, LOG), tmp_path)) == [], "a dead daemon's pids are others' by now"
 
 
-def test_the_disk_is_looked_at_now_and_then_only(tmp_path: Path) -> None:
-    now = [100.0]
-    (tmp_path / "blobs").mkdir()
-    metrics = Metrics(NodeDirectory(tmp_path), clock=lambda: now[0])
-    assert read(metrics)["swarmd_blob_bytes",] == 0
-    (tmp_path / "blobs" / "one").write_bytes(b"12345")
-    assert read(metrics)["swarmd_blob_bytes",] == 0
-    now[0] += 20
-    assert read(metrics)["swarmd_blob_bytes",] == 5
-
-
-def test_limits_are_those_of_the_configuration() -> None:
-    text = 'role = "coordinator"\n[swarm]\nid = "x"\n[storage]\nlog_bytes_max = 7\n[training.memory]\nbytes_max = 9\n'
-    limits = limits_of(parse_config(text, "test"))
-    assert (limits.log_bytes, limits.trainer_bytes) == (7, 9)
-
-
-def test_notifications_are_counted() -> None:
-    metrics = Metrics()
-    metrics.count_notification("url", True)
-    metrics.count_notification("command", False)
-    found = read(metrics)
-    assert found["swarmd_notifications_total", "done", "url"] == 1
-    assert found["swarmd_notifications_total", "failed", "command"] == 1
-
-
 # --- form ---
 
 
@@ -394,13 +315,6 @@ def test_both_formats_say_the_same(tmp_path: Path) -> None:
     assert strict_type.startswith("application/openmetrics-text; version=1.0.0")
     assert samples_of(plain.decode()) == samples_of_openmetrics(strict.decode())
     assert metrics.render(status, "x" * 5000)[1] == plain_type
-
-
-@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
-@pytest.mark.parametrize("version", ["a.b", "1..0", "1e5", "-1", "9" * 30, "x" * 2000, ";=;", "\u0661.0"])
-def test_nonsense_is_asked_for_in_vain(kind: str, version: str) -> None:
-    body, content_type = Metrics().render(None, f"{kind};version={version}")
-    assert b"swarmd_daemon_up 0.0" in body and content_type
 
 
 def test_every_gauge_of_the_table_can_be_seen_and_every_name_is_well_formed(tmp_path: Path) -> None:

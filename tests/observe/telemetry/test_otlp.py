@@ -16,14 +16,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
-from opentelemetry.sdk.metrics.export import MetricExportResult
 
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import ReportPublished
-from swarmd.errors import ConfigError, ExitCode
+from swarmd.errors import ExitCode
 from swarmd.observe.status import status_of
 from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.telemetry.otlp import is_wanted, make_exporter, push_metrics, push_once
+from swarmd.observe.telemetry.otlp import make_exporter, push_metrics, push_once
 from swarmd.paths import NodeDirectory
 from swarmd.web.companion import tasks_of
 from swarmd.web.views.node import LogNode
@@ -116,15 +115,6 @@ def test_a_push_has_all_that_metrics_has(receiver: Receiver) -> None:
     assert resource["service.name"] == "swarmd" and resource["host.name"] == "here"
 
 
-def test_times_are_the_daemons_start_and_now(receiver: Receiver) -> None:
-    assert push_once(make_exporter(), filled(), None)
-    metrics: Any = receiver.taken[0].resource_metrics[0].scope_metrics[0].metrics
-    point = next(each for each in metrics if each.name == "swarmd_stages_trained").sum.data_points[0]
-    assert (point.start_time_unix_nano, point.time_unix_nano) == (int((NOW - 100) * 1e9), int(NOW * 1e9))
-    units = {each.name: each.unit for each in metrics}
-    assert (units["swarmd_stage_part_seconds"], units["swarmd_stages_trained"]) == ("s", "1")
-
-
 def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "swarmd.otlp")
 
@@ -143,46 +133,9 @@ def test_pushes_go_on_when_the_receiver_was_away(receiver: Receiver, caplog: pyt
     assert len([record for record in caplog.records if record.name.startswith("opentelemetry.")]) == 1, "why, once"
 
 
-def test_a_receiver_that_never_comes_to_the_end_of_its_answer_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "swarmd.otlp")
-    answered, pushes = threading.Event(), list[object]()
-
-    class Slow:
-        def export(self, batch: object) -> MetricExportResult:
-            pushes.append(batch)
-            assert answered.wait(60)
-            return MetricExportResult.SUCCESS
-
-    async def live() -> None:
-        exporter: Any = Slow()
-        task = asyncio.create_task(push_metrics(exporter, filled(), lambda: None, 0.01, 0.01))
-        async with asyncio.timeout(60):
-            await until(lambda: pushes and "is away" in caplog.text)
-            assert len(pushes) == 1, "one push at a time"
-            answered.set()
-            await until(lambda: "is back" in caplog.text)
-        task.cancel()
-
-    try:
-        asyncio.run(live())
-    finally:
-        answered.set()
-
-
 async def until(condition: Any) -> None:
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.02)
-
-
-def test_it_is_wanted_where_the_environment_says_so() -> None:
-    assert is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"})
-    assert not is_wanted({}) and not is_wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": ""})
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
-    with pytest.raises(ConfigError, match=r"pip install .opentelemetry"):
-        make_exporter()
 
 
 def test_a_node_that_has_neither_page_nor_messages_pushes_too(receiver: Receiver, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import re
 import threading
 import time
 from pathlib import Path
@@ -14,11 +13,9 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
-from swarmd.swarms.code import programs, rewards
-from swarmd.swarms.code.plan import MIXTURE, CodePlan
-from swarmd.swarms.code.rewards import compat_parts
+from swarmd.swarms.code import programs
+from swarmd.swarms.code.plan import CodePlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
-from swarmd.swarms.registry import make_plan
 
 PLACE = StageId("a", 3, 0)
 SUMS = (TaskConfig("chain_sum", config={"min_terms": 2, "max_terms": 2}),)
@@ -54,14 +51,6 @@ def right(question: Question) -> str:
     return f"<answer>{question.entry['answer']}</answer>"
 
 
-def test_the_registry_finds_it() -> None:
-    assert isinstance(make_plan(SwarmConfig(id="test", kind="code", tasks=SUMS)), CodePlan)
-
-
-def test_without_tasks_it_has_a_mixture_of_its_own() -> None:
-    assert plan_of(()).tasks == MIXTURE
-
-
 def test_questions_are_drawn_known_again_and_held_out(plan: CodePlan) -> None:
     drawn = list(itertools.islice(plan.draw(PLACE, NO_MATERIAL), 20))
     again = plan_of()
@@ -80,19 +69,6 @@ def test_system_prompts(prompt: str, examples: set[int]) -> None:
     assert len({each.messages[1].content for each in drawn}) > 10
 
 
-def test_a_model_that_knows_the_form_needs_no_system_prompt() -> None:
-    assert [message.role for message in next(plan_of(prompt="none").draw(PLACE, NO_MATERIAL)).messages] == ["user"]
-
-
-def test_the_example_in_the_prompt_is_what_would_happen() -> None:
-    text = next(plan_of(prompt="one-shot").draw(PLACE, NO_MATERIAL)).messages[0].content
-    example = text[text.index("An example.") :]
-    found = programs.find_executions(example)
-    assert len(found) == 1 and found[0].program is not None
-    assert Sandbox().run(found[0].program).stdout.strip() == found[0].output == "167"
-    assert example.endswith("<answer>167</answer>")
-
-
 def test_a_program_runs_and_its_output_is_put_behind_it(plan: CodePlan, question: Question) -> None:
     assert ask(plan, question, "print(6 * 7)") == "\n<output>\n42\n</output>\n"
     assert ask(plan, question, "1 / 0") == "\n<output>\nError: ZeroDivisionError: division by zero\n</output>\n"
@@ -108,12 +84,6 @@ def test_output_cannot_forge_an_answer_or_another_turn(plan: CodePlan, question:
     assert plan.score(question, [text])[0].accuracy == 0.0
 
 
-def test_long_output_is_cut(question: Question) -> None:
-    plan = plan_of(output_characters=100)
-    block = ask(plan, question, "print('spam' * 1000)")
-    assert len(block) < 130 and block.endswith(f"{programs.CUT}\n</output>\n")
-
-
 def test_six_programs_run_the_next_is_told_and_then_it_ends(plan: CodePlan, question: Question) -> None:
     text, answers = "", []
     for number in range(8):
@@ -126,12 +96,6 @@ def test_six_programs_run_the_next_is_told_and_then_it_ends(plan: CodePlan, ques
     )
     assert "Error: no more than 6 programs are run" in (answers[6] or "")
     assert answers[7] is None
-
-
-def test_correctness_depends_on_the_answer_alone(plan: CodePlan, question: Question) -> None:
-    block = ask(plan, question, "print('right')")
-    texts = [program_of("print('right')") + block + tail for tail in (right(question), "<answer>no</answer>", "")]
-    assert [score.accuracy for score in plan.score(question, [right(question), *texts])] == [1.0, 1.0, 0.0, 0.0]
 
 
 def test_rewards_have_three_named_parts(plan: CodePlan, question: Question) -> None:
@@ -258,22 +222,6 @@ def count_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return runs
 
 
-def test_a_program_that_several_completions_have_runs_once(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of()
-    runs = count_runs(monkeypatch)
-    texts = [program_of("print(5)") + ask(plan, question, "print(5)") for _ in range(4)]
-    assert [score.parts["programs"] for score in plan.score(question, texts)] == [0.1] * 4
-    assert runs == ["print(5)\n"]
-
-
-def test_what_differs_from_run_to_run_counts_for_the_node_that_ran_it(question: Question) -> None:
-    plan = plan_of()
-    source = "import time\nprint(time.time_ns())"
-    text = program_of(source) + ask(plan, question, source)
-    assert plan.score(question, [text])[0].parts["programs"] == 0.1
-    assert plan_of().score(question, [text])[0].parts["programs"] == 0.0
-
-
 def test_a_sandbox_that_broke_is_told_and_counted(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
 
@@ -303,12 +251,6 @@ def test_compat_has_upstreams_numbers(question: Question, weights: str, rewards:
         f"Error! {wrong}",
     ]
     assert [score.reward for score in plan.score(question, texts)] == pytest.approx(rewards)
-
-
-def test_compat_asks_for_its_form_and_marks_errors_as_upstream_does(question: Question) -> None:
-    plan = plan_of(rewards="compat")
-    assert "\\boxed{}" in next(plan.draw(PLACE, NO_MATERIAL)).messages[0].content
-    assert "\nError! ZeroDivisionError" in ask(plan, question, "1 / 0")
 
 
 @pytest.mark.parametrize("text", ["", "<answer>", "</program>" * 50, "\0\ud800", "<program>\n```python\n\ud800\n```\n"])
@@ -347,51 +289,3 @@ def test_questions_from_a_file(tmp_path: Path) -> None:
 def test_wrong_options_are_named(options: dict[str, Any], told: str) -> None:
     with pytest.raises(SwarmError, match=told):
         plan_of(**options)
-
-
-UPSTREAM_FORM = re.compile(r"^<think>.*?</think>[\n ]<answer>.*?</answer>$", re.DOTALL)
-PIECES = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "x")
-
-
-@pytest.mark.parametrize("length", range(4, 7))
-def test_compat_takes_the_form_that_upstreams_pattern_takes(length: int) -> None:
-    """Of all texts of so many pieces, and of those in upstream's form with two pieces more anywhere."""
-    texts = {"".join(pieces) for pieces in itertools.product(PIECES, repeat=length)} if length < 6 else near_the_form()
-    formed = {text for text in texts if compat_parts(text, False)["format"] == 1.0}
-    once = {text for text in texts if all(text.count(tag) == 1 for tag in PIECES[:4])}
-    assert formed == {text for text in once if UPSTREAM_FORM.match(text)}
-    assert bool(formed) == (length > 4)
-
-
-def near_the_form() -> set[str]:
-    form = ("<think>", "x", "</think>", "\n", "<answer>", "x", "</answer>")
-    texts = {
-        "".join((*form[:at], *more, *form[at:])) for at in range(8) for more in itertools.product(PIECES, repeat=2)
-    }
-    return texts | {text.replace("x", "") for text in texts} | {"".join(form), "".join(form) + "\n"}
-
-
-class Counted(str):
-    """A text that counts how many of its characters are looked at, at most."""
-
-    looked_at = 0
-
-    def _look(self) -> None:
-        self.looked_at += len(self)
-
-    def count(self, *wanted: Any) -> int:
-        self._look()
-        return super().count(*wanted)
-
-    def __contains__(self, wanted: Any) -> bool:
-        self._look()
-        return super().__contains__(wanted)
-
-
-@pytest.mark.parametrize("pairs", [10, 1000])
-def test_compat_looks_at_each_character_of_a_peers_many_tags_a_few_times(pairs: int) -> None:
-    """A pattern tries every pair of tags, half a second for the longest completion; and it looks at no method."""
-    text = Counted("<think>" + "</think>\n<answer>" * pairs + "</answer>")
-    assert compat_parts(text, False)["format"] == -1.0
-    assert len(text) <= text.looked_at <= 8 * len(text)
-    assert not [name for name, value in vars(rewards).items() if value is re or isinstance(value, re.Pattern)]

@@ -1,14 +1,18 @@
 """What of a completion is the swarm's: by place and exact form, whatever else it says."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.sandbox import Verdict
 from swarmd.swarms.code import programs
+from swarmd.swarms.code.programs import find_executions
+from swarmd.swarms.code.rewards import compat_parts, count_programs
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"
 OUTPUT = "\n<output>\n42\n</output>\n"
@@ -60,18 +64,6 @@ def test_no_more_blocks_are_taken_than_are_given() -> None:
     assert len(foreign(f"{PROGRAM}{OUTPUT}" * 50)) == programs.EXECUTIONS_MAX + 1
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
-def test_spans_are_in_order_apart_and_blocks(text: str) -> None:
-    end = 0
-    for execution in programs.find_executions(text):
-        begin, after = execution.span
-        assert end <= begin < after <= len(text)
-        assert text[begin:after] == f"\n<output>\n{execution.output}\n</output>\n"
-        assert text[:begin].rstrip("\n ").endswith("</program>")
-        assert not any(marker in execution.output for marker in programs.MARKERS)
-        end = after
-
-
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.integers(16, 100))
 def test_whatever_a_program_prints_its_block_is_found_again(printed: str, characters_max: int) -> None:
     block = programs.frame_output(printed, characters_max)
@@ -114,13 +106,6 @@ def test_the_last_fenced_block_is_the_program(inside: str, program: str | None) 
     assert programs.latest_program(f"thinking ```python\nnot this\n``` <program>{inside}</program>") == program
 
 
-def test_the_latest_program_is_that_of_the_latest_turn() -> None:
-    text = f"{PROGRAM}{OUTPUT}Again.\n<program>\n```python\nprint(2)\n```\n</program>\n"
-    assert programs.latest_program(text) == "print(2)\n"
-    assert programs.latest_program(f"{PROGRAM}{OUTPUT}</program>") is None
-    assert programs.latest_program("no program at all") is None
-
-
 @pytest.mark.parametrize(
     ("verdict", "told"),
     [
@@ -135,3 +120,51 @@ def test_the_latest_program_is_that_of_the_latest_turn() -> None:
 )
 def test_a_model_is_told_what_came_of_its_program(verdict: Verdict | None, told: str) -> None:
     assert programs.tell_verdict(verdict) == told
+
+
+TEXT = "<program>\n```python\nprint(1)\n```\n</program>\n<output>\n1\n</output>\n"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "count"),
+    [
+        (Verdict(status="ok", stdout="1\n"), 1),
+        (Verdict(status="failed", stdout="1\n", exit_code=1), 0),
+        (Verdict(status="timeout", stdout="1\n", exit_code=137), 0),
+        (Verdict(status="ok", stdout="2\n"), 0),
+        (Verdict(status="ok", stdout=" \n"), 0),
+        (None, 0),
+    ],
+)
+def test_only_a_program_that_ran_well_and_printed_what_stands_there_counts(verdict: Verdict | None, count: int) -> None:
+    (execution,) = find_executions(TEXT)
+    assert execution.program is not None
+    assert count_programs([execution, execution], {execution.program: verdict}) == count
+
+
+PARTS = ("<think>", "</think>", "<answer>", "</answer>", "\n", " ", "```python", "```", "Error!", "\\boxed{4}", "so")
+FORM = ("<think>", "so", "</think>", "\n", "<answer>", "\\boxed{4}", "</answer>")
+
+
+@st.composite
+def completions(draw: st.DrawFn) -> str:
+    """The form that upstream pays for in pieces, a few of them dropped, doubled or put in."""
+    pieces = list(FORM)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, len(pieces)))
+        pieces[at : at + draw(st.integers(0, 1))] = draw(st.lists(st.sampled_from(PARTS), max_size=2))
+    return "".join(pieces) + draw(st.sampled_from(("", "", "\n", "\n\n", " ")))
+
+
+@settings(max_examples=600)
+@given(completions(), st.booleans())
+@example("".join(FORM) + "\n", True)
+@example("".join(FORM) + "\n\n", True)
+def test_compat_gives_what_upstreams_pattern_gives(text: str, correct: bool) -> None:
+    once = all(text.count(tag) == 1 for tag in ("<think>", "</think>", "<answer>", "</answer>"))
+    formed = re.match(r"^<think>.*?</think>[\n ]<answer>.*?</answer>$", text, re.DOTALL) is not None
+    assert compat_parts(text, correct) == {
+        "correct": 1.0 if correct else -1.0,
+        "format": 1.0 if once and formed else -1.0,
+        "programs": 0.1 * (text.count("```python") - text.count("Error!")),
+    }

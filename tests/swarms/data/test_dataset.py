@@ -8,7 +8,7 @@ import datasets
 import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.errors import DatasetRefused, SwarmError
+from swarmd.errors import SwarmError
 from swarmd.swarms import jsonl
 from swarmd.swarms.data import dataset
 from swarmd.swarms.data.dataset import Columns, DatasetSource, is_hub_id, keep_dataset
@@ -40,9 +40,6 @@ def save(home: Path, form: str) -> str:
     if form == "disk":
         made().save_to_disk(home / "copy")
         return "copy"
-    if form == "dictionary":
-        datasets.DatasetDict({"train": made(), "test": made(ROWS[:1])}).save_to_disk(home / "copy")
-        return "copy"
     if form == "jsonl":
         lines = [json.dumps({key: value for key, value in row.items() if key != "raw"}) for row in ROWS]
         (home / "copy" / "a.jsonl").write_text("\n".join(lines))
@@ -51,7 +48,7 @@ def save(home: Path, form: str) -> str:
     return "copy/a.parquet"
 
 
-@pytest.mark.parametrize("form", ["directory", "disk", "dictionary", "jsonl", "parquet"])
+@pytest.mark.parametrize("form", ["directory", "disk", "jsonl", "parquet"])
 def test_every_form_on_disk_gives_the_same_rows(tmp_path: Path, form: str) -> None:
     keep_dataset(tmp_path, "q.jsonl", DatasetSource(save(tmp_path, form), columns=COLUMNS))
     rows, _ = load_rows(tmp_path, "q.jsonl")
@@ -75,16 +72,6 @@ def test_a_hub_name_is_asked_with_subset_split_and_revision(tmp_path: Path, monk
     assert asked == [("org/sums", "main", "train[:20]", "v1", 7)], "it is loaded once"
 
 
-def test_what_this_node_does_not_download_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str, *_: Any) -> datasets.Dataset:
-        raise dataset.refusal(name, "has 9 bytes")
-
-    monkeypatch.setattr(dataset, "load_from_hub", refuse)
-    with pytest.raises(DatasetRefused, match="the data set org/sums has 9 bytes"):
-        keep_dataset(tmp_path, "q.jsonl", DatasetSource("org/sums"))
-    assert not list(tmp_path.iterdir())
-
-
 def plan_of(home: Path, **options: Any) -> FilePlan:
     config = SwarmConfig("s", kind="file", options={"data": "q.jsonl", **options})
     return FilePlan(config, TrainingConfig(), home)
@@ -101,15 +88,6 @@ def test_a_plan_makes_its_file_and_two_nodes_have_the_same_questions(tmp_path: P
     with pytest.raises(SwarmError, match="is not the swarm's"):
         plan_of(tmp_path / "c", dataset=str(tmp_path / name), columns=columns, digest="0" * 64)
     assert not (tmp_path / "c").exists(), "what is another is not kept"
-
-
-def test_without_network_one_error_names_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(SwarmError) as caught:
-        keep_dataset(tmp_path, "q.jsonl", DatasetSource("nobody/nothing-of-the-kind"))
-    assert "nobody/nothing-of-the-kind cannot be loaded" in caught.value.message and "\n" not in caught.value.message
-    assert "HF_TOKEN" in caught.value.fix and "swarm.options.dataset" in caught.value.fix
-    assert not (tmp_path / "q.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -131,15 +109,6 @@ def test_what_does_not_fit_is_told_and_nothing_kept(tmp_path: Path, source: dict
         keep_dataset(tmp_path, "q.jsonl", DatasetSource(**{"dataset": name, **source}))
     assert complaint in caught.value.message
     assert not list(tmp_path.glob("*q.jsonl*"))
-
-
-@pytest.mark.parametrize(
-    "name", ["taken/q.jsonl", "taken/below/q.jsonl", f"{'x' * 249}.jsonl"], ids=["file", "below", "long"]
-)
-def test_a_place_where_nothing_can_be_kept_is_told(tmp_path: Path, name: str) -> None:
-    (tmp_path / "taken").touch()
-    with pytest.raises(SwarmError, match="the questions cannot be kept in"):
-        keep_dataset(tmp_path, name, DatasetSource(save(tmp_path, "disk"), columns=COLUMNS))
 
 
 @pytest.mark.parametrize(
@@ -190,12 +159,6 @@ def test_the_users_one_message_is_the_question_and_more_are_refused(tmp_path: Pa
     with pytest.raises(SwarmError, match="more than one message") as caught:
         keep_dataset(tmp_path, "b.jsonl", DatasetSource("b"))
     assert "swarm.options.system" in caught.value.fix
-
-
-def test_a_number_that_is_none_is_kept_as_null(tmp_path: Path) -> None:
-    made([{"prompt": "1?", "answer": "1", "x": [1.5, float("nan")]}]).save_to_disk(tmp_path / "a")
-    keep_dataset(tmp_path, "a.jsonl", DatasetSource("a"))
-    assert load_rows(tmp_path, "a.jsonl")[0][0]["x"] == [1.5, None]
 
 
 def test_an_answer_that_is_no_number_is_none(tmp_path: Path) -> None:

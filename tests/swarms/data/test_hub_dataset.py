@@ -95,25 +95,6 @@ class Builder:
         return f"the split {split}"
 
 
-def tell_sizes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Have the Hub say that every file has so many bytes."""
-    monkeypatch.setattr(dataset, "measure_files", lambda name, files: iter([size] * len(files)))
-
-
-def test_a_size_at_the_bound_is_taken_and_one_above_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell_sizes(monkeypatch, 50)
-    two = {"train": [f"{HOME}/a.parquet"], "test": [f"{HOME}/b.parquet"]}
-    check_size(Builder(two), "org/sums", 100)
-    with pytest.raises(DatasetRefused, match="org/sums has 100 bytes, and this node downloads 99 at most"):
-        check_size(Builder(two), "org/sums", 99)
-
-
-def test_what_its_author_says_that_it_becomes_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell_sizes(monkeypatch, 1)
-    with pytest.raises(DatasetRefused, match="has, by its own card, 101 bytes"):
-        check_size(Builder({"train": [f"{HOME}/a.parquet"]}, claimed=101), "org/sums", 100)
-
-
 @pytest.mark.parametrize("files", [None, {}, {"train": []}, {"train": [f"{HOME}/{n}" for n in range(4097)]}])
 def test_files_that_cannot_be_counted_or_are_too_many_are_refused(files: dict[str, list[str]] | None) -> None:
     with pytest.raises(DatasetRefused, match="files that can be counted, and between 1 and 4096 are taken"):

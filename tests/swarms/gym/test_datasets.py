@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import pytest
+import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-from swarmd.swarms.gym import gym_tasks
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, FEW, Datasets, GymTask, is_alike, make_pattern, make_task
+from swarmd.swarms.gym.gym_tasks import Datasets, make_pattern, make_task
+from swarmd.swarms.gym.made import MADE_NAMES, register_made
+from swarmd.swarms.math.reading import read_number
+from swarmd.swarms.plan import split_of
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
 MADE_ANEW = {"aiw", "calendar_arithmetic", "gsm_symbolic", "knight_swap", "list_functions", "manipulate_matrix"}
@@ -34,52 +37,32 @@ def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> N
     assert make_pattern(make_task(name, {})) is None
 
 
-def count_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The size of each data set that is made from now on."""
-    made: list[int] = []
-    make = GymTask.make
-
-    def count(task: GymTask, seed: int, size: int = DATASET_SIZE) -> Any:
-        made.append(size)
-        return make(task, seed, size)
-
-    monkeypatch.setattr(GymTask, "make", count)
-    return made
+register_made()
 
 
-def test_where_each_is_made_none_of_all_questions_is_made_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of `acre` takes four seconds and more."""
-    made = count_made(monkeypatch)
-    assert make_pattern(make_task("acre", {})) is None
-    assert made == [FEW, FEW]
+@pytest.mark.parametrize("name", MADE_NAMES)
+def test_the_working_leads_to_the_answer(name: str) -> None:
+    data = reasoning_gym.create_dataset(name, seed=5, size=300)
+    for entry in data:
+        working = entry["metadata"]["working"]
+        for line in working:
+            sum, _, result = line.partition("=")
+            assert eval(sum) == int(result)
+        assert working[-1].endswith(f"={entry['answer']}")
+        assert read_number(entry["answer"]) is not None and int(entry["answer"]) >= 0
 
 
-def test_a_task_is_made_twice_for_any_number_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = count_made(monkeypatch)
-    task, given = make_task("spell_backward", {}), Datasets()
-    taken = [given.take(task, seed) for seed in range(100, 200)]
-    assert made.count(DATASET_SIZE) == 2
-    assert [each.seed for each in taken] == [each.config.seed for each in taken] == list(range(100, 200))
-    assert len({id(each.words) for each in taken}) == 1
+def test_a_story_about_somebody_else_is_the_same_question() -> None:
+    texts: dict[str, set[str]] = {}
+    for entry in reasoning_gym.create_dataset("made_stories", seed=5, size=3000):
+        numbers = tuple(re.findall(r"\d+", entry["question"]))
+        assert sorted(numbers) == sorted(entry["metadata"]["canonical"].split()[1:])
+        texts.setdefault(entry["metadata"]["canonical"], set()).add(entry["question"])
+    assert any(len(told) > 1 for told in texts.values())
+    assert len(texts) > 800
+    assert {split_of("made_stories", canonical) for canonical in texts} == {"train", "dev", "held-out"}
 
 
-def test_the_latest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gym_tasks, "KEPT", 2)
-    task, given = make_task("chain_sum", {}), Datasets()
-    first, second = given.take(task, 1), given.take(task, 2)
-    assert given.take(task, 1) is first
-    given.take(task, 3)
-    assert given.take(task, 1) is first
-    assert given.take(task, 2) is not second
-
-
-def test_what_cannot_be_compared_is_made_anew() -> None:
-    class Strange:
-        def __eq__(self, other: object) -> bool:
-            raise ValueError("not to be compared")
-
-    task = make_task("chain_sum", {})
-    one, other = task.make(0), task.make(1)
-    assert is_alike(one, other)
-    one.strange, other.strange = Strange(), Strange()
-    assert not is_alike(one, other)
+def test_an_item_is_a_function_of_seed_and_index() -> None:
+    one, other = (reasoning_gym.create_dataset("made_stories", seed=seed, size=20) for seed in (7, 9))
+    assert one[2] == {**other[0], "metadata": {**other[0]["metadata"], "source_index": 2}}

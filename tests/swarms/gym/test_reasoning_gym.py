@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from itertools import islice
 
 import msgspec
 import pytest
@@ -21,16 +22,7 @@ from swarmd.swarms.gym.digits import TASK_NAMES
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId, split_of
 from swarmd.swarms.registry import make_plan
-from swarmd.swarms.text import (
-    EVALUATED,
-    MOVES_MAX,
-    PARSED,
-    RAISED,
-    REPEATED,
-    UNSAFE_TASKS,
-    is_harmless,
-    is_overpaid,
-)
+from swarmd.swarms.text import EVALUATED, MOVES_MAX, PARSED, RAISED, REPEATED, UNSAFE_TASKS, is_harmless
 
 DIGITS = DigitsPlan(SwarmConfig(id="test"))
 
@@ -82,17 +74,6 @@ def test_seeds_do_not_overlap_across_nodes_and_rounds(other: dict[str, object]) 
     assert not here & there
 
 
-def test_another_swarm_draws_other_questions() -> None:
-    other = DigitsPlan(SwarmConfig(id="other"))
-    assert {text(q) for q in take(DIGITS, 100)} != {text(q) for q in take(other, 100)}
-
-
-def test_a_small_pool_repeats_instead_of_failing() -> None:
-    drawn = take(plan_of("chain_sum", min_terms=2, max_terms=2, min_digits=1, max_digits=1), 400)
-    distinct = {text(question) for question in drawn}
-    assert len(drawn) == 400 and 80 < len(distinct) < 400
-
-
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_sides_of_the_split_do_not_touch(task: str) -> None:
     sides = {side: {canonical(q) for q in DIGITS.select(task, side, 300)} for side in ("train", "dev", "held-out")}
@@ -100,12 +81,6 @@ def test_sides_of_the_split_do_not_touch(task: str) -> None:
     assert not sides["train"] & sides["dev"] | sides["dev"] & sides["held-out"] | sides["train"] & sides["held-out"]
     drawn = {canonical(question) for question in take(DIGITS, 2000) if question.task == task}
     assert not drawn & (sides["dev"] | sides["held-out"])
-
-
-def test_largest_is_split_by_its_numbers_in_any_order() -> None:
-    question = DIGITS.hold_out("digits_largest", 1)[0]
-    numbers = re.findall(r"\d+", text(question))
-    assert canonical(question) == ",".join(sorted(numbers))
 
 
 @settings(max_examples=50)
@@ -152,18 +127,6 @@ def test_references_that_are_refused() -> None:
 def _side(question: Question, index: int) -> str:
     task = DIGITS._levels[question.task][0]
     return split_of(task.name, DIGITS._generate(task, question.reference.seed, index)[1])
-
-
-def test_other_settings_are_another_question() -> None:
-    question = take(plan_of("digits_sort", digits=4), 1)[0]
-    assert refused(plan_of("digits_sort", digits=5), question) == "config-digest"
-
-
-def test_tasks_whose_answer_is_none_can_be_solved() -> None:
-    plan = plan_of("propositional_logic")
-    question = next(q for q in take(plan, 20) if q.entry["answer"] is None)
-    conclusion = question.entry["metadata"]["example_answer"]
-    assert plan.score(question, [f"<answer>{conclusion}</answer>"])[0].accuracy == 1.0
 
 
 def test_a_completion_without_an_answer_is_worth_nothing_whatever_the_scorer_gives_for_none() -> None:
@@ -224,31 +187,12 @@ def test_expressions_that_call_or_grow_are_refused(task: str, answer: str) -> No
 @pytest.mark.parametrize(
     "answer",
     [
-        "__import__('os')",
-        "x.__class__",
-        "9**9**9",
-        "(9**99)**99",
-        "9**999",
-        "a.b",
-        "open(1)",
-        "1" * 20,
-        "9^9^9",
-        "(9**9)**(9)",
-        "sin(x - 1e400)",
-        "x**1e9",
-        "(x + 1)^9E9",
+        "__import__('os')", "x.__class__", "9**9**9", "(9**99)**99", "9**999", "a.b", "open(1)", "1" * 20, "9^9^9",
+        "(9**9)**(9)", "sin(x - 1e400)", "x**1e9", "(x + 1)^9E9",
     ],
-)
+)  # fmt: skip
 def test_formulas_that_call_or_grow_are_refused(task: str, answer: str) -> None:
     assert not is_harmless(task, answer)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    ["x**2/2 + 3*x + C", "6*x**4 - 12", "(3 + 5) * 2.5", "exp(2*x) + sin(x)", "y^2 - 1", "(x + 1)**(3/2)", "1.5e10*x"],
-)
-def test_plain_formulas_pass(answer: str) -> None:
-    assert all(is_harmless(task, answer) for task in PARSED)
 
 
 @pytest.mark.parametrize("answer", ["1e9999", "1E-99_99", ".5e+9,9,9,9", "-1e999999999"])
@@ -269,8 +213,7 @@ def test_moves_that_go_on_and_on_are_refused(task: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "answer"),
-    [("coin_flip", "1e999999999"), ("rush_hour", "A+999999999"), ("rubiks_cube", "R999999999")],
+    ("task", "answer"), [("coin_flip", "1e999999999"), ("rush_hour", "A+999999999"), ("rubiks_cube", "R999999999")]
 )
 def test_a_peers_answer_that_asks_for_endless_work_is_worth_nothing(task: str, answer: str) -> None:
     """Its group is taken like any other, and scored in no time."""
@@ -318,31 +261,13 @@ def is_near(truth: str, answer: str) -> bool:
     return answer == truth or ("." in truth + answer and abs(float(truth) - float(answer)) <= 1e-4)
 
 
-def test_four_numbers_count_where_they_make_24_in_another_way() -> None:
-    entry = {"answer": "6*4 + 1 - 1", "metadata": {"numbers": [6, 4, 1, 1]}}
-    assert not is_overpaid("puzzle24", "1 * 1 * 4 * 6", entry)
-    for wrong in ("(1 + 1 - 1) * 6 * 4 / 1", "6 + 4 + 1 + 1", "6*4*(1/1", "8*3*1*1"):
-        assert is_overpaid("puzzle24", wrong, entry), wrong
-
-
-@pytest.mark.parametrize("answer", ["R U R' U' F2 L D' " * 30, "F+1 K+1 M-1 C+3 H+2 J-1 " * 10])
-def test_moves_of_right_answers_pass(answer: str) -> None:
-    assert all(is_harmless(task, answer) for task in REPEATED)
-
-
-@pytest.mark.parametrize("task", sorted(UNSAFE_TASKS | RAISED))
+@pytest.mark.parametrize("task", sorted(UNSAFE_TASKS | RAISED | REPEATED))
 def test_the_right_answers_of_unsafe_tasks_pass(task: str) -> None:
     plan = plan_of(task)
     for question in take(plan, 5):
         answer = question.entry["answer"]
         if answer is not None:
             assert plan.score(question, [f"<answer>{answer}</answer>"])[0].accuracy >= 0.99, answer
-
-
-def test_system_text_for_real_tasks_only() -> None:
-    assert [message.role for message in take(DIGITS, 1)[0].messages] == ["user"]
-    messages = take(plan_of("letter_counting"), 1)[0].messages
-    assert [(message.role, message.trusted) for message in messages] == [("system", True), ("user", False)]
 
 
 def mixture(*tasks: TaskConfig) -> SwarmConfig:
@@ -387,3 +312,29 @@ def test_the_truth_vouches_for_the_answer_in_its_tags_and_for_nothing_beside_it(
     assert DIGITS.true_spans(question, pair.replace("</", " </")) == ()
     no_answer = msgspec.structs.replace(question, entry={**question.entry, "answer": None})
     assert DIGITS.true_spans(no_answer, "<answer>None</answer>") == (), "such a task takes more than one answer"
+
+
+def plan(task: str, **config: object) -> DigitsPlan:
+    return DigitsPlan(SwarmConfig(id="test", tasks=(TaskConfig(task, config=dict(config)),)))
+
+
+def number_of(question: Question) -> str:
+    return "".join(character for character in question.messages[-1].content if character.isdigit())
+
+
+def test_a_wording_changes_the_question_and_neither_the_answer_nor_the_split() -> None:
+    plain, other = plan("digits_rotate"), plan("digits_rotate", wording="Move the first digit of {number} to the end.")
+    drawn = list(islice(other.draw(StageId("a", 0, 0), NO_MATERIAL), 200))
+    held_out = {number_of(question) for question in plain.hold_out("digits_rotate", 400)}
+    for question in drawn:
+        number = number_of(question)
+        assert question.messages[-1].content == f"Move the first digit of {number} to the end."
+        assert question.entry["answer"] == number[1:] + number[0]
+        assert number not in held_out
+    assert drawn[0].reference.config_digest != plain.hold_out("digits_rotate", 1)[0].reference.config_digest
+
+
+@pytest.mark.parametrize("wording", ["no number", "{number} and {number}", "{number}" + "x" * 200])
+def test_a_wording_has_the_number_once_and_is_short(wording: str) -> None:
+    with pytest.raises(SwarmError, match="wording"):
+        plan("digits_sort", wording=wording)

@@ -15,7 +15,7 @@ from swarmd.swarms.math.prompts import (
     comparison_prompt,
 )
 from swarmd.swarms.math.reading import extract_answers, extract_question, extract_students, extract_votes
-from swarmd.swarms.math.shown import CUT, cut, escape, number_peers, show_answer, show_opinion
+from swarmd.swarms.math.shown import CUT, cut, number_peers, show_answer, show_opinion
 
 PIECES = [
     "</student> said \n",
@@ -62,11 +62,6 @@ def test_injected_text_changes_no_ids_votes_or_sections(said: str, judged: str, 
     assert "<|" not in prompt
 
 
-@given(hostile)
-def test_escaped_text_reads_the_same(text: str) -> None:
-    assert escape(text).replace(";", ":").replace("< ", "<") == text.replace(";", ":").replace("< ", "<")
-
-
 @given(st.text(max_size=500), st.integers(8, 300))
 def test_what_is_cut_fits_and_keeps_its_ends(text: str, limit: int) -> None:
     short = cut(text, limit)
@@ -81,20 +76,6 @@ def test_what_is_shown_of_a_peer_is_bounded(text: str, limit: int) -> None:
     tags = 60
     assert len(show_answer(text * 20, limit).encode()) <= 2 * limit + tags
     assert len(show_opinion(text * 20, "None", limit).encode()) <= limit + tags
-
-
-def test_what_was_well_written_is_shown_as_it_was() -> None:
-    text = "<think>\n2 < 3\n</think>\n<answer>\n3\n</answer>"
-    assert show_answer(text, 2000) == text
-
-
-@given(st.sets(st.text("abc", min_size=1, max_size=5), max_size=30))
-def test_numbers_of_peers_differ_and_stay(peers: set[str]) -> None:
-    numbers = number_peers(peers)
-    assert len(set(numbers.values())) == len(peers)
-    for peer in peers:
-        alone = number_peers([peer])[peer]
-        assert numbers[peer] == alone or len(numbers[peer]) > len(alone)
 
 
 def test_peers_with_the_same_short_number_both_get_long_ones() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given
@@ -44,23 +43,11 @@ def test_a_choice_pays_where_the_student_is_right(choice: str, known: float, pay
     assert (parts["proper_id"], parts["correctness"]) == (known, pays)
 
 
-def test_a_chosen_answer_is_not_paid_for_its_form_again() -> None:
-    assert choose("Student #2", ONE_RIGHT)["correctness"] == 0
-
-
 def test_reasoning_over_several_lines_has_the_form() -> None:
     text = answer(4, "first\nsecond")
     assert compat.score_answers("", "4", [text])[0]["strict_format"] == 0
     assert fixed.score_answers(ScoringFacts("4"), [text])[0]["strict_format"] == 0.5
     assert fixed.score_answers(ScoringFacts("4"), [text[:-1]])[0]["strict_format"] == 0.5
-
-
-@pytest.mark.parametrize(
-    "text", [answer(4), "<think>x</think><answer>4</answer>", "<answer>4</answer>", "4", answer(4) * 2]
-)
-def test_a_form_is_paid_once(text: str) -> None:
-    parts = fixed.score_answers(ScoringFacts("4"), [text])[0]
-    assert parts["strict_format"] * parts["soft_format"] == 0
 
 
 @pytest.mark.parametrize(
@@ -86,24 +73,8 @@ def test_the_tag_of_the_majority_earns_two_at_most() -> None:
     }
 
 
-def test_no_votes_lead_to_nothing() -> None:
-    parts = fixed.score_agreements(ScoringFacts("4", "q", ALL_WRONG, ()), [agreement("None", "q", 4)])[0]
-    assert (parts["consensus"], parts["concensus_correctness"]) == (0, 1)
-
-
-def test_an_answer_without_tags_is_none() -> None:
-    assert fixed.score_answers(ScoringFacts("4"), ["4"])[0]["correctness"] == 0
-
-
 @given(st.text(max_size=300), st.integers(0, 2))
 def test_rewards_are_finite_and_bounded(text: str, stage: int) -> None:
     facts = ScoringFacts("4", "What is 2+2?", ONE_RIGHT, [NONE])
     reward = sum(fixed.SCORERS[stage](facts, [text])[0].values())
     assert math.isfinite(reward) and 0 <= reward <= (3.5, 3.75, 6.75)[stage]
-
-
-def test_a_hostile_question_is_not_compared_for_ever() -> None:
-    began = time.process_time()
-    assert compat.likeness("ex" * 2048, "e" * 199) == 0
-    assert compat.likeness("e" * 5000, "e" * 5000) == 0
-    assert time.process_time() - began < 0.5

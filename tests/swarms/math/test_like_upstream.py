@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat
 from swarmd.swarms.math.plan import MathPlan
-from swarmd.swarms.math.prompts import TAGS, agreement_prompt, comparison_prompt
+from swarmd.swarms.math.prompts import NO_ANSWER, TAGS, agreement_prompt, comparison_prompt
 from swarmd.swarms.math.reading import NONE_WORDS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish, take
@@ -178,3 +178,34 @@ def test_a_marker_in_a_peers_text_changes_no_score(stage: int, marker: str) -> N
     prompt, truth = question.messages[-1].content, str(question.entry["answer"])
     texts = [write for choice in CHOICES for write in (opinion(choice), agreement(choice, "q", truth))]
     assert [each.reward for each in plan.score(question, texts)] == score(stage, prompt, truth, texts)
+
+
+SUM = "<think>\n2+2=4\n</think>\n<answer>\n4\n</answer>"
+STUDENTS = [f"{SUM}\n", f"{SUM}\n".replace("\n4\n", "\n5\n"), NO_ANSWER]
+COMPARISON = comparison_prompt(QUESTION, [(f"Student #{number}", text) for number, text in enumerate(STUDENTS)])
+AGREEMENT = agreement_prompt(
+    COMPARISON, [(f"Criticism #{n}", opinion(choice)) for n, choice in enumerate(("Student #0", "Student #0", "None"))]
+)
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "expected"),
+    [
+        (0, f"{SUM}\n", [2, 0.5, 0.5, 0, 0.5]),
+        (0, SUM, [2, 0.5, 0, 0, 0.458]),
+        (0, "<think>2+2</think><answer>4</answer>", [2, 0.5, 0, 0.5, 0]),
+        (0, f"{SUM}\nabcde", [2, 0.5, 0, 0, 0.49]),
+        (0, answer("4.0"), [0, 0, 0.5, 0, 0.5]),
+        (1, opinion("Student #0"), [2, 3.916, 0.5, 0, 0.75]),
+        (1, opinion("Student #1"), [2, 1.916, 0.5, 0, 0.75]),
+        (1, opinion("Student #2"), [2, 0, 0.5, 0, 0.75]),
+        (1, opinion("None"), [0, 20, 0.5, 0, 0.75]),
+        (1, opinion("none"), [0, 0, 0.5, 0, 0.75]),
+        (2, agreement("Student #0", QUESTION, 4), [2, 3.916, 1, 2, 0.5, 0, 1.25]),
+        (2, agreement("None", QUESTION, 5), [0, 20, 1, 0, 0.5, 0, 1.25]),
+        (2, agreement("Student #1", "what", 4), [0, 1.916, 0.375, 2, 0.5, 0, 1.25]),
+    ],
+)
+def test_parts_are_those_that_v04s_own_functions_computed(stage: int, text: str, expected: list[float]) -> None:
+    prompt = ("", COMPARISON, AGREEMENT)[stage]
+    assert list(compat.SCORERS[stage](prompt, "4", [text])[0].values()) == pytest.approx(expected)

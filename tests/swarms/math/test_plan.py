@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,17 +19,7 @@ from swarmd.swarms.math.prompts import ANSWERS_ARE, FEEDBACK_IS, NO_ANSWER
 from swarmd.swarms.math.reading import extract_answers, extract_students, extract_votes
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from swarmd.swarms.rollouts import Reference, Source
-from tests.swarms.math.voices import (
-    PEERS,
-    agreement,
-    answer,
-    gather,
-    make_plan,
-    opinion,
-    publish,
-    take,
-    write_answers,
-)
+from tests.swarms.math.voices import PEERS, agreement, answer, gather, make_plan, opinion, publish, take, write_answers
 
 MODES = ("fixed", "compat")
 VALUES = {"beta": 1}  # beta answers 1, the others the truth
@@ -88,22 +77,6 @@ def test_later_stages_show_what_peers_wrote(mode: str) -> None:
     }
 
 
-def test_students_keep_their_ids_across_prompts() -> None:
-    plan = make_plan()
-    *_, material = first_stages(plan)
-    two = gather(plan, [publish(plan, peer, 0, NO_MATERIAL, write_answers({})) for peer in PEERS[1:]], Material())
-    with_all, without_alpha = (take(plan, StageId("a", 0, 1), 1, m)[0] for m in (material, two))
-    named = {student["peer"]: name for name, student in with_all.entry["students"].items()}
-    fewer = {student["peer"]: name for name, student in without_alpha.entry["students"].items()}
-    assert fewer.items() <= named.items() and fewer.keys() == {"beta", "gamma"}
-
-
-def test_compat_numbers_students_by_their_place() -> None:
-    plan = make_plan(rewards="compat")
-    *_, material = first_stages(plan)
-    assert students_of(take(plan, StageId("a", 0, 1), 1, material)[0]) == ["Student #0", "Student #1", "Student #2"]
-
-
 def test_who_chooses_the_right_student_is_paid() -> None:
     plan = make_plan()
     *_, material = first_stages(plan)
@@ -154,23 +127,6 @@ def test_the_best_are_shown_and_ties_go_by_md5(rewards: dict[str, float], count:
     assert best_of(dict(shuffled), 0, count) == chosen
 
 
-@pytest.mark.parametrize(("stage", "column"), [(0, "agent_answers_"), (1, "agent_opinion_")])
-def test_a_tie_of_six_goes_by_the_md5_of_the_column(stage: int, column: str) -> None:
-    ordered = sorted("abcdef", key=lambda peer: hashlib.md5(f"{column}{peer}".encode()).hexdigest())
-    assert best_of(dict.fromkeys("abcdef", 1.0), stage, 5) == ordered[1:]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_more_than_the_best_five_are_shown(mode: str) -> None:
-    plan = make_plan(rewards=mode)
-    peers = tuple(f"peer{n}" for n in range(8))
-    wrong = dict.fromkeys(peers[:4], "none")
-    bodies = [publish(plan, peer, 0, NO_MATERIAL, write_answers(wrong)) for peer in peers]
-    question = take(plan, StageId("x", 0, 1), 1, gather(plan, bodies, Material()))[0]
-    shown = {source.peer for source in question.reference.sources}
-    assert len(shown) == 5 and set(peers[4:]) < shown
-
-
 def test_compat_fills_in_for_peers_that_answered_something_else() -> None:
     plan = make_plan(rewards="compat")
     bodies = [
@@ -205,14 +161,6 @@ def test_a_question_that_is_too_long_shows_less_and_stays_the_same(stage: int) -
     name = students_of(question)[0]
     texts = [opinion(name), opinion("None"), agreement(name, str(question.entry["question"]), question.entry["answer"])]
     assert plan.score(shown, texts) == plan.score(question, texts)
-
-
-def test_what_scoring_reads_from_the_prompt_is_not_cut() -> None:
-    plan = make_plan(rewards="compat")
-    _, _, material = first_stages(plan)
-    for stage in (1, 2):
-        assert plan.shorten(take(plan, StageId("node", 0, stage), 1, material)[0]) is None
-    assert make_plan().shorten(take(make_plan(), StageId("node", 0, 0), 1)[0]) is None
 
 
 def refusal(plan: MathPlan, reference: Reference, place: StageId, material: Material = NO_MATERIAL) -> str:
@@ -312,29 +260,6 @@ def test_scores_never_raise() -> None:
     plan = make_plan()
     question = msgspec.structs.replace(take(plan, StageId("a", 0, 0), 1)[0], entry={}, stage=2)
     assert [score.failed for score in plan.score(question, ["x", "y"])] == [True, True]
-
-
-@pytest.mark.parametrize("mode", MODES)
-@settings(max_examples=30)
-@given(texts=st.lists(st.text(max_size=200), min_size=1, max_size=4))
-def test_every_completion_has_a_finite_score(mode: str, texts: list[str]) -> None:
-    plan = make_plan(rewards=mode)
-    scores = plan.score(take(plan, StageId("a", 0, 0), 1)[0], texts)
-    assert len(scores) == len(texts) and not any(score.failed for score in scores)
-
-
-@pytest.mark.parametrize("name", ["PIRATE", "knight", "RANDOM"])
-def test_a_persona_stands_in_front(name: str) -> None:
-    plain, voiced, again = make_plan(), make_plan(persona=name), make_plan(persona=name)
-    place = StageId("alpha", 0, 0)
-    said, system = (take(plan, place, 1)[0].messages[0].content for plan in (voiced, plain))
-    assert said.endswith(system) and len(said) > len(system)
-    assert said == take(again, place, 1)[0].messages[0].content
-
-
-def test_random_personas_differ_by_place() -> None:
-    plan = make_plan(persona="RANDOM")
-    assert len({take(plan, StageId(f"peer{n}", 0, 0), 1)[0].messages[0].content for n in range(30)}) == 5
 
 
 @pytest.mark.parametrize("mode", MODES)

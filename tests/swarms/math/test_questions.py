@@ -13,7 +13,7 @@ import pytest
 from swarmd.config import TaskConfig
 from swarmd.errors import SwarmError
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, RowBank, load_rows, read_answer
+from swarmd.swarms.math.questions import DAPO, GSM8K, DatasetShape, load_rows, read_answer
 from swarmd.swarms.plan import StageId, split_of
 from tests.swarms.math.voices import make_plan, take
 
@@ -74,11 +74,6 @@ def test_generated_questions_are_held_out_by_hash(kind: type[MathPlan]) -> None:
     assert all(split_of(q.task, " ".join(str(q.entry["question"]).split())) == "train" for q in drawn)
 
 
-def test_every_task_of_the_harder_mixture_is_drawn() -> None:
-    plan = make_plan(MathHardPlan, questions=64)
-    assert {question.task for question in take(plan, StageId("a", 0, 0), 64)} == set(plan.tasks)
-
-
 def test_the_truth_of_each_generated_question_counts_as_right() -> None:
     for kind in (Gsm8kPlan, MathHardPlan):
         plan = make_plan(kind, questions=48)
@@ -92,12 +87,6 @@ def test_questions_that_are_too_long_are_left_out() -> None:
     assert max(len(str(q.entry["question"])) for q in take(plan, StageId("a", 0, 0), 32)) <= 220
     with pytest.raises(SwarmError, match="question_characters"):
         take(make_plan(question_characters=20), StageId("a", 0, 0), 1)
-
-
-def test_tasks_of_ones_own_take_the_place_of_the_generated_ones() -> None:
-    plan = make_plan(tasks=(TaskConfig("digits_sort"), TaskConfig("gcd", 3.0)))
-    assert plan.tasks == ("digits_sort", "gcd")
-    assert {q.task for q in take(plan, StageId("a", 0, 0), 16)} <= {"digits_sort", "gcd"}
 
 
 def test_rows_of_a_file(file: Path) -> None:
@@ -114,32 +103,10 @@ def test_rows_of_a_file(file: Path) -> None:
     }
 
 
-def test_other_rows_have_another_digest(file: Path) -> None:
-    rows = [(q, read_answer(GSM8K, a)) for q, a in ROWS]
-    digest = RowBank("s", 4, 4000, "gsm8k", rows).digest("gsm8k")
-    assert digest == RowBank("t", 8, 400, "gsm8k", rows).digest("gsm8k")
-    assert digest != RowBank("s", 4, 4000, "gsm8k", rows[::-1]).digest("gsm8k")
-
-
-def test_repeated_rows_are_one_question() -> None:
-    bank = RowBank(
-        "s", 256, 4000, "gsm8k", [("What is 1 + 1?", "2"), ("What is  1 + 1?", "2"), *[(q, "1") for q, _ in ROWS[:20]]]
-    )
-    assert len({item.canonical for item in bank.pool(0)}) == len(bank.pool(0))
-
-
 def test_a_copy_of_the_data_set(offline: Path) -> None:
     save_copy(offline / "copy", GSM8K, ROWS)
     rows = load_rows(GSM8K, "copy", offline, "fixed")
     assert len(rows) == 600 and rows[500] == ("What is 500 + 500?", "1,000")
-
-
-def test_the_name_on_the_hub_is_asked_for(offline: Path) -> None:
-    save_copy(offline / "openai" / "gsm8k", GSM8K, ROWS)
-    plan = make_plan(home=offline, data="hub")
-    assert take(plan, StageId("a", 0, 0), 1)[0].reference.task == "gsm8k"
-    digest = RowBank("", 1, 4000, "gsm8k", [(q, read_answer(GSM8K, a)) for q, a in ROWS]).digest("gsm8k")
-    assert plan._bank.digest("gsm8k") == digest
 
 
 def test_compat_takes_the_hundred_rows_of_upstream(offline: Path) -> None:
@@ -150,18 +117,6 @@ def test_compat_takes_the_hundred_rows_of_upstream(offline: Path) -> None:
     expected = datasets.Dataset.from_dict({"n": list(range(600))}).shuffle(seed=42).select(range(100))["n"]
     assert [int(answer) for _, answer in rows] == list(expected)
     assert len(load_rows(DAPO, "copy", offline, "fixed")) == 600
-
-
-def test_a_data_set_that_cannot_be_loaded_names_the_fix(offline: Path) -> None:
-    with pytest.raises(SwarmError) as caught:
-        make_plan(MathHardPlan, offline, data="hub")
-    assert "open-r1/DAPO-Math-17k-Processed" in caught.value.message and "swarm.options.data" in caught.value.fix
-
-
-def test_a_copy_of_another_shape_names_the_column(offline: Path) -> None:
-    save_copy(offline / "copy", DAPO, ROWS, config="main")
-    with pytest.raises(SwarmError, match=r"'answer'.*prompt"):
-        make_plan(home=offline, data="copy")
 
 
 def test_rows_without_an_answer_are_left_out(tmp_path: Path) -> None:

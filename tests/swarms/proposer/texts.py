@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-import msgspec
-
 from swarmd.config import SwarmConfig
 from swarmd.swarms.plan import Material, Outcome, Question, StageId
 from swarmd.swarms.proposer.plan import ProposerSolverPlan
@@ -50,7 +48,3 @@ def publish(
     outcome = Outcome(place, again, tuple(completions), tuple(plan.score(again, completions)))
     material.add(outcome)
     return outcome
-
-
-def rewards(scores: Sequence[msgspec.Struct]) -> list[float]:
-    return [score.reward for score in scores]

@@ -20,16 +20,7 @@ from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
-from swarmd.training.batches.aside import (
-    EXAMINED_MAX,
-    PEERS_MAX,
-    TOKENS_MAX,
-    SetAsideTally,
-    find_mark,
-    list_runs,
-    longest_run,
-    shorten,
-)
+from swarmd.training.batches.aside import SetAsideTally, find_mark, list_runs
 from swarmd.training.batches.corroborate import (
     DOUBT_KEY,
     PEER_KEY,
@@ -41,6 +32,7 @@ from swarmd.training.batches.corroborate import (
     vouch,
 )
 from swarmd.training.batches.groups import TrainingGroup
+from swarmd.training.batches.objective import FOREIGN_KEY, keep_positive, mark_foreign
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy, load_policy
@@ -73,14 +65,7 @@ def test_only_the_answer_in_its_tags_is_vouched_for(before: str, answer: str, af
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "<answer> 12</answer>",
-        "<answer>012</answer>",
-        "<answer>12</answer><answer>13</answer>",
-        "12",
-        "",
-    ],
+    "text", ["<answer> 12</answer>", "<answer>012</answer>", "<answer>12</answer><answer>13</answer>", "12", ""]
 )
 def test_an_answer_in_another_spelling_or_place_is_not_vouched_for(text: str) -> None:
     assert span_answer(text, "12") == ()
@@ -92,11 +77,7 @@ def test_a_completion_that_was_cut_within_its_answer_is_not_vouched_for() -> Non
     assert vouch(policy(), text, tokens, span_answer(text, "1234")) == [0, 0, 0]
 
 
-chances = st.lists(
-    st.tuples(st.floats(0.001, 0.999), st.floats(0, 5), st.booleans()),
-    min_size=1,
-    max_size=12,
-)
+chances = st.lists(st.tuples(st.floats(0.001, 0.999), st.floats(0, 5), st.booleans()), min_size=1, max_size=12)
 
 
 @given(chances, st.floats(0.001, 1.0))
@@ -113,19 +94,6 @@ def test_a_doubtful_token_counts_only_where_the_policy_might_write_it(
         if abs(margin) > 1e-9:
             assert bool(held[0, place]) == (doubt and margin < 0)
         assert gradient[0, place] == (0.0 if held[0, place] else 1.0)
-
-
-def test_where_the_policy_is_sure_of_something_else_a_token_of_some_chance_does_not_count() -> None:
-    logs = torch.tensor([[0.02, 0.02]]).log()
-    doubtful = torch.ones(1, 2, dtype=torch.bool)
-    sure, unsure = 0.1, math.log(10)  # nats: nearly certain, and ten texts alike
-    held = hold_back(logs, torch.tensor([[sure, unsure]]), doubtful, 0.1)[1]
-    assert held.tolist() == [[True, False]]
-
-
-def test_a_floor_of_nothing_lets_everything_count() -> None:
-    logs, doubtful = torch.tensor([[1e-20]]).log(), torch.ones(1, 1, dtype=torch.bool)
-    assert not hold_back(logs, torch.zeros(1, 1), doubtful, 0.0)[1].any()
 
 
 def make_batch() -> dict[str, Any]:
@@ -152,13 +120,6 @@ def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
         HeldBack(1, 2, 1, ([3, 4], [1, 0]), behind=2),
         HeldBack(2, 1, 1, ([9, 10], [1, 1]), behind=1),
     ]
-
-
-def test_tokens_before_what_was_held_back_are_not_behind_it() -> None:
-    batch = make_batch()
-    held = torch.zeros_like(batch[DOUBT_KEY])
-    held[1, 1] = held[3, 2] = True  # the end of what peer 1 wrote; padding of peer 2
-    assert [(each.held, each.behind) for each in count_held(batch, held)] == [(1, 1), (0, 0)]
 
 
 # --- marks ---
@@ -196,43 +157,6 @@ def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
     assert find_mark(groups, own) is None
 
 
-def test_few_right_answers_are_no_evidence() -> None:
-    assert find_mark([make_group([([7], 1.0), ([1], 0.0)])] * 3, [{(1,)}]) is None
-
-
-@given(st.lists(st.integers(0, 1), max_size=30))
-def test_the_longest_run_is_held_back_as_a_whole(held: list[int]) -> None:
-    run = longest_run(list(range(len(held))), held)
-    assert len(run) == max((len(list(each)) for kind, each in itertools.groupby(held) if kind), default=0)
-    assert all(held[place] for place in run)
-
-
-@given(st.text())
-def test_what_is_shown_of_a_peer_is_printable_and_short(text: str) -> None:
-    shown = shorten(text)
-    assert shown.isprintable() and len(shown) <= 160
-
-
-def test_ranks_are_counted_together() -> None:
-    one, other = SetAsideTally(), SetAsideTally()
-    other.add(HeldBack(other.number("mallory"), 10, 4, ([5, 6], [1, 0])))
-    one.join(other.counts)
-    (told,) = one.summarize(lambda tokens: " ".join(map(str, tokens)))
-    assert (told.peer, told.tokens, told.held, told.text, told.part) == ("mallory", 10, 4, "5 6", "5")
-
-
-def test_a_peer_with_a_mark_is_told_before_others_of_whom_more_was_set_aside() -> None:
-    aside = SetAsideTally()
-    for place in range(EXAMINED_MAX - 1):
-        aside.add(HeldBack(aside.number(f"peer-{place:02}"), 100, 90, ([5], [1])))
-    aside.add(HeldBack(aside.number("mallory"), 100, 10, ([7, 5], [1, 0])))
-    for number in range(20, 30):
-        aside.note_peer(make_group([([7, number], 1.0), ([number], 0.0)]))
-    told = aside.summarize(lambda tokens: " ".join(map(str, tokens)))
-    assert [each.peer for each in told] == ["mallory", *(f"peer-{place:02}" for place in range(PEERS_MAX - 1))]
-    assert [each.mark for each in told] == ["7", *[""] * (PEERS_MAX - 1)]
-
-
 def look_at(aside: SetAsideTally, **behind: int) -> None:
     """Count a hundred tokens of each peer, so many of them held back or behind such."""
     for peer, count in behind.items():
@@ -252,27 +176,6 @@ def test_where_little_of_everybody_counts_all_have_their_places() -> None:
     assert all(aside.judge().values())
     look_at(aside, plain=0)
     assert aside.judge() == {"anna": True, "bert": True, "carl": True, "plain": True}, "one peer crowds out no three"
-
-
-def test_groups_that_were_passed_over_are_told_with_the_reason() -> None:
-    one, other = SetAsideTally(), SetAsideTally()
-    other.note_passed({("mallory", "share"): 3, ("mallory", "little"): 2, ("anna", "share"): 1})
-    one.join(other.counts)
-    assert [(each.peer, each.held, each.over_share, each.of_little) for each in one.summarize(str)] == [
-        ("mallory", 0, 3, 2),
-        ("anna", 0, 1, 0),
-    ]
-
-
-def test_of_a_long_completion_the_beginning_is_looked_at() -> None:
-    assert max(len(run) for run in list_runs([1] * 4 * TOKENS_MAX)) == 3
-    assert (2,) not in list_runs([1] * TOKENS_MAX + [2])
-
-
-def test_a_peer_of_whom_all_counts_is_not_told() -> None:
-    aside = SetAsideTally()
-    aside.add(HeldBack(aside.number("anna"), 10, 0, ([5], [0])))
-    assert aside.summarize(str) == ()
 
 
 # --- the engine ---
@@ -382,14 +285,18 @@ def test_verbose_peers_do_not_make_a_batch_wider(make_engine: Any) -> None:
     assert peers and max(peers) <= max(*own, answer) < 16
 
 
-def test_a_plan_that_fails_over_a_peers_text_costs_that_group_alone(
-    make_engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine("a", **CONFIG)
+rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1, max_size=20)
 
-    def fail(question: Any, text: str) -> Sequence[tuple[int, int]]:
-        raise ValueError("a plan's mistake")
 
-    monkeypatch.setattr(engine._plan, "true_spans", fail)
-    event = engine.train(order(1, (poison(engine, "<answer>{}</answer>"),)), Cancellation())
-    assert dict(event.rejected) == {"plan": 18} and event.peer_groups == 0
+def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
+    batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
+    mark_foreign(batch, [{FOREIGN_KEY: foreign} for _, foreign in made])
+    return batch
+
+
+@given(rows)
+def test_own_rows_are_left_alone_and_no_foreign_row_is_below_zero(made: list[tuple[float, bool]]) -> None:
+    kept = keep_positive(mixed_batch(made))
+    assert FOREIGN_KEY not in kept
+    for (before, foreign), after in zip(made, kept["advantages"].tolist(), strict=True):
+        assert after == (max(before, 0.0) if foreign else before)

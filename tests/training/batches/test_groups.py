@@ -12,18 +12,11 @@ import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Judgement, RolloutsRef
-from swarmd.errors import NotFoundError, SwarmError
+from swarmd.errors import NotFoundError
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
-from swarmd.training.batches.groups import (
-    PeerGroups,
-    PeerLimits,
-    Scorer,
-    TrainingGroup,
-    choose_offers,
-    judge_peers,
-)
+from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
@@ -107,23 +100,6 @@ def test_refused_bodies_are_counted_by_reason(policy: Policy) -> None:
         assert collect(policy, published) == ([], {reason: 1})
 
 
-def test_as_many_groups_as_a_peer_may_claim_are_refused_in_a_number_that_can_be_told(policy: Policy) -> None:
-    """Of a log of before such claims were refused: the trainer could not say what it had refused, and ended."""
-    claims = [(msgspec.structs.replace(publish(peer, [])[0], groups=2**64 - 1), b"no rollouts") for peer in ("a", "b")]
-    _, rejected = collect(policy, *claims)
-    assert rejected == {"malformed": 2**53}
-
-
-def test_a_missing_body(policy: Policy) -> None:
-    peers = PeerGroups(LIMITS, policy, PLAN, Scorer(PLAN), "me")
-
-    def read(digest: str) -> bytes:
-        raise NotFoundError(f"no {digest}")
-
-    refs = (RolloutsRef("a", 4, 0, "0" * 64, 10, 7),)
-    assert peers.collect(order(5, refs), read, 0, Cancellation()).rejected == {"missing": 7}
-
-
 def test_own_rollouts_and_a_second_reference_of_a_peer_are_passed_over(policy: Policy) -> None:
     group = answered(drawn("a", 1)[0], "right", "1")
     own = publish("me", [answered(drawn("me", 1)[0], "right", "1")])
@@ -183,18 +159,6 @@ def test_memory_that_runs_out_is_no_fault_of_the_group(policy: Policy) -> None:
         collect(policy, body, plan=Frail(SwarmConfig(id="test")))
 
 
-class FrailShortening(DigitsPlan):
-    """Raises where it is to show less of what peers wrote."""
-
-    def shorten(self, question: Question) -> Question | None:
-        raise KeyError("cut")
-
-
-def test_so_it_does_where_the_text_is_too_long_to_be_shown(policy: Policy) -> None:
-    body = publish("p", [answered(drawn("p", 1)[0], "right", "1")])
-    assert collect(policy, body, plan=FrailShortening(SwarmConfig(id="test")), prompt_tokens=5) == ([], {"plan": 1})
-
-
 class Stopped(DigitsPlan):
     """Scores anyhow, as a plan may whose stage is cancelled meanwhile."""
 
@@ -234,23 +198,6 @@ def test_a_plan_hears_whose_groups_come_before_any_is_scored(policy: Policy) -> 
     bodies = [publish(peer, [answered(drawn(peer, 1)[0], "right", "wrong")]) for peer in ("b", "a", "me")]
     collect(policy, *bodies, plan=plan)
     assert plan.told == ["a", "b", "score", "score"]
-
-
-def test_a_reward_that_is_no_number_is_a_failed_one() -> None:
-    (question,) = drawn("p", 1)
-    scorer = Scorer(Frail(SwarmConfig(id="test")))
-    assert [score.reward for score in scorer.score(question, ["nan", "1"])] == [0.0, 1.0]
-    assert scorer.failures[question.task] == 1
-
-
-def test_scores_that_do_not_fit_the_completions_are_the_plans_fault() -> None:
-    class Short(DigitsPlan):
-        def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
-            return [Score(1.0)]
-
-    (question,) = drawn("p", 1)
-    with pytest.raises(SwarmError, match="1 scores for 2 completions"):
-        Scorer(Short(SwarmConfig(id="test"))).score(question, ["1", "2"])
 
 
 def test_many_groups_crowd_no_peer_out() -> None:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.training import outcome
 from swarmd.training import stage as subject
 from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.batches.objective import FOREIGN_KEY
@@ -59,23 +58,6 @@ def test_peers_groups_are_marked_and_own_ones_fill_the_rest(make_engine: Maker) 
     assert len(marks(batch)) == 6
     assert sum(marks(batch)) == stage.peer_groups >= 2
     assert all(not is_flat(batch, place) for place, foreign in enumerate(marks(batch)) if foreign)
-
-
-def test_more_may_be_generated_than_the_batch_has_places_for(make_engine: Maker) -> None:
-    engine = make_engine("a", questions=4, own_questions=12, peer_questions=0, share_groups=64)
-    stage, batch = open_batch(engine, 0)
-    assert len(marks(batch)) == 4 and not any(marks(batch))
-    published = decode_rollouts(outcome.publish(stage, engine._blobs)[1])
-    assert len(published.groups) == 12, "all of them can be published"
-    informative = sum(max(group.rewards) > min(group.rewards) for group in stage._publication.choose())
-    assert sum(not is_flat(batch, place) for place in range(4)) == min(informative, 4), "informative ones come first"
-
-
-def test_the_search_for_informative_groups_ends(make_engine: Maker) -> None:
-    engine = make_engine("a", questions=4, peer_questions=0, own_questions_max=10, share_groups=64, temperature=1e-6)
-    stage, batch = open_batch(engine, 0)  # nearly no temperature: all completions of a question are the same
-    assert all(is_flat(batch, place) for place in range(4))
-    assert len(decode_rollouts(outcome.publish(stage, engine._blobs)[1]).groups) == 10
 
 
 def test_earlier_groups_stand_in_for_flat_ones_only(make_engine: Maker) -> None:

@@ -16,17 +16,7 @@ from swarmd.core.values import SKILL_NAME_MAX, SKILLS_MAX
 from swarmd.swarms.plan import Question
 from swarmd.swarms.rollouts import Reference
 from swarmd.training.batches.peer_schedule import PeerSchedule, share_evenly
-from swarmd.training.batches.replay import Replay
-from swarmd.training.batches.skills import (
-    SKIPPED_MAX,
-    WEIGHT_MAX,
-    SkillGuard,
-    SkillRecord,
-    favour,
-    follow,
-    tell,
-    weights_of,
-)
+from swarmd.training.batches.skills import WEIGHT_MAX, SkillGuard, SkillRecord, favour, follow, tell, weights_of
 from swarmd.training.sampling.evaluation import Accuracy
 from tests.training.batches.test_peer_schedule import TASKS, group, tasks_of
 
@@ -54,37 +44,10 @@ def test_what_rises_has_never_fallen(history: list[float], questions: int) -> No
     assert weights_of({"sort": after(history, questions)}) == {}
 
 
-@given(histories, shares, shares, sizes)
-def test_who_falls_deeper_weighs_no_less(history: list[float], one: float, other: float, questions: int) -> None:
-    low, high = sorted((one, other))
-    assert after([*history, low], questions).weight >= after([*history, high], questions).weight - 1e-9
-
-
-@given(shares, shares, st.integers(4, 500))
-def test_more_questions_make_a_fall_surer(was: float, now: float, questions: int) -> None:
-    few, many = after([was, now], questions), after([was, now], 4 * questions)
-    assert many.gone > 0 or few.gone == 0
-
-
 @given(histories, st.integers(8, 500))
 def test_who_is_back_at_the_best_weighs_as_ever_within_a_few_rounds(history: list[float], questions: int) -> None:
     best = max(history)
     assert after([*history, *[best] * 12], questions).weight == pytest.approx(1, abs=0.01)
-
-
-@given(shares, shares, sizes)
-def test_what_never_comes_back_is_let_go(was: float, now: float, questions: int) -> None:
-    assert after([was, *[now] * 600], questions).weight == 1
-
-
-def test_chance_seldom_counts_as_a_fall() -> None:
-    """Steady skills measured with 64 questions, with chance in each."""
-    random, told = Random(0), 0
-    for place in range(200):
-        truth = (0.2, 0.5, 0.8, 0.95)[place % 4]
-        drawn = [sum(random.random() < truth for _ in range(64)) / 64 for _ in range(30)]
-        told += sum(after(drawn[: count + 1]).gone > 0 for count in range(30))
-    assert told < 0.05 * 200 * 30, "the best of many means lies high, so more than the 1 % of one look"
 
 
 def test_a_skill_that_is_forgotten_is_noticed_in_the_next_measurement() -> None:
@@ -99,10 +62,6 @@ def stream(seed: int = 0) -> Iterator[Question]:
         yield Question(Reference(random.choice(TASKS), "0" * 16, 0, index), (), {})
 
 
-def test_nothing_fallen_leaves_the_draw_as_it_is() -> None:
-    assert list(itertools.islice(favour(stream(), {}, 1), 50)) == list(itertools.islice(stream(), 50))
-
-
 def test_own_questions_are_drawn_by_weight_in_the_order_of_the_plan() -> None:
     drawn = list(itertools.islice(favour(stream(), {"sort": 3.0}, 1), 3000))
     counts = Counter(question.task for question in drawn)
@@ -110,13 +69,6 @@ def test_own_questions_are_drawn_by_weight_in_the_order_of_the_plan() -> None:
         assert counts[task] == pytest.approx(1500 if task == "sort" else 500, rel=0.15)
     assert [question.reference.index for question in drawn] == sorted(question.reference.index for question in drawn)
     assert drawn == list(itertools.islice(favour(stream(), {"sort": 3.0}, 1), 3000)), "the same for the same seed"
-
-
-def test_where_no_fallen_task_is_asked_questions_come_all_the_same() -> None:
-    asked = (question for question in stream() if question.task != "sort")
-    drawn = list(itertools.islice(favour(asked, {"sort": 1e9}, 1), 3))
-    gaps = [later.reference.index - one.reference.index for one, later in itertools.pairwise(drawn)]
-    assert all(SKIPPED_MAX < gap <= 4 * SKIPPED_MAX for gap in gaps)
 
 
 counts_of_tasks = st.dictionaries(st.sampled_from(TASKS), st.integers(0, 60))
@@ -133,28 +85,12 @@ def test_weighted_shares_are_all_that_is_wanted_or_there(
     assert share_evenly(counts, wanted, dict.fromkeys(weights, 1.0)) == share_evenly(counts, wanted)
 
 
-@given(st.integers(1, 120), weights_of_tasks)
-def test_no_task_gets_more_than_its_weight_times_the_even_share(wanted: int, weights: dict[str, float]) -> None:
-    dealt = share_evenly(dict.fromkeys(TASKS, 1000), wanted, weights)
-    for task, share in dealt.items():
-        assert share <= weights.get(task, 1.0) * wanted / len(TASKS) + 1
-
-
 def test_peers_groups_of_a_fallen_task_are_dealt_more() -> None:
     groups = [group(task, place, peer="anna") for task in TASKS for place in range(40)]
     dealt = tasks_of([each for _ in range(1) for each in PeerSchedule(groups, 1, 30).next_share()])
     guarded = PeerSchedule(groups, 1, 30, weights={"rotate": 3.0}).next_share()
     assert max(dealt.values()) <= 8
     assert tasks_of(guarded) == {"reverse": 5, "sort": 5, "add": 5, "rotate": 15}
-
-
-def test_earlier_groups_of_a_fallen_task_are_replayed_more() -> None:
-    replay = Replay()
-    for task, place in itertools.product(TASKS, range(60)):
-        replay.add(group(task, place))
-    random = Random(3)
-    drawn = [each for _ in range(100) for each in replay.draw(2, random, weights={"add": 3.0})]
-    assert tasks_of(drawn)["add"] == pytest.approx(100, rel=0.25)
 
 
 def test_the_guard_goes_on_from_a_checkpoint() -> None:
@@ -168,14 +104,6 @@ def test_the_guard_goes_on_from_a_checkpoint() -> None:
     assert again.tell() == guard.tell(), "a round without a measurement changes nothing"
     again.note({"add": Accuracy(0.5, 1.0, 64)})
     assert [skill.task for skill in again.tell()] == ["add"], "tasks that are trained no more are forgotten"
-
-
-def test_without_the_guard_a_fall_is_told_and_weighs_nothing() -> None:
-    guard = SkillGuard(False)
-    for share in (0.9, 0.2):
-        guard.note({"sort": Accuracy(share, 1.0, 64)})
-    assert guard.weights == {}
-    assert [(skill.fallen, skill.weight) for skill in guard.tell()] == [(True, 1.0)]
 
 
 def test_what_is_told_is_bounded_and_begins_with_what_has_fallen() -> None:

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, whatever interrupts its making."""
+"""A checkpoint is whole or not there, whatever interrupts its making, and what it gives back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,16 @@ import torch
 
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
-from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode
+from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints import checkpoint as subject
 from swarmd.training.checkpoints import checkpoint_files
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints, read_checkpoint
+from swarmd.training.checkpoints.progress import check_plain
+from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
+from tests.log_capture import capture_logs
+from tests.training.conftest import order
 
 
 def save(checkpoints: Checkpoints, round: int, stage: int = 0, value: float | None = None) -> Checkpoint:
@@ -65,12 +73,6 @@ def test_the_one_just_saved_stays(tmp_path: Path) -> None:
     save(checkpoints, 9)
     save(checkpoints, 0)
     assert [path.name for path in tmp_path.iterdir()] == ["r000000000-s0000"]
-
-
-def test_digests_tell_contents_apart(tmp_path: Path) -> None:
-    one = save(Checkpoints(tmp_path / "a", 2), 1, value=1.0)
-    other = save(Checkpoints(tmp_path / "b", 2), 1, value=2.0)
-    assert one.digest != other.digest
 
 
 @pytest.mark.parametrize("name", [subject.META, subject.WEIGHTS, subject.OPTIMIZER, subject.ROLLOUTS])
@@ -119,14 +121,6 @@ def test_one_that_cannot_be_read_now_is_not_passed_over(
         assert checkpoint_files.drop_older(tmp_path) == 0
     found = newest(checkpoints)
     assert found is not None and found.meta.event.round == 2
-
-
-def test_a_newer_format_is_not_guessed_at(tmp_path: Path) -> None:
-    directory = save(Checkpoints(tmp_path, 2), 1).directory
-    meta = directory / subject.META
-    meta.write_text(meta.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(CheckpointDamaged, match="format 2"):
-        read_checkpoint(directory)
 
 
 def test_what_the_trainer_would_not_load_is_no_reason_to_drop_what_it_would(tmp_path: Path) -> None:
@@ -215,8 +209,25 @@ def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(tmp_path.iterdir()) == [old.directory]
 
 
-def test_a_checkpoint_that_goes_while_it_is_measured_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint_files, "list_checkpoints", lambda directory: [directory / "gone"])
-    assert checkpoint_files.newest_bytes(tmp_path) == 0
+@pytest.mark.parametrize("value", [deque([1]), Fraction(1, 2), lambda: 1])
+def test_what_no_checkpoint_gives_back_is_refused_when_it_is_written(value: object) -> None:
+    with pytest.raises(SwarmError, match="cannot be kept"):
+        check_plain({"level": value})
+
+
+def test_another_optimiser_begins_anew_and_the_weights_go_on(make_engine: Callable[..., TrainingEngine]) -> None:
+    round = 0
+    for before, after in (("adamw", "adamw_8bit"), ("adamw_8bit", "adamw"), ("adamw", "adamw")):
+        engine = make_engine(optimizer=before, steps=1, held_out_questions=0)
+        trained = engine.train(order(round), Cancellation())
+        place = engine.place_of(trained)
+        assert read_checkpoint(place).meta.optimizer == before
+        with capture_logs() as logs:
+            again = make_engine(optimizer=after, steps=1, held_out_questions=0)
+        told = [(line["written"], line["now"]) for line in logs if "another optimiser" in line["event"]]
+        assert told == ([(before, after)] if before != after else [])
+        assert (again.steps, again.weights_digest) == (engine.steps, engine.weights_digest)
+        assert bool(again._trainer.optimizer.state_dict()["state"]) == (before == after)
+        assert again._pace.fresh_from == (engine._pace.fresh_from if before == after else engine.steps)
+        again.train(order(round + 1), Cancellation())
+        round += 2

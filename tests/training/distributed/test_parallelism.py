@@ -6,7 +6,6 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
@@ -34,16 +33,6 @@ def test_the_shipped_files_say_what_they_are_named_after() -> None:
     for name, spread in {**expected, "ddp": Parallelism(), "": Parallelism()}.items():
         assert find_spread(configure(name)) == spread
         assert not name or find_spread(configure(str(CONFIGS / f"{name}.yaml"))) == spread
-
-
-def test_one_process_has_nobody_to_share_with() -> None:
-    assert find_spread(configure("there is no such file", processes=1)) == Parallelism()
-
-
-def test_weights_may_stay_whole_until_the_backward_pass(tmp_path: Path) -> None:
-    file = tmp_path / "fsdp.yaml"
-    file.write_text(FSDP.read_text().replace("fsdp_reshard_after_forward: true", "fsdp_reshard_after_forward: false"))
-    assert find_spread(configure(str(file))) == Parallelism("fsdp", 1, 4, 4)
 
 
 def test_accelerate_is_not_told_to_cut_the_model_too() -> None:
@@ -85,18 +74,11 @@ def test_what_swarmd_does_not_do_is_refused(tmp_path: Path, old: str, new: str, 
     assert named in caught.value.message and "own.yaml" in caught.value.message
 
 
-def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("FSDP")
-    with pytest.raises(ConfigError, match=r"own\.yaml is no configuration"):
-        find_spread(configure(str(tmp_path / "own.yaml")))
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"quantization": "4bit", "lora": LoraConfig(rank=8)},
         {"optimizer": "adamw_8bit"},
-        {"unsloth": True},
         {"vllm": VllmConfig(mode="colocate")},
     ],
 )
@@ -115,10 +97,3 @@ def test_each_rank_needs_its_part_and_the_whole_weights_to_draw_with() -> None:
     assert parts.total < 0.6 * whole.total
     adapters = configure(lora=LoraConfig(rank=16))
     assert estimate_need(SEVEN_BILLION, adapters, "cuda", "bfloat16", False).total < parts.total
-
-
-def test_a_file_that_cannot_be_used_is_told_where_memory_is_reckoned() -> None:
-    with pytest.raises(ConfigError, match=r"there is no file"):
-        estimate_need(
-            SEVEN_BILLION, msgspec.structs.replace(configure(), accelerate="none.yaml"), "cpu", "float32", False
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import re
@@ -25,7 +24,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training.batches.micro_batch import load_rows
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.distributed.ranks import Ranks, check_parts, check_together, read_environment
+from swarmd.training.distributed.ranks import check_parts, check_together, read_environment
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import take_device
 from swarmd.worker.messages import Fault, Perform, Progress
@@ -127,12 +126,6 @@ def test_ranks_that_cut_differently_are_told() -> None:
         check_parts([8, 4])
 
 
-def test_shares_add_up() -> None:
-    training = TrainingConfig(questions=16, peer_questions=4)
-    share = Ranks(1, 4).share_of(training)
-    assert (share.questions, share.peer_questions, share.generations) == (4, 1, training.generations)
-
-
 def configured(questions: int, peers: int, replayed: int, processes: int) -> TrainingConfig:
     numbers = f"questions = {questions}\npeer_questions = {peers}\nreplay_questions = {replayed}"
     text = f'role = "coordinator"\n[swarm]\nid = "s"\n[training]\n{numbers}\nprocesses = {processes}\n'
@@ -149,25 +142,6 @@ def test_a_rank_without_a_question_of_its_own_is_refused(numbers: tuple[int, int
     assert configured(least, *numbers[1:]).questions == least, "the fix is one"
     with pytest.raises(ConfigError):
         configured(least - numbers[3], *numbers[1:])
-
-
-def test_each_rank_of_an_accepted_configuration_has_a_question_of_its_own() -> None:
-    accepted = 0
-    for questions, peers, replayed, processes in itertools.product(range(1, 17), range(4), range(3), (1, 2, 3, 4, 8)):
-        try:
-            training = configured(questions, peers, replayed, processes)
-        except ConfigError:
-            continue
-        share = Ranks(processes - 1, processes).share_of(training)
-        assert share.peer_questions + share.replay_questions < share.questions
-        accepted += 1
-    assert accepted > 50
-
-
-def test_a_step_of_peers_groups_alone_draws_nothing(make_engine: Callable[..., TrainingEngine]) -> None:
-    stage, _ = make_engine()._open_stage(order(0), Cancellation())
-    assert stage._generate_telling(0) == ([], [])
-    assert stage.tokens == 0 and stage.reward == 0
 
 
 def test_what_other_ranks_drew_is_in_the_stages_figures(make_engine: Callable[..., TrainingEngine]) -> None:
@@ -211,11 +185,6 @@ def test_ranks_on_one_processor_share_its_cores(monkeypatch: pytest.MonkeyPatch)
     assert read_environment(TrainingConfig(processes=4, threads=3))["OMP_NUM_THREADS"] == "3"
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     assert "OMP_NUM_THREADS" not in read_environment(TrainingConfig(processes=4))
-
-
-def test_the_shipped_configuration_is_accelerates() -> None:
-    environment = read_environment(TrainingConfig(processes=2, accelerate="ddp"))
-    assert environment["WORLD_SIZE"] == "2" and environment["MASTER_ADDR"] == "127.0.0.1"
 
 
 def test_a_wrong_accelerate_file_is_named(tmp_path: Path) -> None:

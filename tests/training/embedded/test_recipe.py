@@ -12,8 +12,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from swarmd.cli import run_command
-from swarmd.errors import ExitCode, ModelError
-from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
+from swarmd.errors import ExitCode
+from swarmd.swarms.plan import Plan
 from swarmd.training.embedded import kinds, recipe
 from swarmd.training.embedded.kinds import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.embedded.lessons import Lesson
@@ -106,34 +106,6 @@ def test_lessons_are_right_and_about_half_of_them_in_form(made: EmbeddedRecipe) 
     assert right <= formed
     assert right >= 0.9 * formed, "all that are in form, but for agreements on what was wrong"
     assert 0.3 < formed / count < 0.8
-
-
-def test_warm_start_asks_what_a_node_asks() -> None:
-    policy = recipe.make_policy(recipe.build_tokenizer(recipe.list_corpus(DIGITS, PLAN)))
-    batch = next(recipe.draw_batches(policy, DIGITS, PLAN, 0))
-    questions = PLAN.draw(StageId("recipe", 0, 0), NO_MATERIAL)
-    for pair, question in zip(batch, questions, strict=False):
-        assert pair.prompt == policy.encode_prompt(question.messages)
-        answer = question.entry["answer"]
-        assert policy.decode_completion(pair.target) in (answer, f"<answer>{answer}</answer>")
-        assert set(pair.own) == {1}
-
-
-def test_the_output_of_a_program_is_not_taught() -> None:
-    made = find_recipe("embedded-code")
-    plan = made.make_plan()
-    policy = recipe.make_policy(recipe.build_tokenizer(recipe.list_corpus(made, plan), made.vocabulary))
-    lesson = next(made.teach(plan, 0))
-    pair = recipe.encode_pair(policy, plan, lesson)
-    foreign = [token for token, own in zip(pair.target, pair.own, strict=True) if not own]
-    assert policy.decode_completion(foreign) == f"\n<output>\n{lesson.question.entry['answer']}\n</output>\n"
-
-
-def test_a_recipe_is_found_by_model_and_kind() -> None:
-    assert find_recipe("") is find_recipe("embedded") is find_recipe("digits")
-    assert find_recipe("code").model == "embedded-code"
-    with pytest.raises(ModelError, match="no recipe of a model 'large'"):
-        find_recipe("large")
 
 
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

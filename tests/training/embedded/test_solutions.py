@@ -32,14 +32,6 @@ def test_the_program_of_a_step_does_what_the_step_does(family: Family, step: Ste
         assert solve(write_program([(step, k)]), value) == step.apply(value, k)
 
 
-def test_several_steps_are_taken_one_after_the_other() -> None:
-    found = find_steps(
-        "solve takes a list of whole numbers. Add 2 to each; then keep the even ones. Return the result."
-    )
-    assert found is not None
-    assert solve(write_program(found[1]), [1, 2, 4]) == [4, 6]
-
-
 def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> None:
     random, written = Random(0), 0
     for family, step in STEPS:

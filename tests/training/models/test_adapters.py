@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,12 @@ from safetensors.torch import load_file
 from swarmd.config import LoraConfig, TrainingConfig
 from swarmd.errors import ConfigError, ModelError
 from swarmd.installed import extra_command
-from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models import adapters, device, model
-from swarmd.training.models.adapters import merged_weights, prepare_unsloth, require, spare_unused
+from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
-from tests.training.sampling.test_generation import AfterTokens
-from tests.training.test_trainer import batch_of
 
 Maker = Callable[..., TrainingEngine]
 LORA = LoraConfig(rank=4)
@@ -63,41 +58,12 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     assert (second.steps, again.steps) == (2, 4)
 
 
-def test_what_was_begun_is_taken_back(make_engine: Maker) -> None:
-    engine = make_engine(lora=LORA, learning_rate=3e-3)
-    before = engine.policy.copy_weights()
-    cancellation = AfterTokens(1 << 30)
-
-    def ask_soon(*_: object) -> None:
-        cancellation.looks = 3
-
-    with pytest.raises(Cancelled):
-        engine.train(order(0), cancellation, ask_soon)
-    assert engine.steps == 0 and same(engine.policy.copy_weights(), before)
-
-
 def test_adapters_of_another_rank_are_not_taken_for_these(make_engine: Maker) -> None:
     make_engine(lora=LORA).train(order(0), Cancellation())
     other = make_engine(lora=LoraConfig(rank=8))
     assert other.steps == 0, "its checkpoint began from other weights"
     with pytest.raises(ModelError, match="does not fit"):
         other.policy.load_weights(load_policy(TrainingConfig(device="cpu", lora=LORA)).trained_weights())
-
-
-def test_log_probabilities_and_gradients_are_trls(make_engine: Maker) -> None:
-    trainer = make_engine(lora=LORA, temperature=0.7)._trainer
-    for parameter in trainer.model.parameters():
-        parameter.grad = torch.zeros_like(parameter) if not parameter.requires_grad else None
-    for _, parameter in adapters.trained_parameters(trainer.model):
-        torch.nn.init.normal_(parameter, std=0.1)
-    batch = batch_of(trainer.model.config.vocab_size)
-    mask = batch.pop("mask").bool()
-    with torch.no_grad():
-        shared = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
-        assert trainer._shared is True
-        trainer._shared = False
-        plain = trainer._get_per_token_logps_and_entropies(trainer.model, **batch, compute_entropy=True)[0]
-    torch.testing.assert_close(shared[mask], plain[mask], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("quantization", ["8bit", "4bit"])
@@ -144,10 +110,7 @@ def test_unknown_layers_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "package", "extra"),
-    [
-        ({"lora": LORA}, "peft", "lora"),
-        ({"lora": LORA, "quantization": "4bit"}, "bitsandbytes", "gpu"),
-    ],
+    [({"lora": LORA}, "peft", "lora"), ({"lora": LORA, "quantization": "4bit"}, "bitsandbytes", "gpu")],
 )
 def test_a_missing_package_is_named_with_its_extra(
     settings: dict[str, Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
@@ -159,45 +122,6 @@ def test_a_missing_package_is_named_with_its_extra(
     with pytest.raises(ConfigError, match=package) as caught:
         load_policy(TrainingConfig(device="cpu", **settings))
     assert caught.value.fix == f"Install it: {extra_command(extra)}" and f"'{package}>=" in caught.value.fix
-
-
-def test_unsloth_needs_cuda_and_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_unsloth(TrainingConfig())
-    with pytest.raises(ConfigError, match="TRL was imported before"):
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    monkeypatch.delitem(sys.modules, "trl")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="needs CUDA"):
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match="unsloth") as caught:
-        prepare_unsloth(TrainingConfig(unsloth=True))
-    assert "pip install 'unsloth>=" in caught.value.fix
-
-
-def test_unsloth_is_asked_for_what_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for Unsloth: only the calls are shown, with a real model and real adapters behind them."""
-    asked: list[dict[str, Any]] = []
-
-    class FastLanguageModel:
-        @staticmethod
-        def from_pretrained(model_name: str, **settings: Any) -> tuple[Any, Any]:
-            asked.append(settings)
-            return model.AutoModelForCausalLM.from_pretrained(model_name, dtype=settings["dtype"]), None
-
-        @staticmethod
-        def get_peft_model(loaded: Any, **settings: Any) -> Any:
-            asked.append(settings)
-            return adapters.add_adapters(loaded, LoraConfig(settings["r"], settings["lora_alpha"]), 0)
-
-    stand_in = types.SimpleNamespace(FastLanguageModel=FastLanguageModel)
-    monkeypatch.setattr(
-        adapters, "require", lambda name, *rest: stand_in if name == "unsloth" else require(name, *rest)
-    )
-    policy = load_policy(TrainingConfig(device="cpu", unsloth=True, lora=LORA, prompt_tokens=100, completion_tokens=28))
-    assert asked[0]["max_seq_length"] == 128 and not asked[0]["full_finetuning"] and not asked[0]["load_in_4bit"]
-    assert asked[1]["r"] == 4 and asked[1]["use_gradient_checkpointing"] == "unsloth"
-    assert policy.trained_weights() and policy.frozen_digest
 
 
 def test_numbers_that_fail_give_way_to_float32(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -281,24 +205,3 @@ def test_files_that_are_quantised_want_the_setting(tmp_path: Path, llama: Path) 
     with pytest.raises(ConfigError, match="4bit") as caught:
         load_policy(TrainingConfig(model=str(directory), device="cpu"))
     assert "quantization" in caught.value.fix
-
-
-@pytest.mark.parametrize(
-    ("settings", "spared"),
-    [
-        ({}, True),
-        ({"lora": LORA}, False),
-        ({"quantization": "8bit"}, False),
-        ({"optimizer": "adamw_8bit"}, False),
-        ({"unsloth": True}, False),
-    ],
-)
-def test_what_nothing_uses_is_not_imported(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], spared: bool
-) -> None:
-    for name in ("peft", "bitsandbytes"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    spare_unused(TrainingConfig(**settings))
-    for name in ("peft", "bitsandbytes"):
-        assert (find_spec(name) is None) == spared
-        sys.modules.pop(name, None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
-from swarmd.training.batches.batch import computes_twice, split_questions
 from swarmd.training.models.known import TABLE, find_model
 from swarmd.training.models.memory import GIB, ModelShape, estimate_need, measure_host, vllm_share
 
@@ -78,27 +75,11 @@ def test_more_of_anything_never_takes_less(
     assert estimate_need(row.shape, adapted, "cuda", weights, False).total < need.total
 
 
-@given(questions=st.integers(1, 64), micro=st.integers(0, 100), parameters=st.sampled_from([10**6, 10**9]))
-def test_passes_make_up_the_step(questions: int, micro: int, parameters: int) -> None:
-    training = TrainingConfig(questions=questions, micro_questions=micro)
-    size, passes = split_questions(training, parameters)
-    assert size * passes == questions
-    assert size <= (micro or (questions if parameters == 10**6 else 1))
-
-
-def test_activations_are_computed_twice_where_it_says_so() -> None:
-    assert not computes_twice(TrainingConfig(), 10**6) and computes_twice(TrainingConfig(), 10**9)
-    assert computes_twice(TrainingConfig(gradient_checkpointing="on"), 10**6)
-    assert not computes_twice(TrainingConfig(gradient_checkpointing="off"), 10**9)
-
-
 def test_a_colocated_vllm_gets_a_share_of_the_device() -> None:
     training = TrainingConfig(**RECIPE, vllm=VllmConfig(mode="colocate"))
     share = vllm_share(shape_of("7B"), training, 80 * GIB)
     assert 0.18 < share < 0.4
     assert vllm_share(shape_of("72B"), training, 24 * GIB) == 0.9
-    fixed = msgspec.structs.replace(training, vllm=VllmConfig(mode="colocate", memory_share=0.5))
-    assert estimate_need(shape_of("7B"), fixed, "cuda", "bfloat16", False, 80 * GIB).vllm == 40 * GIB
 
 
 def group(root: Path, name: str, **files: str) -> Path:
@@ -133,46 +114,3 @@ def test_the_first_version_of_control_groups_counts_too(tmp_path: Path) -> None:
     (place / "memory.limit_in_bytes").write_text(str(32 << 20))
     (place / "memory.usage_in_bytes").write_text(str(30 << 20))
     assert measure_host("cpu", tmp_path / "cgroup", own).free == 2 << 20
-
-
-def test_without_control_groups_the_machine_counts(tmp_path: Path) -> None:
-    room = measure_host("cpu", tmp_path, tmp_path / "none")
-    assert 0 < room.free <= room.total and room.limit == ""
-
-
-MEASURE = """
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
-from swarmd.config import TrainingConfig
-from swarmd.training.models.memory import estimate_need, read_shape
-torch.set_num_threads(1)
-def read(field):
-    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
-config = Qwen2Config(hidden_size=512, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=8,
-    num_key_value_heads=2, vocab_size=8000, tie_word_embeddings=True)
-before = read("VmRSS")
-model = Qwen2ForCausalLM(config)
-optimizer = torch.optim.AdamW(model.parameters())
-ids = torch.randint(8000, (8, 128))
-def add(ids):
-    model(input_ids=ids, labels=ids).loss.backward()
-add(ids[:1])
-optimizer.step()  # from here on there are moments
-optimizer.zero_grad()
-add(ids[:1])
-add(ids)  # beside the gradients of the part before
-optimizer.step()
-grown = read("VmHWM") - before
-training = TrainingConfig(questions=2, micro_questions=1, generations=8, prompt_tokens=1, completion_tokens=127,
-    gradient_checkpointing="off")
-need = estimate_need(read_shape(config, model.num_parameters()), training, "cpu", "float32", False)
-print(grown, need.total)
-"""
-
-
-@pytest.mark.soak
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured through Linux's /proc")
-def test_the_estimate_is_near_what_a_process_grows_by() -> None:
-    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True, check=True, timeout=280)
-    grown, needed = map(int, done.stdout.split())
-    assert 0.6 * grown <= needed <= 1.6 * grown, (grown / 2**20, needed / 2**20)

@@ -1,8 +1,10 @@
-"""Running out of memory: smaller parts once more, then the stage fails and the next process begins smaller."""
+"""Memory: how its want is known, and how smaller parts are tried before the stage fails."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +12,14 @@ from typing import Any, cast
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
+from swarmd.training.batches.micro_batch import PARTS, keep_rows, load_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import OtherRanks
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.footprint import is_out_of_memory
+from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes
 from swarmd.training.trainer import SwarmTrainer
 from tests.training.conftest import make_config, order
 
@@ -26,7 +28,7 @@ Maker = Callable[..., TrainingEngine]
 
 @pytest.fixture(autouse=True)
 def loaded_stays_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Smaller parts have collections walk through all that is loaded once more; test_footprint.py has that."""
+    """Smaller parts have collections walk through all that is loaded once more."""
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
@@ -86,12 +88,60 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
     assert set(tried[1:]) == {8}
 
 
-def test_a_checkpoint_is_a_model(make_engine: Maker) -> None:
-    """Anyone loads it with transformers alone."""
-    engine = make_engine()
-    engine.train(order(0), Cancellation())
-    (directory,) = engine._checkpoints.directory.glob("r*")
-    model: Any = AutoModelForCausalLM.from_pretrained(directory)
-    assert AutoTokenizer.from_pretrained(directory).chat_template == engine.policy.tokenizer.chat_template
-    for name, tensor in engine.policy.model.state_dict().items():
-        torch.testing.assert_close(model.state_dict()[name], tensor)
+def test_the_next_process_begins_where_memory_sufficed(tmp_path: Path) -> None:
+    assert load_rows(tmp_path, 16, 32) == 16
+    keep_rows(tmp_path, 4, 16, 32)
+    assert load_rows(tmp_path, 16, 32) == 4
+
+
+@pytest.mark.parametrize(("first", "batch"), [(8, 32), (16, 64)])
+def test_other_settings_begin_anew(tmp_path: Path, first: int, batch: int) -> None:
+    keep_rows(tmp_path, 4, 16, 32)
+    assert load_rows(tmp_path, first, batch) == first
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"[]", b'{"rows":5,"first":16,"batch":32}', b'{"rows":0,"first":16,"batch":32}']
+)
+def test_a_damaged_note_only_costs_the_lesson(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / PARTS).write_bytes(damage)
+    assert load_rows(tmp_path, 16, 32) == 16
+
+
+def test_a_note_that_cannot_be_written_only_costs_the_lesson(tmp_path: Path) -> None:
+    """Else an error of the disk would take the place of the want of memory, which smaller parts would have helped."""
+    (tmp_path / PARTS).mkdir()
+    keep_rows(tmp_path, 4, 16, 32)
+    assert [each.name for each in tmp_path.iterdir()] == [PARTS] and load_rows(tmp_path, 16, 32) == 16
+    keep_rows(tmp_path / "gone", 4, 16, 32)
+
+
+MEBIBYTE = 1 << 20
+HOLD = "import sys; block = bytearray(64 << 20); print(flush=True); sys.stdin.read()"
+
+
+def test_memory_of_another_process_is_measured() -> None:
+    child = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None and child.stdout.readline()
+        held = measure_bytes(Path(f"/proc/{child.pid}/status"))
+        assert 64 * MEBIBYTE < held < 128 * MEBIBYTE < measure_bytes()
+    finally:
+        child.communicate()
+
+
+def test_running_out_of_memory_is_known_by_type_and_by_words() -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(1 << 50)  # on the CPU torch raises no MemoryError
+    assert is_out_of_memory(raised.value)
+    words = ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED", "MPS backend out of memory (MPS allocated: 9 GB)")
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), *map(RuntimeError, words)):
+        assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+
+
+def test_a_lost_accelerator_is_no_shortage_of_memory() -> None:
+    """Smaller parts would not help, and a fresh process would begin with them for nothing."""
+    error = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+    assert is_device_lost(error) and not is_out_of_memory(error)
+    assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))

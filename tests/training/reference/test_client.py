@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from swarmd.bounds import Backoff
 from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.reference import client as subject
@@ -51,45 +49,6 @@ def test_it_gives_what_the_model_says_and_acknowledges(serve: Serve, embedded: R
         check_right(client, embedded, prompts)
     told = server.ask("GET", "/healthz").json()
     assert server.reference.count == 2 and (told["waiting"], told["done"]) == (0, 0)
-
-
-def test_the_same_batch_has_the_same_id_so_a_restarted_trainer_finds_its_job(
-    serve: Serve, embedded: ReferenceScorer
-) -> None:
-    server = serve()
-    server.reference.open.clear()
-    stage = Cancellation()
-    first = threading.Thread(target=lambda: client_of(server.url, embedded).log_probabilities(**some_batch(embedded)))
-    first.start()
-    assert server.reference.begun.acquire(timeout=CALL_S)
-    second = threading.Thread(target=check_right, args=[client_of(server.url, embedded, "", CALL_S, stage), embedded])
-    second.start()
-    threading.Event().wait(0.3)
-    told = server.ask("GET", "/healthz").json()
-    server.reference.open.set()
-    assert (told["running"], told["waiting"]) == (1, 0)
-    first.join(CALL_S)
-    second.join(CALL_S)
-    assert not first.is_alive() and not second.is_alive()
-
-
-def test_a_server_that_is_away_fails_the_stage_after_bounded_attempts(
-    embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "BACKOFF", Backoff(0.01, 0.01))
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    with pytest.raises(ReferenceFailed, match=rf"{url} gave no log-probabilities in {subject.ATTEMPTS_MAX} attempts"):
-        client_of(url, embedded).log_probabilities(**some_batch(embedded))
-
-
-def test_waiting_for_a_server_ends_with_the_stage(embedded: ReferenceScorer) -> None:
-    stage = Cancellation()
-    threading.Timer(0.3, stage.ask).start()
-    began = time.monotonic()
-    with pytest.raises(Cancelled):
-        client_of("http://127.0.0.1:9", embedded, cancellation=stage).log_probabilities(**some_batch(embedded))
-    assert time.monotonic() - began < 5
 
 
 def test_a_cancelled_stage_gives_its_job_up(serve: Serve, embedded: ReferenceScorer) -> None:
@@ -128,20 +87,6 @@ def test_a_wrong_token_is_told_at_once(serve: Serve, embedded: ReferenceScorer) 
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="no HTTP address"):
         ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://a..b", f"http://{'a' * 64}.example", "http://a b", "http://a/b c", "http://a/ä"]
-)
-def test_what_no_request_could_be_sent_to_is_refused_before_anything_is_trained(url: str) -> None:
-    """Asked, such a one is an error of Python's in each stage, or one like that of a server that is away."""
-    with pytest.raises(ConfigError, match="no HTTP address"):
-        ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)
-
-
-@pytest.mark.parametrize("url", ["http://ä.example/under", "https://[::1]:443/under", "http://127.0.0.1:59807/under/"])
-def test_what_may_be_an_address_is_none_to_refuse(url: str) -> None:
-    assert ReferenceClient(ReferenceServerAddress(url), "0" * 64, 1.0)._url == url.rstrip("/")
 
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]

@@ -5,23 +5,16 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import socket
 import struct
-import threading
 import zipfile
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
 import torch
 
-from swarmd.training.reference import server as subject
-from swarmd.training.reference.frame import TOKENS_MAX
-from swarmd.training.reference.queue import QueueLimits
 from swarmd.training.reference.scoring import ReferenceScorer
-from swarmd.training.reference.server import ServerLimits
 from tests.training.reference.conftest import CALL_S, Serving, frame_of
 
 Serve = Callable[..., Serving]
@@ -105,33 +98,6 @@ def test_groups_come_back_in_the_order_in_which_they_came(serve: Serve, embedded
         assert torch.equal(get(server)[1], group_of(embedded.frozen.vocabulary, seed=seed)[0])
 
 
-def test_sequences_that_are_too_long_never_reach_the_model(serve: Serve, embedded: ReferenceScorer) -> None:
-    server = serve(compat=True)
-    longest = min(TOKENS_MAX, embedded.frozen.context or TOKENS_MAX)
-    answer = upload(server, group_of(embedded.frozen.vocabulary, longest - PROMPT + 1, rows=1))
-    assert answer.status_code == 413 and str(longest) in answer.json()["error"]
-    assert server.reference.count == 0
-    assert upload(server, group_of(embedded.frozen.vocabulary, longest - PROMPT, rows=1)).content == b"tensor"
-
-
-def test_the_dialect_that_leaves_grouping_to_the_server_is_named(serve: Serve) -> None:
-    server = serve(compat=True)
-    body = pack([json.dumps({"Q": "1 + 1?", "As": ["2", "3"]}).encode(), saved(torch.ones(2))])
-    answer = requests.post(f"{server.url}/upload", data=body, timeout=CALL_S)
-    told = answer.json()["error"]
-    assert answer.status_code == 400 and "the server makes the groups) is not served" in told
-    assert "how texts become tokens" in told and "send whole groups as tensors, with plen" in told
-    assert requests.get(f"{server.url}/get", timeout=CALL_S).content == b"empty"
-
-
-def test_a_full_queue_takes_no_more(serve: Serve, embedded: ReferenceScorer) -> None:
-    server = serve(ServerLimits(queue=QueueLimits(jobs=1)), compat=True)
-    assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 200
-    assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 503
-    get(server)
-    assert upload(server, group_of(embedded.frozen.vocabulary)).status_code == 200
-
-
 def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(compat=True)
     server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
@@ -140,49 +106,6 @@ def test_the_two_interfaces_do_not_take_each_others_results(serve: Serve, embedd
     upload(server, group_of(embedded.frozen.vocabulary))
     assert server.ask("GET", "/v1/jobs/upload-1").status_code == 404
     assert len(get(server)) == 7
-
-
-def test_answers_that_nobody_reads_to_their_end_are_bounded(
-    serve: Serve, embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each is a copy of an upload that the queue counts no more."""
-    size = 32 << 20
-    monkeypatch.setattr(subject, "BODIES_MAX", 1)
-    monkeypatch.setattr(subject, "write_answer", lambda *_: bytes(size))
-    server = serve(compat=True)
-    for seed in range(2):
-        upload(server, group_of(embedded.frozen.vocabulary, seed=seed))
-    while server.ask("GET", "/healthz").json()["done"] < 2:
-        server.reference.begun.acquire(timeout=0.05)
-    place = urlsplit(server.url)
-    fetched: list[int] = []
-    second = threading.Thread(target=lambda: fetched.append(len(server.ask("GET", "/get").content)))
-    with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as first:
-        first.sendall(b"GET /get HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert b" 200 " in first.recv(100)
-        second.start()
-        second.join(1.0)
-        assert fetched == []
-    second.join(CALL_S)
-    assert fetched == [size]
-
-
-def test_an_answer_that_is_not_fetched_in_time_makes_room(
-    serve: Serve, embedded: ReferenceScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(subject, "BODIES_MAX", 1)
-    monkeypatch.setattr(subject, "write_answer", lambda *_: bytes(32 << 20))
-    server = serve(compat=True)
-    upload(server, group_of(embedded.frozen.vocabulary))
-    while server.ask("GET", "/healthz").json()["done"] < 1:
-        server.reference.begun.acquire(timeout=0.05)
-    monkeypatch.setattr(subject, "BODY_S", 0.5)
-    place = urlsplit(server.url)
-    with socket.create_connection((place.hostname, place.port), timeout=CALL_S) as first:
-        first.sendall(b"GET /get HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert b" 200 " in first.recv(100)
-        monkeypatch.setattr(subject, "BODY_S", CALL_S)
-        assert server.ask("GET", "/get").content == b"empty"
 
 
 class Bomb:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from swarmd.errors import FrameError
 from swarmd.training.reference.frame import (
-    ITEMS_MAX,
     PREFIX,
     FrameLimits,
     JobHeader,
@@ -21,8 +20,6 @@ from swarmd.training.reference.frame import (
     decode_result,
     encode_job,
     encode_result,
-    pack_items,
-    unpack_items,
 )
 
 LIMITS = FrameLimits(sequences=16, tokens=64)
@@ -58,21 +55,6 @@ def test_a_job_is_read_as_it_was_written(batch: ScoringBatch, dtype: str) -> Non
     assert (header.id, header.dtype) == ("job-1", dtype)
     assert (read.ids == batch.ids).all() and (read.mask == batch.mask).all()
     assert (read.keep, read.temperature) == (batch.keep, batch.temperature)
-
-
-@given(batches())
-def test_a_result_is_read_as_it_was_written(batch: ScoringBatch) -> None:
-    logs = -np.abs(batch.ids[:, -batch.keep :]).astype(np.float32) / 7
-    header = ResultHeader("job-1", DIGEST, DIGEST, *logs.shape)
-    assert decode_result(encode_result(header, logs))[0] == header
-    assert (decode_result(encode_result(header, logs))[1] == logs).all()
-
-
-@given(st.binary(max_size=300))
-def test_no_bytes_but_frames_are_taken(body: bytes) -> None:
-    for read in (lambda: decode_job(body, LIMITS), lambda: decode_result(body)):
-        with pytest.raises(FrameError):
-            read()
 
 
 @given(batches(), st.data())
@@ -133,20 +115,3 @@ def test_what_is_no_log_probability_is_no_result(value: float) -> None:
     header = ResultHeader("job-1", DIGEST, DIGEST, 1, 2)
     with pytest.raises(FrameError, match="no number"):
         decode_result(encode_result(header, np.array([[value, -1.0]], np.float32)))
-
-
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=ITEMS_MAX))
-def test_items_are_read_as_they_were_written(items: list[bytes]) -> None:
-    assert unpack_items(pack_items(items)) == items
-
-
-def test_the_lists_numbers_are_big_endian() -> None:
-    assert pack_items([b"{}", b""]) == b"\0\0\0\2" + b"\0\0\0\2{}" + b"\0\0\0\0"
-
-
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=4), st.data())
-def test_a_list_that_was_cut_or_lengthened_is_refused(items: list[bytes], data: Any) -> None:
-    whole = pack_items(items)
-    for wrong in (whole[: data.draw(st.integers(0, len(whole) - 1))], whole + b"x", pack_items([b""] * 17)):
-        with pytest.raises(FrameError):
-            unpack_items(wrong)

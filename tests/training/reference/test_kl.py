@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
@@ -16,10 +15,9 @@ from swarmd.errors import ConfigError, ReferenceFailed
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.kl import REFERENCE_KEY, FrozenCopy, make_reference
+from swarmd.training.kl import REFERENCE_KEY, make_reference
 from swarmd.training.reference import client
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
-from swarmd.training.sampling.generation import pad_left
+from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
 from tests.training.test_trainer import batch_of
@@ -83,31 +81,6 @@ def check_same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
         torch.testing.assert_close(got[name], tensor, atol=1e-5, rtol=1e-4)
 
 
-def sampled_batch(engine: TrainingEngine) -> dict[str, Any]:
-    """Held-out questions with completions that the policy draws, padded as TRL does."""
-    questions = [question for task in engine._plan.tasks for question in engine._plan.hold_out(task, 32)]
-    prompts = [engine.policy.encode_prompt(question.messages) for question in questions]
-    drawn = engine._sampler.sample(prompts, 1, 10, 1.0, torch.Generator().manual_seed(0), Cancellation())
-    pad, keep = engine.policy.tokenizer.pad_token_id, max(map(len, drawn))
-    ids, mask = pad_left(prompts, pad, "cpu")
-    rest = torch.tensor([tokens + [pad] * (keep - len(tokens)) for tokens in drawn])
-    kept = torch.tensor([[1] * len(tokens) + [0] * (keep - len(tokens)) for tokens in drawn])
-    return {"ids": torch.cat([ids, rest], 1), "mask": torch.cat([mask, kept], 1), "keep": keep}
-
-
-def divergence(engine: TrainingEngine, reference: ReferenceScorer) -> float:
-    """Mean of TRL's estimate of the KL divergence, over completions of the policy itself."""
-    batch = sampled_batch(engine)
-    with torch.no_grad():
-        model = engine._trainer.model
-        own = GRPOTrainer._get_per_token_logps_and_entropies(
-            engine._trainer, model, batch["ids"], batch["mask"], batch["keep"]
-        )[0]
-    difference = reference.log_probabilities(**batch) - own
-    kept = batch["mask"][:, -batch["keep"] :].bool()
-    return float((difference.exp() - difference - 1)[kept].mean())
-
-
 def test_a_server_and_a_copy_in_the_process_train_the_same(
     make_engine: MakeEngine, serve: Callable[..., Serving], tmp_path: Path
 ) -> None:
@@ -130,15 +103,6 @@ def test_a_server_and_a_copy_in_the_process_train_the_same(
     assert any((free[name] - tensor).abs().max() > 1e-4 for name, tensor in copied.items())
 
 
-def test_the_term_holds_the_policy_near_the_reference(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
-    settings: dict[str, Any] = {"steps": 12, "learning_rate": 1e-3} | QUICK
-    free, held = make_engine("a", **settings), make_engine("b", beta=2.0, **settings)
-    held._peer = "a"
-    for engine in (free, held):
-        train(engine)
-    assert 0 < divergence(held, embedded) < divergence(free, embedded) / 2
-
-
 def test_the_reference_is_the_first_model_in_every_life_of_a_node(
     make_engine: MakeEngine, embedded: ReferenceScorer
 ) -> None:
@@ -158,33 +122,6 @@ def test_the_reference_is_the_first_model_in_every_life_of_a_node(
     torch.testing.assert_close(reference.log_probabilities(**batch), embedded.log_probabilities(**batch))
 
 
-def test_trl_is_given_the_references_log_probabilities(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
-    trainer = make_engine("a", beta=BETA)._trainer
-    assert trainer.beta == BETA and trainer.args.beta == 0
-    batch = batch_of(embedded.frozen.vocabulary)
-    batch.pop("mask")
-    got, entropies, loss = trainer._get_per_token_logps_and_entropies(trainer.ref_model, **batch, batch_size=4)
-    expected = embedded.log_probabilities(batch["input_ids"], batch["attention_mask"], batch["logits_to_keep"])
-    torch.testing.assert_close(got, expected)
-    assert (entropies, loss) == (None, None)
-
-
-def test_flat_groups_stay_where_there_is_a_term(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their advantages are zero, their KL gradient is not."""
-    seen: dict[float, set[int]] = {}
-    inner = GRPOTrainer._compute_loss
-
-    def watch(trainer: Any, model: Any, inputs: dict[str, Any]) -> Any:
-        seen.setdefault(trainer.beta, set()).add(len(inputs["advantages"]))
-        return inner(trainer, model, inputs)
-
-    monkeypatch.setattr(GRPOTrainer, "_compute_loss", watch)
-    flat: dict[str, Any] = {"completion_tokens": 1, "format_reward": 0.0} | QUICK
-    for peer, beta in (("a", 0.0), ("b", BETA)):
-        train(make_engine(peer, beta=beta, **flat))
-    assert seen[BETA] == {16} and max(seen[0.0]) < 16
-
-
 def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
     make_engine: MakeEngine, serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,12 +134,6 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
         engine.train(order(0), Cancellation())
     check_same(weights_of(engine), before)
     assert engine.train(order(0), Cancellation()).steps == 2
-
-
-def test_no_term_costs_nothing(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
-    engine = make_engine("a", reference=ReferenceConfig("http://127.0.0.1:9"), **QUICK)
-    assert engine._trainer.ref_model is None and engine._trainer.beta == 0
-    assert train(engine)
 
 
 def test_adapters_are_switched_off_for_the_reference(make_engine: MakeEngine, embedded: ReferenceScorer) -> None:
@@ -228,33 +159,10 @@ def test_adapters_are_switched_off_for_the_reference(make_engine: MakeEngine, em
 def test_a_quantised_policy_has_no_server(make_engine: MakeEngine, tmp_path: Path) -> None:
     policy = make_engine("a").policy
     training = TrainingConfig(
-        beta=BETA,
-        quantization="4bit",
-        lora=LoraConfig(rank=4),
-        reference=ReferenceConfig("http://127.0.0.1:9"),
+        beta=BETA, quantization="4bit", lora=LoraConfig(rank=4), reference=ReferenceConfig("http://127.0.0.1:9")
     )
     with pytest.raises(ConfigError, match="quantised"):
         make_reference(policy, training, tmp_path, "a", Cancellation)
-
-
-def test_a_token_that_others_may_read_is_refused(make_engine: MakeEngine, tmp_path: Path) -> None:
-    policy = make_engine("a").policy
-    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
-    (tmp_path / "token").chmod(0o644)
-    training = TrainingConfig(beta=BETA, reference=ReferenceConfig("http://127.0.0.1:9", "token"))
-    with pytest.raises(ConfigError, match="chmod 600"):
-        make_reference(policy, training, tmp_path, "a", Cancellation)
-
-
-def test_a_copy_is_no_part_of_the_policy(make_engine: MakeEngine) -> None:
-    engine = make_engine("a")
-    copy = FrozenCopy(engine.policy, 1.0)
-    batch = some_batch(ReferenceScorer(load_frozen(TrainingConfig())))
-    before = copy.log_probabilities(**batch)
-    with torch.no_grad():
-        for parameter in engine.policy.model.parameters():
-            parameter.mul_(1.5)
-    assert torch.equal(copy.log_probabilities(**batch), before)
 
 
 @pytest.mark.parametrize("gap", [25.0, 200.0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -61,25 +60,6 @@ def test_how_a_batch_is_cut_changes_nothing(embedded: ReferenceScorer, tokens: i
         cut.log_probabilities(*arguments), embedded.log_probabilities(*arguments), atol=1e-5, rtol=1e-5
     )
     assert len(sizes) > 2
-
-
-def test_a_model_that_computes_all_logits_is_cut_afterwards(embedded: ReferenceScorer) -> None:
-    ids = torch.randint(0, embedded.frozen.vocabulary, (3, 9))
-    whole = ReferenceScorer(embedded.frozen)
-    whole._selects = False
-    got = whole.log_probabilities(ids, torch.ones_like(ids), 4)
-    torch.testing.assert_close(got, embedded.log_probabilities(ids, torch.ones_like(ids), 4))
-
-
-def test_empty_completions_cost_nothing(embedded: ReferenceScorer) -> None:
-    ids = torch.ones(2, 5, dtype=torch.long)
-    mask = torch.tensor([[1, 1, 1, 0, 0]] * 2)
-    assert embedded.log_probabilities(ids, mask, 2).tolist() == [[0.0, 0.0]] * 2
-
-
-def test_nothing_in_a_frozen_model_can_be_trained(embedded: ReferenceScorer) -> None:
-    model: Any = embedded.frozen.model
-    assert not model.training and not any(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:

@@ -47,16 +47,6 @@ def test_the_same_job_is_computed_once_and_another_of_its_id_refused(serve: Serv
     assert server.reference.count == 1
 
 
-def test_a_wait_ends_with_nothing_or_as_soon_as_there_is_a_result(serve: Serve, embedded: ReferenceScorer) -> None:
-    server = serve()
-    server.reference.open.clear()
-    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
-    answer = server.ask("GET", "/v1/jobs/job-1?wait_s=0.1")
-    assert (answer.status_code, answer.json()["stand"]) == (202, "running")
-    threading.Timer(0.2, server.reference.open.set).start()
-    assert server.ask("GET", "/v1/jobs/job-1?wait_s=25").status_code == 200
-
-
 def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: ReferenceScorer) -> None:
     server = serve(ServerLimits(queue=QueueLimits(jobs=2)))
     server.reference.open.clear()
@@ -68,24 +58,6 @@ def test_a_full_queue_says_when_to_come_again(serve: Serve, embedded: ReferenceS
     assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-2")).status_code == 503  # not acknowledged yet
     server.ask("DELETE", "/v1/jobs/job-0")
     assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-2")).status_code == 202
-
-
-def test_results_that_nobody_fetches_are_forgotten(serve: Serve, embedded: ReferenceScorer) -> None:
-    server = serve(ServerLimits(queue=QueueLimits(age_s=0.3, lease_s=0.1)))
-    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
-    assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
-    threading.Event().wait(0.5)
-    assert server.ask("GET", "/v1/jobs/job-1").status_code == 404
-
-
-def test_a_failed_job_says_why_and_the_next_one_is_computed(serve: Serve, embedded: ReferenceScorer) -> None:
-    server = serve()
-    server.reference.failures.append(RuntimeError("out of paper"))
-    server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1"))
-    answer = server.ask("GET", "/v1/jobs/job-1?wait_s=20")
-    assert answer.status_code == 500 and "out of paper" in answer.json()["error"]
-    assert server.ask("POST", "/v1/jobs", frame_of(embedded, "job-1")).status_code == 202
-    assert server.ask("GET", "/v1/jobs/job-1?wait_s=20").status_code == 200
 
 
 def test_an_ending_server_finishes_what_it_computes_and_begins_nothing(serve: Serve, embedded: ReferenceScorer) -> None:
@@ -155,11 +127,6 @@ def test_what_exceeds_a_bound_is_refused(serve: Serve, embedded: ReferenceScorer
         assert server.reference.count == 0
 
 
-def test_the_context_of_the_model_bounds_what_is_taken(serve: Serve, embedded: ReferenceScorer) -> None:
-    told = serve(ServerLimits(tokens=1 << 20)).ask("GET", "/v1/model").json()
-    assert told["tokens_max"] == embedded.frozen.context
-
-
 def test_a_body_of_no_length_is_bounded_too(serve: Serve) -> None:
     server = serve(ServerLimits(body_bytes=1 << 16))
     place = urlsplit(server.url)
@@ -177,28 +144,6 @@ def test_tokens_that_the_model_does_not_know_are_refused(serve: Serve, embedded:
     frame[place : place + 4] = embedded.frozen.vocabulary.to_bytes(4, "little")
     answer = server.ask("POST", "/v1/jobs", bytes(frame))
     assert answer.status_code == 400 and "not below" in answer.json()["error"]
-
-
-def test_a_job_for_another_model_is_refused(serve: Serve, embedded: ReferenceScorer) -> None:
-    answer = serve().ask("POST", "/v1/jobs", frame_of(embedded, "job-1", model="0" * 64))
-    assert answer.status_code == 409 and answer.json()["model"] == embedded.digest
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/jobs/absent", 404),
-        ("GET", "/v1/jobs/" + "x" * 200, 404),
-        ("GET", "/v1/jobs/%00", 404),
-        ("GET", "/v1/jobs/a/b", 404),
-        ("PUT", "/v1/jobs", 405),
-        ("POST", "/upload", 404),
-        ("GET", "/get", 404),
-    ],
-)
-def test_what_is_not_there_is_told_as_json(serve: Serve, method: str, path: str, status: int) -> None:
-    answer = serve().ask(method, path)
-    assert answer.status_code == status and answer.json()["error"]
 
 
 @pytest.mark.parametrize("wait", ["-1", "nan", "inf", "1e9", "x", "99999"])

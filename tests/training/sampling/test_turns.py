@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
-from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.swarms.code.plan import CodePlan
+from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
@@ -20,7 +19,6 @@ from swarmd.training.sampling.turns import SamplingLimits, Turns
 from tests.log_capture import capture_logs
 
 PLACE = StageId("a", 0, 0)
-PAUSED = "<program>\n```python\nimport signal\nsignal.pause()  # {}\n```\n</program>"
 
 
 @pytest.fixture(scope="module")
@@ -95,28 +93,3 @@ def test_a_cancellation_waits_for_no_reaction(policy: Policy) -> None:
     finally:
         going.set()
     assert 1 <= len(begun) <= 2
-
-
-@pytest.fixture
-def plan() -> Iterator[CodePlan]:
-    made = CodePlan(
-        SwarmConfig(id="test", kind="code", tasks=(TaskConfig("digits_reverse"),), options={"limits": {"wall_s": 30.0}})
-    )
-    yield made
-    made.begin(lambda: True)  # so that a failing test leaves no program behind
-
-
-def test_sixteen_programs_that_sleep_hold_up_no_cancellation(policy: Policy, plan: CodePlan) -> None:
-    """They took 16 × `wall_s` / 2, and a trainer that has not stopped 30 s after it was asked to is killed."""
-    cancellation = Cancellation()
-    plan.begin(lambda: cancellation.is_asked)
-    texts = [PAUSED.format(number) for number in range(16)]
-    threading.Timer(1.0, cancellation.ask).start()
-    started = time.monotonic()
-    with pytest.raises(Cancelled):
-        ask(plan, policy, Texts(policy, [texts]), 16, 2000, cancellation)
-    assert time.monotonic() - started < 15.0
-    left = [thread for thread in threading.enumerate() if thread.name.startswith("react")]
-    for thread in left:
-        thread.join(10.0)
-    assert not any(thread.is_alive() for thread in left), "the programs have been ended, too"

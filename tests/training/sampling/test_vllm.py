@@ -29,13 +29,7 @@ def run_stages(mode: str, directory: Path) -> dict[str, Any]:
     """What a process tells of stages in this mode."""
     paths = os.pathsep.join([str(DOUBLE), str(ROOT)])
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.training.vllm_double.run",
-            str(directory),
-            json.dumps({mode: RANKS[mode]}),
-        ],
+        [sys.executable, "-m", "tests.training.vllm_double.run", str(directory), json.dumps({mode: RANKS[mode]})],
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
         cwd=ROOT,
         capture_output=True,

@@ -74,7 +74,7 @@ def draw_within_rooms(sampler: VllmSampler) -> list[list[int]]:
 
 def main(mode: str, directory: Path, rank: int) -> dict[str, Any]:
     server = Server(str(EMBEDDED_DIR)) if mode == "server" else None
-    vllm = VllmConfig(mode=mode, url=server.url if server else "", memory_share=0.5)  # type: ignore[arg-type]
+    vllm = VllmConfig(mode=mode, url=server.url if server else "")  # type: ignore[arg-type]
     config = make_config(learning_rate=3e-3, lora=LoraConfig(rank=rank))
     engine = TrainingEngine(config, NodeDirectory(directory), "a", make_plan(config.swarm))
     if server:

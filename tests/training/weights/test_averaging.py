@@ -7,7 +7,6 @@ from collections.abc import Callable
 import msgspec
 import pytest
 import torch
-from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
@@ -24,14 +23,6 @@ shares = st.floats(0.0, 1.0)
 
 def by_task(questions: int = 64, **correct: float) -> dict[str, Accuracy]:
     return {task: Accuracy(share, 1.0, questions) for task, share in correct.items()}
-
-
-def test_a_mean_is_one_and_the_whole_is_theirs() -> None:
-    own, theirs = {"w": torch.tensor([0.0, 4.0])}, {"w": torch.tensor([8.0, 8.0], dtype=torch.bfloat16)}
-    assert mix(own, theirs, 0.25)["w"].tolist() == [2.0, 5.0]
-    assert mix(own, theirs, 0.25)["w"].dtype == own["w"].dtype
-    assert mix(own, theirs, 1.0)["w"] is theirs["w"]
-    assert own["w"].tolist() == [0.0, 4.0]
 
 
 @pytest.mark.parametrize("count", [torch.tensor([3]), torch.tensor([True])])
@@ -67,13 +58,6 @@ def test_means_cannot_take_a_skill_little_by_little() -> None:
 def test_who_is_below_its_best_takes_only_what_is_better_there_beyond_chance(found: float, worse: bool) -> None:
     """As good as now, by a lucky measurement, time and again would end in nothing."""
     assert bool(find_worse(by_task(a=0.2, b=0.5), {"a": 0.9}, by_task(a=found, b=0.6))) == worse
-
-
-@given(st.dictionaries(st.sampled_from("abc"), st.tuples(shares, shares), min_size=1), st.integers(1, 200))
-def test_nothing_better_or_equal_in_each_task_is_ever_worse(pairs: dict[str, tuple[float, float]], count: int) -> None:
-    own = by_task(count, **{task: min(pair) for task, pair in pairs.items()})
-    found = by_task(count, **{task: max(pair) for task, pair in pairs.items()})
-    assert not find_worse(own, {task: each.correct for task, each in own.items()}, found)
 
 
 def train(engine: TrainingEngine, theirs: dict[str, torch.Tensor]) -> Event:

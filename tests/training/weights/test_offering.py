@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,13 +16,14 @@ from safetensors.torch import load_file, save_file
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
+from swarmd.errors import ModelError, RecordRejected
 from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy
 from swarmd.training.weights import offering as offering_module
-from swarmd.training.weights.offering import TAKEN, WeightsOffering, read_announced
+from swarmd.training.weights.offering import WeightsOffering, read_announced, write_announced
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
@@ -100,28 +99,6 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
     assert not list((tmp_path / "w").iterdir()) and offering.is_due(trained())
 
 
-def without_links(source: Path, target: Path) -> None:
-    raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-
-def test_weights_are_taken_from_checkpoints_on_another_disk(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", without_links)
-    assert WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
-    assert (tmp_path / "w" / TAKEN).read_bytes() == (checkpoint / WEIGHTS).read_bytes()
-
-
-def test_they_are_not_copied_onto_a_disk_that_is_nearly_full(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "link", without_links)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=100))
-    offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)
-    assert not offering.take(checkpoint) and offering.is_due(trained())
-    assert not list((tmp_path / "w").iterdir())
-
-
 def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size_bytes = (checkpoint / WEIGHTS).stat().st_size
     monkeypatch.setattr(
@@ -150,11 +127,6 @@ def test_weights_stay_offered_as_long_as_it_takes_to_fetch_them(
     assert offering.is_due(trained(1)) == again
 
 
-def test_a_directory_that_cannot_be_made_ends_nothing(checkpoint: Path, tmp_path: Path) -> None:
-    (tmp_path / "w").write_bytes(b"no directory")
-    assert not WeightsOffering(1, 1, tmp_path / "w").take(checkpoint)
-
-
 @pytest.mark.parametrize("every", [0, 2])
 def test_what_was_offered_stays_only_where_weights_are_to_be_offered(tmp_path: Path, every: int) -> None:
     shelf = OfferedWeights(tmp_path / "weights")
@@ -173,3 +145,37 @@ def test_it_is_due_after_the_last_stage_of_every_so_manieth_round(tmp_path: Path
     ]
     assert due == [(2, 1), (5, 1)]
     assert not WeightsOffering(0, 1, tmp_path).is_due(trained())
+
+
+OWN = {"b": torch.randn(40, 30, generator=torch.Generator().manual_seed(0)), "a": torch.arange(5)}
+
+
+def test_each_value_is_off_by_a_256th_of_itself_at_most(tmp_path: Path) -> None:
+    write_announced(OWN, tmp_path / "w")
+    read = read_announced(tmp_path / "w", OWN)
+    assert {name: weight.dtype for name, weight in read.items()} == {"a": torch.int64, "b": torch.float32}
+    assert torch.equal(read["a"], OWN["a"])
+    assert bool(((read["b"] - OWN["b"]).abs() <= OWN["b"].abs() / 256).all()) and not torch.equal(read["b"], OWN["b"])
+
+
+def test_a_model_with_nan_is_not_announced(tmp_path: Path) -> None:
+    with pytest.raises(RecordRejected) as refused:
+        write_announced({"a": torch.tensor([1.0, float("nan")])}, tmp_path / "w")
+    assert refused.value.reason == "non-finite"
+
+
+def test_values_beyond_what_the_own_weights_can_hold_are_refused(tmp_path: Path) -> None:
+    write_announced({"a": torch.tensor([1.0, 1e5])}, tmp_path / "w")
+    assert read_announced(tmp_path / "w", {"a": torch.zeros(2)})["a"][1] == pytest.approx(1e5, rel=1 / 256)
+    with pytest.raises(RecordRejected, match="no numbers as") as refused:
+        read_announced(tmp_path / "w", {"a": torch.zeros(2, dtype=torch.float16)})
+    assert refused.value.reason == "non-finite"
+
+
+@pytest.mark.parametrize(
+    "other", [{"b": OWN["b"]}, {**OWN, "c": OWN["a"]}, {**OWN, "b": OWN["b"].T}, {"a": OWN["a"], "c": OWN["b"]}]
+)
+def test_another_models_weights_are_not_read(tmp_path: Path, other: dict[str, torch.Tensor]) -> None:
+    write_announced(other, tmp_path / "w")
+    with pytest.raises(ModelError):
+        read_announced(tmp_path / "w", OWN)

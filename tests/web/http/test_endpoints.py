@@ -1,20 +1,31 @@
-"""Every address, on every kind of log: its shape, and what it says."""
+"""Every address, on every kind of log: its shape, what it says, and what a fuzzer makes of the OpenAPI document."""
 
 from __future__ import annotations
 
-from collections import Counter
+import json
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from hypothesis import settings as effort
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
 
-from swarmd.core.events import MemberLeft, MemberSeen, ReportSeen, StageTrained
+from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
+from swarmd.observe.narrative.describe import WORDS
 from swarmd.observe.status import Status
 from swarmd.web import shapes
+from swarmd.web.views.overview import CALM, LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
 from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
@@ -87,30 +98,6 @@ def test_events_are_given_from_either_end(logs: dict[str, Served]) -> None:
     assert last["events"][-1]["text"].startswith("node stopped")
 
 
-@pytest.mark.parametrize("kind", ["coordinator", "follower", "chain"])
-def test_the_swarm_is_where_the_state_says(logs: dict[str, Served], kind: str) -> None:
-    state, _ = load(GOLDEN_LOGS[kind] / "events")
-    view = msgspec.json.decode(logs[kind].get("/api/v1/swarm").content, type=shapes.SwarmView)
-    assert state.clock is not None and state.settings is not None
-    assert (view.round, view.stage, view.final) == (state.clock.round, state.clock.stage, state.clock.final)
-    assert view.swarm == state.settings.swarm
-    assert [row.rank for row in view.peers] == list(range(1, len(view.peers) + 1))
-    assert (view.chain is not None) == (kind == "chain")
-
-
-def test_a_coordinators_leaderboard_is_its_own_account(logs: dict[str, Served]) -> None:
-    state, _ = load(COORDINATOR / "events")
-    assert state.coordination is not None
-    open_ = Counter({report.peer: report.reward for report in state.coordination.reports})
-    expected = {
-        member.peer: (member.reward + open_[member.peer], member.rounds + (member.peer in open_), member.name)
-        for member in state.coordination.members
-    }
-    rows = logs["coordinator"].json("/api/v1/swarm")["peers"]
-    assert {row["id"]: (row["reward"], row["rounds"], row["name"]) for row in rows} == expected
-    assert [row["reward"] for row in rows] == sorted((row["reward"] for row in rows), reverse=True)
-
-
 def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[str, Served]) -> None:
     view = logs["follower"].json("/api/v1/swarm")
     known = [row for row in view["peers"] if row["known"]]
@@ -136,30 +123,6 @@ def test_a_chains_rewards_are_those_of_the_chain(logs: dict[str, Served]) -> Non
     assert {own[1] for own in view["chain"]["submissions"]} <= {"confirmed", "included", "sent", "intended", "refused"}
 
 
-def test_charts_are_those_that_the_node_has(logs: dict[str, Served]) -> None:
-    names = {kind: set(logs[kind].json("/api/v1/node/charts")["now"]) for kind in KINDS}
-    assert names["empty"] == {"round", "link", "trainer"} == names["follower"]
-    assert names["coordinator"] == names["empty"] | {"coordinator"}
-    assert names["chain"] == names["empty"] | {"chain", "submission"}
-    for kind in KINDS:
-        view = msgspec.json.decode(logs[kind].get("/api/v1/node/charts").content, type=shapes.ChartsView)
-        states = {chart.name: {state.name for state in chart.states} for chart in view.charts}
-        assert all(state in states[name] for name, state in view.now.items())
-
-
-def test_stages_say_what_was_done_and_how_long_it_took(logs: dict[str, Served]) -> None:
-    stages = logs["follower"].json("/api/v1/node/stages")["stages"]
-    trained_stages = [
-        event
-        for applied in fold(commits_from(FOLLOWER / "events", oldest_base(FOLLOWER / "events")))
-        if isinstance(event := applied.event, StageTrained)
-    ]
-    rewards = {(event.round, event.stage): event.reward for event in trained_stages}
-    assert {(row["round"], row["stage"]): row["reward"] for row in stages if row["reward"] is not None} == rewards
-    done = [row for row in stages if row["outcome"] == "done"]
-    assert done and all(row["trained_s"] > 0 for row in done)
-
-
 def test_an_overview_counts_every_event_once(logs: dict[str, Served]) -> None:
     for kind in ("coordinator", "follower", "chain"):
         view = msgspec.json.decode(logs[kind].get("/api/v1/node/overview?buckets=7").content, type=shapes.Overview)
@@ -177,15 +140,6 @@ def test_the_status_of_a_node_without_a_daemon_comes_from_its_log(logs: dict[str
     assert logs["follower"].json("/livez", 503)["ok"] is False
     assert logs["follower"].json("/readyz", 503)["reasons"]
     assert logs["follower"].json("/productivez", 503)["ok"] is False
-
-
-def test_metrics_are_served(logs: dict[str, Served]) -> None:
-    answer = logs["follower"].get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain")
-    assert "swarmd_daemon_up 0.0" in answer.text
-    newer = logs["follower"].get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
-    assert newer.headers["content-type"].startswith("application/openmetrics-text")
-    assert newer.text.endswith("# EOF\n")
 
 
 # --- the rules of the leaderboard ---
@@ -224,16 +178,6 @@ def test_a_report_that_comes_again_counts_once_and_one_who_left_is_marked(tmp_pa
         assert [(curve["id"], len(curve["points"])) for curve in curves] == [("a", 1)]
 
 
-def test_peers_beyond_the_limit_are_counted(tmp_path: Path) -> None:
-    story = Story(coordinator_settings(min_peers=100))
-    story.join()
-    story.tell(*[MemberSeen(f"peer{number:03d}", "") for number in range(30)])
-    with served(told(tmp_path, story.recorded)) as server:
-        view = server.json("/api/v1/swarm?limit=5")
-        assert len(view["peers"]) == 5 and view["total"] == 31
-        assert view["expected"] == 31
-
-
 def test_pages_of_peers_are_the_whole_leaderboard(tmp_path: Path) -> None:
     story = Story(coordinator_settings(min_peers=100))
     story.join()
@@ -263,3 +207,49 @@ def test_peers_are_found_by_part_of_a_name_or_id_those_called_so_first(tmp_path:
         ranks = {row["id"]: row["rank"] for row in server.json("/api/v1/swarm")["peers"]}
         page = server.json("/api/v1/swarm/peers?find=newt")["peers"]
         assert [(row["id"], row["rank"]) for row in page] == [("e", ranks["e"])]
+
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "openapi.json"
+CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
+UNWELL = ("/livez", "/readyz", "/productivez")  # say with 503 that the node is not well
+EXAMPLES = 12
+MEND = "run `python -m swarmd.web.http.openapi docs/openapi.json`"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(copy_of(CHAIN, tmp_path_factory.mktemp("openapi"))) as running:
+        yield running
+
+
+def test_the_document_in_docs_is_the_one_that_is_served(server: Served) -> None:
+    assert json.loads(DOCUMENT.read_bytes()) == server.json("/api/openapi.json"), MEND
+
+
+def document() -> Any:
+    return json.loads(DOCUMENT.read_bytes())
+
+
+schema = schemathesis.openapi.from_dict(document()).exclude(path="/api/v1/stream")
+
+
+@schema.parametrize()
+@effort(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+def test_a_fuzzer_finds_no_answer_that_the_document_does_not_know(case: Any, server: Served) -> None:
+    response = case.call(base_url=server.url)
+    checks = [check for check in CHECKS if check is not not_a_server_error or case.path not in UNWELL]
+    case.validate_response(response, checks=checks)
+    assert response.status_code < 500 or case.path in UNWELL
+
+
+def test_every_event_type_has_a_lane_and_calm_ones_never_warn() -> None:
+    assert set(TYPES) == {str(kind.__struct_config__.tag) for kind in get_args(Event)}
+    assert set(TYPES.values()) == set(LANES)
+    assert {WORDS[kind].level for kind in CALM} <= {"info", "debug"}

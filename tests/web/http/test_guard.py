@@ -23,8 +23,6 @@ from swarmd.web.http.guard import (
     AccessRules,
     Login,
     RequestGuard,
-    host_of,
-    known_hosts,
     pass_of,
     safe_path,
 )
@@ -69,18 +67,14 @@ def closed_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ("host", "status"),
     [
         ("localhost", 200),
-        ("LOCALHOST:1234", 200),
         ("127.0.0.1:18800", 200),
         ("[::1]:8800", 200),
         ("dash.example", 200),
         ("dash.example.:443", 200),
         ("evil.example", 421),
-        ("evil.example:8800", 421),
         ("localhost.evil.example", 421),
-        ("127.0.0.1.evil.example", 421),
         ("192.0.2.7", 421),
         ("localhost:80:80", 421),
-        ("localhost:x", 421),
         ("localhost@evil.example", 421),
         ("", 421),
     ],
@@ -98,14 +92,6 @@ def test_a_request_without_a_host_or_with_two_is_refused(open_server: Served) ->
         with open_server.socket() as connection:
             connection.sendall(head)
             assert connection.recv(65536).split()[1] in (b"421", b"400")
-
-
-def test_a_server_of_all_addresses_goes_by_loopback_names_and_the_address_it_was_reached_at() -> None:
-    everywhere = known_hosts(AccessRules(Address("0.0.0.0", 8800), TOKEN))
-    assert {"localhost", "127.0.0.1", "[::1]"} <= set(everywhere)
-    elsewhere = known_hosts(AccessRules(Address("192.0.2.7", 8800), TOKEN, ("Node.Example:443",)))
-    assert set(elsewhere) == {"192.0.2.7", "node.example"}
-    assert host_of("[fe80::1]:80") == "[fe80::1]" and host_of("[fe80::1]") == "[fe80::1]"
 
 
 @pytest.mark.parametrize(
@@ -207,13 +193,6 @@ def test_a_fault_of_the_disk_is_answered_and_logged(tmp_path: Path, caplog: pyte
         answer = server.get("/api/v1/here")
         assert answer.status_code == 500 and "its log has it" in answer.json()["message"]
         until(lambda: "a request failed: GET '/api/v1/here'" in caplog.text and "Input/output error" in caplog.text)
-
-
-def test_a_file_is_sent_again_only_when_it_changed(open_server: Served) -> None:
-    first = open_server.get("/static/swarm.js")
-    again = open_server.get("/static/swarm.js", headers={"If-None-Match": first.headers["etag"]})
-    assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
-    assert first.headers["cache-control"] == "no-cache"
 
 
 @pytest.mark.parametrize(
@@ -332,14 +311,6 @@ def test_addresses_of_one_network_count_together(host: str, origin: str) -> None
 def test_after_the_form_one_stays_on_this_server(given: str) -> None:
     assert safe_path(given) == "/"
     assert safe_path("/node?seq=3#x") == "/node?seq=3#x"
-
-
-@pytest.mark.parametrize(
-    "body", [b"token=%ff%fe&next=/", b"&" * 4000, b"a=" * 3000, b"\x00" * 4096, b"token=" + b"x" * 4000]
-)
-def test_any_form_is_answered(closed_server: Served, body: bytes) -> None:
-    answer = closed_server.client.post("/login", content=body)
-    assert answer.status_code in (303, 400, 413, 429)
 
 
 def test_an_address_of_others_needs_a_token(tmp_path: Path) -> None:

@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.core.events import Event, LinkDegraded, LinkUp, MemberSeen
+from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
-from swarmd.web.http.stream import CLIENTS_MAX, Client, last_seq
+from swarmd.web.http.stream import CLIENTS_MAX, Client
 from swarmd.web.http.work import WorkBusy
 from swarmd.web.views.node import LogNode
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
-from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, empty, served, until
+from tests.web.serving import FOLLOWER, LONG_S, Listener, Served, copy_of, served, until
 from tests.web.test_hostile import gathering, shared
 
 
@@ -43,21 +43,6 @@ def test_each_event_comes_when_it_is_written_and_in_order(tmp_path: Path) -> Non
             rows = [msgspec.json.decode(body, type=shapes.EventRow) for _, _, body in listener.of("event")]
             assert [row.seq for row in rows] == list(range(5, len(events)))
             listener.close()
-
-
-def test_a_proxy_is_told_not_to_hold_the_stream_back(tmp_path: Path) -> None:
-    with served(empty(tmp_path)) as server:
-        headers = server.client.head("/api/v1/stream").headers
-        assert headers["x-accel-buffering"] == "no" and headers["cache-control"] == "no-store"
-
-
-def test_who_comes_back_gets_what_it_missed(tmp_path: Path) -> None:
-    with served(copy_of(FOLLOWER, tmp_path)) as server:
-        end = server.json("/api/v1/node/events")["end"]
-        listener = Listener(server, after=end - 6)
-        assert [int(seq) for _, seq, _ in listener.of("event")] == list(range(end - 5, end))
-        listener.close()
-    assert [last_seq(text) for text in ("12", "x", "-1", "9" * 40, "")] == [12, None, None, None, None]
 
 
 def test_nothing_is_lost_or_doubled_between_what_was_missed_and_what_comes(tmp_path: Path) -> None:
@@ -85,35 +70,6 @@ def test_a_client_is_told_first_how_things_are(tmp_path: Path) -> None:
         assert msgspec.json.decode(listener.of("status")[0][2], type=Status).name == name
         assert msgspec.json.decode(listener.of("swarm")[0][2], type=shapes.SwarmView).source == "log"
         listener.close()
-
-
-def test_charts_that_moved_while_nobody_listened_are_told_when_they_move_back(tmp_path: Path) -> None:
-    up, away = LinkUp(1), LinkDegraded("nobody answers")
-    events = follower_story(6)
-    with open_log(tmp_path / "events") as log:
-        state = write_story(log, events, State(), group=1)
-        with served(tmp_path) as server:
-
-            def tell(event: Event) -> None:
-                nonlocal state
-                state = write_story(log, [event], state, group=1)
-                until(lambda: server.node.next_seq == log.next_seq)
-
-            def link(listener: Listener) -> str:
-                return str(json.loads(listener.of("charts")[-1][2])["link"])
-
-            first = Listener(server)
-            tell(away)
-            until(lambda: link(first) == "degraded")
-            first.close()
-            tell(MemberSeen("anna"))  # it ends at the next line that it is told
-            until(lambda: clients(server) == 0)
-            tell(up)
-            second = Listener(server)
-            assert link(second) == "up"
-            tell(away)
-            until(lambda: link(second) == "degraded")
-            second.close()
 
 
 def test_a_crowd_that_asks_too_much_ends_no_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,24 +166,6 @@ def test_one_address_keeps_nobody_else_out(tmp_path: Path) -> None:
                 while connection.recv(65536):  # those that came last gave way: a timeout would be an error
                     continue
         assert clients(server) == CLIENTS_MAX
-
-
-def test_a_client_that_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "SEND_S", 0.3)
-    story = Story(coordinator_settings(min_peers=2000))
-    story.join()
-    with open_log(tmp_path / "events") as log:
-        state = write_story(log, story.recorded, State(), group=1)
-        with served(tmp_path) as server:
-            mute = server.socket()
-            mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            mute.sendall(b"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            until(lambda: clients(server) == 1)
-            again = MemberSeen("p" * 200, "n" * 200)
-            write_story(log, [again] * 12_000, state, group=500)
-            until(lambda: clients(server) == 0)
-            assert server.json("/api/v1/here")
-            mute.close()
 
 
 def test_a_client_that_reads_nothing_is_noticed_though_little_is_told(

@@ -6,8 +6,11 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from swarmd.errors import NotFoundError
-from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker
+from swarmd.web.http import work as work_module
+from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker, keep_up
 
 
 class Held:
@@ -86,12 +89,17 @@ def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
     run(check)
 
 
-def test_what_is_not_bounded_is_shared_all_the_same() -> None:
-    async def check(work: WorkPool, held: Held) -> None:
-        asked = [asyncio.ensure_future(work.do(held, number % 40)) for number in range(200)]
-        await asyncio.sleep(0)
-        held.over.set()
-        await asyncio.gather(*asked)
-        assert sorted(held.begun) == list(range(40))
+def test_a_task_that_breaks_is_told_of_and_begun_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(work_module, "RESTART_S", 0.0)
+    begun = []
 
-    run(check, bounded=False)
+    async def task() -> None:
+        begun.append(len(begun))
+        if len(begun) < 3:
+            raise IndexError("pop from an empty deque")
+
+    asyncio.run(keep_up(task))
+    assert begun == [0, 1, 2]
+    assert caplog.text.count("a task beside the server broke") == 2 and "IndexError" in caplog.text

@@ -1,18 +1,20 @@
-"""A change of health is told once, with its reason; whatever flaps is told once too."""
+"""A change of health is told once, with its reason, however many processes stand beside a node; so is what flaps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from swarmd.core.state import State
 from swarmd.observe.status import Status, status_of
-from swarmd.web.notifications.health_changes import START_S, HealthChanges, HealthMessage, span
+from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.web.notifications.health_changes import START_S, HealthChanges, HealthMessage
+from swarmd.web.notifications.notifier import HealthNotifier, NotifierState
 from tests.observe.test_onchain import STATE as ON_CHAIN
 from tests.observe.test_onchain import paying, told
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
@@ -44,14 +46,6 @@ def said(told: list[tuple[float, HealthMessage]]) -> list[tuple[str, bool]]:
     return [(note.layer, note.well) for _, note in told]
 
 
-def test_a_node_that_is_well_causes_no_message() -> None:
-    assert watch([(5000, WELL)]) == []
-
-
-def test_a_short_trouble_causes_no_message() -> None:
-    assert watch([(300, WELL), (55, ILL), (5000, WELL)]) == []
-
-
 def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> None:
     told = watch([(300, WELL), (2000, ILL), (2000, WELL)])
     assert said(told) == [("network", False), ("network", True)]
@@ -60,15 +54,6 @@ def test_a_lasting_trouble_is_told_once_with_its_reason_and_its_end_once() -> No
     assert ill.text == "alpha: network has not been well for 60 s: no peer"
     assert well.text == "alpha: network is well again after 33 min; it was: no peer"
     assert (ill.node, ill.peer, ill.swarm, ill.at) == ("alpha", "peer-me", "test", at)
-
-
-def test_each_layer_is_told_of_its_own() -> None:
-    assert said(watch([(100, WELL), (200, BOTH)])) == [("network", False), ("training", False)]
-
-
-def test_the_end_of_a_trouble_waits_for_the_quiet_time() -> None:
-    told = watch([(120, ILL), (3000, WELL)])
-    assert [at for at, _ in told] == [60, 960]
 
 
 @pytest.mark.parametrize(("ill_s", "well_s"), [(10, 10), (5, 50), (120, 120), (55, 200), (400, 400)])
@@ -135,26 +120,10 @@ def test_a_starting_node_is_not_judged_by_its_layers() -> None:
     assert watch([(500, young)]) == []
 
 
-def test_a_node_whose_clock_was_set_back_since_it_started_is_judged_all_the_same() -> None:
-    earlier = replace(ILL, process=replace(ILL.process, age_s=-3600.0))
-    assert said(watch([(300, earlier)])) == [("network", False)]
-
-
 def test_a_reason_is_short_and_without_secrets() -> None:
     secret = replace(ILL, network=replace(ILL.network, reason="token=hunter2hunter2 " + "x" * 5000))
     note = watch([(100, secret)])[0][1]
     assert "hunter2" not in note.text and len(note.reason) < 500
-
-
-def test_nothing_known_yet_is_a_node_that_never_ran() -> None:
-    told = watch([(100, status_of(State(), NOW, LOG))])
-    assert "it has never run here" in told[0][1].text
-
-
-def test_times_are_told_in_whole_units() -> None:
-    assert [span(seconds) for seconds in (-1, 0, 119, 120, 7199, 7200, 90_000)] == [
-        "0 s", "0 s", "119 s", "2 min", "120 min", "2 h", "25 h",
-    ]  # fmt: skip
 
 
 spells = st.lists(st.tuples(st.sampled_from([5, 20, 55, 60, 100, 300, 850, 905, 1500]), st.booleans()), max_size=16)
@@ -182,3 +151,61 @@ def test_an_account_that_will_soon_be_unable_to_pay_is_told_of() -> None:
     notes = watch([(300, able), (600, poor), (2000, able)])
     assert said(notes) == [("account", False), ("account", True)]
     assert "the account pays for about 3 more rounds: send coins to" in notes[0][1].text
+
+
+class Beside:
+    """The process beside one life of a daemon."""
+
+    def __init__(self, directory: Path, clock: list[float]) -> None:
+        self.clock = clock
+        self.memory = NotifierState(directory)
+        self.notifier = HealthNotifier(HealthChanges(60, 900), [], Metrics(), self.memory, lambda: clock[0])
+
+    def live(self, status: Status, lasts_s: float) -> list[HealthMessage]:
+        end = self.clock[0] + lasts_s
+        notes: list[HealthMessage] = []
+        while self.clock[0] < end:
+            notes += self.notifier.look(status)
+            self.clock[0] += 5
+        return notes
+
+
+def test_a_crash_loop_is_told_once_by_all_processes_together(tmp_path: Path) -> None:
+    clock = [1000.0]
+    notes: list[HealthMessage] = []
+    for life in range(30):
+        beside = Beside(tmp_path / "run", clock)
+        running = replace(WELL, process=replace(WELL.process, run=f"r{life}"))
+        notes += beside.live(running, 10) + beside.live(DEAD, 10)
+        beside.memory.release()
+    assert [(note.layer, note.well) for note in notes] == [("process", False)]
+
+
+def test_the_next_process_tells_that_it_is_well_again(tmp_path: Path) -> None:
+    clock = [1000.0]
+    first = Beside(tmp_path, clock)
+    assert len(first.live(ILL, 1200)) == 1
+    first.memory.release()
+    second = Beside(tmp_path, clock)
+    notes = second.live(WELL, 300)
+    assert [(note.layer, note.well, note.lasted_s) for note in notes] == [("network", True, 1200)]
+
+
+def test_while_one_tells_the_next_looks_on(tmp_path: Path) -> None:
+    clock = [1000.0]
+    first, second = Beside(tmp_path, clock), Beside(tmp_path, clock)
+    assert first.live(DEAD, 30) == []
+    assert second.live(DEAD, 300) == [], "the first one holds the word"
+    first.memory.release()
+    assert len(second.live(DEAD, 300)) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\x00", b"[]", b'{"tracks": 7}', b'{"tracks": {"process": {}}}'])
+def test_a_memory_that_makes_no_sense_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "notify.json").write_bytes(content)
+    assert len(Beside(tmp_path, [1000.0]).live(DEAD, 300)) == 1
+
+
+def test_a_directory_that_cannot_be_written_to_forbids_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert len(Beside(tmp_path / "file" / "run", [1000.0]).live(DEAD, 300)) == 1

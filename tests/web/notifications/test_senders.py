@@ -121,13 +121,6 @@ def test_a_server_that_does_not_answer_costs_a_bounded_time() -> None:
     assert time.monotonic() - began < 20
 
 
-def test_nobody_there_is_a_failure() -> None:
-    with receiving(200) as server:
-        gone = server.url
-    with pytest.raises(NotifyFailed, match="did not take the message"):
-        asyncio.run(UrlSender(f"{gone}?retry=0", "key").send(NOTE))
-
-
 @pytest.mark.parametrize(
     ("url", "secrets"),
     [
@@ -180,11 +173,6 @@ def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(NotifyFailed, match=r"status 3: a+ the mail server is away") as caught:
         asyncio.run(ProgramSender(argv).send(NOTE))
     assert len(str(caught.value)) < 600
-
-
-def test_a_program_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(NotifyFailed, match="cannot be run"):
-        asyncio.run(ProgramSender((str(tmp_path / "none"),)).send(NOTE))
 
 
 def test_a_program_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
@@ -325,59 +313,6 @@ def test_an_orderly_stop_is_told_before_this_process_ends(tmp_path: Path) -> Non
         assert server.posted == [], "its own end is no news while the daemon runs"
         asyncio.run(live(server.url, STOPPED))
     assert server.texts == ["alpha: the node ends: stopped in order, exit code 0: the operator asked for it"]
-
-
-def test_a_stop_with_a_server_that_is_silent_costs_little(caplog: pytest.LogCaptureFixture) -> None:
-    async def live(url: str) -> None:
-        async def end() -> Status:
-            return STOPPED
-
-        task = asyncio.create_task(
-            HealthNotifier(HealthChanges(60, 900), [UrlSender(url, "key")], Metrics()).run(lambda: WELL, 0.01, end)
-        )
-        await asyncio.sleep(0.05)
-        task.cancel()
-        await asyncio.wait([task], timeout=30)
-        assert task.cancelled()
-
-    with receiving(200, silent_s=40) as server:
-        asyncio.run(live(server.url))
-    assert "may not have been told: no time left" in caplog.text
-
-
-class Hanging:
-    """Takes nothing the first time, then everything."""
-
-    name = shown = "url"
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.sent: list[HealthMessage] = []
-
-    async def send(self, note: HealthMessage) -> None:
-        if not self.begun.is_set():
-            self.begun.set()
-            await asyncio.Event().wait()
-        self.sent.append(note)
-
-
-def test_a_note_that_is_on_its_way_at_the_end_is_sent_again() -> None:
-    async def live() -> list[HealthMessage]:
-        hanging, now = Hanging(), [0.0]
-        notifier = HealthNotifier(HealthChanges(0, 900), [hanging], Metrics(), clock=lambda: now[0])
-
-        async def end() -> Status:
-            return STOPPED
-
-        task = asyncio.create_task(notifier.run(lambda: ILL, 0.01, end))
-        async with asyncio.timeout(60):
-            await hanging.begun.wait()
-        task.cancel()
-        await asyncio.wait([task], timeout=30)
-        return hanging.sent
-
-    notes = asyncio.run(live())
-    assert [note.layer for note in notes] == ["network", "process"]
 
 
 def test_a_stuck_sender_keeps_a_bounded_number_of_notes() -> None:

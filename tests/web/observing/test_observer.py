@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -28,13 +25,12 @@ from swarmd.core.events import (
     RolloutsGathered,
 )
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.identity.identity import create_identity, load_identity
-from swarmd.manifest import Manifest, sign_manifest, write_manifest
+from swarmd.dht.identity.identity import create_identity
+from swarmd.manifest import Manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.web.http.stream import Stream
-from swarmd.web.http.work import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy
 from swarmd.web.observing.observer import DhtSwarm
-from swarmd.web.shapes import PeerPage, SwarmView
+from swarmd.web.shapes import SwarmView
 from tests.dht.driver import SWARM, Driver
 from tests.dht.test_worker import announce
 from tests.test_manifest import unsigned
@@ -163,41 +159,6 @@ async def test_a_swarm_that_nobody_answers_for_is_said_to_be_out_of_reach(tmp_pa
         view = await observed.view()
         assert (view.round, view.total) == (-1, 0)
         assert any("not reached" in note for note in view.notes)
-
-
-async def test_of_many_questions_at_once_some_are_refused(tmp_path: Path) -> None:
-    observed = DhtSwarm(unsigned(), made(tmp_path / "observer"))
-    asked = [observed.peers(0, 10, f"name {number}") for number in range(2 * WAITING_MAX)]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    refused = [answer for answer in answers if isinstance(answer, WorkBusy)]
-    assert len(answers) - len(refused) == WAITING_OF_ONE_MAX
-    assert all(isinstance(answer, PeerPage | WorkBusy) for answer in answers)
-
-
-@pytest.mark.soak
-async def test_the_verb_serves_it(swarm: tuple[Driver, Driver], tmp_path: Path) -> None:
-    coordinator, _ = swarm
-    manifest = manifest_of(coordinator, await coordinator.address())
-    identity = load_identity(coordinator.paths.root / "identity.key")
-    write_manifest(tmp_path / "swarm.toml", sign_manifest(manifest, identity))
-    await announce(coordinator, 2)
-    call = ("-m", "swarmd", "dashboard", "--manifest", str(tmp_path / "swarm.toml"), "--listen", "127.0.0.1:0")
-    process = await asyncio.create_subprocess_exec(sys.executable, *call, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        url = (await asyncio.wait_for(process.stdout.readline(), LONG_S)).decode().split("/  (")[0]
-        async with httpx.AsyncClient(base_url=url) as client:
-            here = (await client.get("/api/v1/here")).json()
-            assert (here["node"], here["swarm"], here["swarm_id"]) == (False, True, SWARM)
-            deadline = time.monotonic() + LONG_S
-            while (await client.get("/api/v1/swarm")).json()["round"] != 2:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.1)
-            assert (await client.get("/api/v1/node/status")).status_code == 404
-    finally:
-        process.terminate()
-        await asyncio.wait_for(process.wait(), LONG_S)
-    assert process.returncode == 0
 
 
 async def test_what_peers_share_comes_by_itself(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_the_swarms_page_says_that_its_node_is_cut_off(crowded: str, tab: Tab) -
     node = Story(settings())
     node.join()
     node.tell(LinkUp(4, (), UNHEARD))
-    view = swarm_view(node.state, PeerLedger(), ViewContext("digits", "", 5.0, 0, ()), 10)
+    view = swarm_view(node.state, PeerLedger(), ViewContext("digits", 5.0, 0, ()), 10)
     with saying(tab(crowded).page, "/", view) as page:
         expect(page.locator("#notes-list")).to_contain_text(f"This node is isolated: {UNHEARD}. What is shown may be")
     node.tell(LinkUp(4))
@@ -129,7 +129,7 @@ def test_the_swarms_page_says_that_its_node_is_cut_off(crowded: str, tab: Tab) -
 
 
 def _around() -> tuple[PeerLedger, ViewContext]:
-    return PeerLedger(), ViewContext("digits", "", 5.0, 0, ())
+    return PeerLedger(), ViewContext("digits", 5.0, 0, ())
 
 
 def all_at_once() -> Status:

@@ -16,7 +16,7 @@ from tests.core.story import Story, chain_settings, said
 def test_the_contracts_count_is_shown_and_what_it_stands_for() -> None:
     story = Story(chain_settings())
     story.join_chain()
-    around = ViewContext("digits", "", story.at, 0, ())
+    around = ViewContext("digits", story.at, 0, ())
     before = swarm_view(story.state, PeerLedger(), around, 10)
     story.tell(SubmissionsCounted(0, 0, 512))
     after = swarm_view(story.state, PeerLedger(), around, 10)
@@ -38,7 +38,7 @@ def test_votes_for_many_long_names_make_no_long_view() -> None:
     story.join_chain()
     invented = tuple(f"{number:04d}" + "\U0001f600" * 252 for number in range(1000))
     ledger = blocks(story, *[VoteLog(0, "0x", "0xA", "v" * 256, round_, invented) for round_ in range(VOTES_KEPT)])
-    view = swarm_view(story.state, ledger, ViewContext("digits", "", story.at, 0, ()), 10)
+    view = swarm_view(story.state, ledger, ViewContext("digits", story.at, 0, ()), 10)
     assert view.chain is not None and len(view.chain.votes) == VOTES_KEPT
     assert len(msgspec.json.encode(view)) < 1_000_000
     assert view.chain.votes[0][2][-1] == "… 984 more" and view.chain.votes[0][2][0].startswith("0000")

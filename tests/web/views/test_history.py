@@ -15,18 +15,17 @@ import pytest
 from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
-from swarmd.errors import ChartError, LogDamaged, NotFoundError, SwarmdError
+from swarmd.errors import ChartError
 from swarmd.eventlog.fold import Base, commits_from, fold, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.web.shapes import EventPage, Moment
 from swarmd.web.views import history as history_module
 from swarmd.web.views import tail as tail_module
 from swarmd.web.views.history import LogHistory
-from swarmd.web.views.log_cursor import Cursor, Gone, begin_of, commits_at
+from swarmd.web.views.log_cursor import begin_of, commits_at
 from swarmd.web.views.tail import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
-from tests.observe.counting import samples_of
 from tests.web.serving import CHAIN, COORDINATOR, CRASH, FOLLOWER, Listener, copy_of, served, told, until
 
 
@@ -61,21 +60,6 @@ def test_any_event_is_folded_from_the_nearest_keyframe(distance: int, monkeypatc
     assert history.fold_from(len(wanted), 5) == []
 
 
-def test_a_log_counts_as_read_only_when_all_has_been_told() -> None:
-    history = filled(CHAIN / "events")
-    tail = LogTail(history, lambda batch: None, grows=False)
-    assert 0.9 < tail.share_read < 1
-    tail.start()
-    assert tail.caught_up.wait(20.0) and tail.share_read == 1
-
-
-def test_an_event_that_is_not_there_is_named() -> None:
-    history = filled(COORDINATOR / "events")
-    for seq in (history.next_seq, 10**9):
-        with pytest.raises(NotFoundError, match=f"no event {seq}"):
-            history.moment(seq)
-
-
 def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
     monkeypatch.setattr(history_module, "KEYFRAME_BYTES_MAX", 40_000)
@@ -90,22 +74,6 @@ def test_keyframes_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.M
         assert history.moment(seq) == wanted[seq]
 
 
-def test_without_room_for_keyframes_folds_begin_further_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
-    write = history_module.Keyframes._write
-    written: list[bytes] = []
-
-    def once(self: history_module.Keyframes, packed: bytes) -> bool:
-        written.append(packed)
-        return len(written) == 1 and write(self, packed)
-
-    monkeypatch.setattr(history_module.Keyframes, "_write", once)
-    history = filled(CHAIN / "events")
-    wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
-    assert [keyframe.seq for keyframe in history._keyframes.kept] == [0] and len(written) > 2
-    assert history.moment(150) == wanted[150]
-
-
 def test_on_a_full_disk_all_of_a_log_can_be_gone_back_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "scratch_file", lambda: FileIO("/dev/full", "r+"))
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
@@ -114,28 +82,6 @@ def test_on_a_full_disk_all_of_a_log_can_be_gone_back_to(monkeypatch: pytest.Mon
     wanted = list(fold(commits_from(CHAIN / "events", oldest_base(CHAIN / "events"))))
     assert history.first == 0 and len(history._keyframes.kept) > 2
     assert [history.moment(seq) for seq in (0, 20, 150)] == [wanted[seq] for seq in (0, 20, 150)]
-
-
-def test_where_no_keyframe_can_be_written_it_is_tried_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def refuse(self: history_module.Keyframes, packed: bytes) -> bool:
-        asked.append(len(packed))
-        return False
-
-    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 2)
-    monkeypatch.setattr(history_module.Keyframes, "_write", refuse)
-    history = filled(CHAIN / "events")
-    assert 3 < len(asked) <= history.next_seq // 2 + 1, "tried again, and not at each event"
-    assert history.keep() is not None
-
-
-def test_a_place_that_is_gone_is_found_again_by_number(tmp_path: Path) -> None:
-    events = CHAIN / "events"
-    commits = list(commits_at(events, None, 0))
-    nowhere = Cursor(100, tmp_path / "none.seg", 12)
-    found = [commit for commit, _ in commits_at(events, nowhere, 100) if commit.end_seq > 100]
-    assert found == [commit for commit, _ in commits if commit.end_seq > 100]
 
 
 # --- a log that changes under the server ---
@@ -178,15 +124,6 @@ def test_a_segment_that_was_seen_before_its_first_commit_is_followed(tmp_path: P
         assert not tail._look_for_more()
 
 
-def test_a_log_that_is_empty_at_first_is_followed(tmp_path: Path) -> None:
-    (tmp_path / "events").mkdir()
-    with served(tmp_path) as server:
-        assert server.json("/api/v1/here")["trouble"] == ""
-        with open_log(tmp_path / "events") as log:
-            write_story(log, follower_story(1), State())
-            assert until(lambda: server.json("/api/v1/swarm")["round"] == 0)
-
-
 def pruned_log(directory: Path) -> list[int]:
     """A log of several segments with snapshots; the first event of each segment."""
     story = follower_story(100)
@@ -222,18 +159,6 @@ def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(t
         assert server.get(f"/api/v1/node/moments/{base - 5}").status_code == 404
         assert server.json("/api/v1/node/overview")["begin"] == base
         assert 0 < begin_of(tmp_path / "events") <= base
-
-
-def test_figures_of_a_life_whose_start_has_left_the_log_go_on_from_what_is_known(tmp_path: Path) -> None:
-    pruned_log(tmp_path)
-    _prune(tmp_path / "events", keep=3)
-    state = oldest_base(tmp_path / "events").state
-    with served(tmp_path) as server:
-        until(lambda: server.json("/api/v1/here")["read"] == 1.0)
-        figures = samples_of(server.get("/metrics").text)
-        assert figures[("swarmd_start_time_seconds",)] == state.started_at > 0
-        progress = server.node.metrics.progress
-        assert progress.trained_at >= state.since and not progress.submits
 
 
 def _prune(events: Path, keep: int) -> int:
@@ -273,45 +198,6 @@ def test_a_damaged_log_is_shown_up_to_the_damage_and_the_damage_told(
         assert 0 < end < 100
         assert server.get(f"/api/v1/node/moments/{end - 1}").status_code == 200
         assert server.get("/api/v1/node/status").status_code == 200
-
-
-def test_damage_is_told_as_long_as_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tail_module, "SUSPECT_POLLS", 3)
-    monkeypatch.setattr(tail_module, "AGAIN_S", 0.02)
-    noted: list[SwarmdError | None] = []
-    note = LogTail._note
-
-    def listen(self: LogTail, error: SwarmdError | None) -> None:
-        noted.append(error)
-        note(self, error)
-
-    monkeypatch.setattr(LogTail, "_note", listen)
-    with served(damaged(tmp_path)) as server:
-        until(lambda: len(noted) >= 5)
-        assert None not in noted
-        segment = list_segments(tmp_path / "events")[0]
-        whole = list_segments(COORDINATOR / "events")[0].read_bytes()
-        with segment.open("r+b") as file:
-            file.write(whole)
-        until(lambda: server.json("/api/v1/here")["trouble"] == "" and server.json("/api/v1/swarm")["round"] > 2)
-
-
-def test_a_damaged_archive_too(tmp_path: Path) -> None:
-    damaged(tmp_path)
-    with served(tmp_path, archive=tmp_path / "events") as server:
-        assert server.json("/api/v1/here")["trouble"]
-        assert server.json("/api/v1/here")["live"] is False
-
-
-def test_a_log_whose_header_is_broken_is_told_and_nothing_crashes(tmp_path: Path) -> None:
-    copy_of(COORDINATOR, tmp_path)
-    list_segments(tmp_path / "events")[0].write_bytes(b"not a segment at all" * 10)
-    with served(tmp_path) as server:
-        until(lambda: server.json("/api/v1/here")["trouble"])
-        for path in server.json("/api/openapi.json")["paths"]:
-            if path != "/api/v1/stream":
-                unwell = path in ("/livez", "/readyz", "/productivez")
-                assert server.get(path.replace("{seq}", "0")).status_code < 500 or unwell
 
 
 def test_a_segment_that_is_missing_in_the_middle_is_damage(tmp_path: Path) -> None:
@@ -369,24 +255,3 @@ def test_another_log_in_the_place_of_the_one_that_was_read_is_shown_instead(
         until(lambda: server.json("/api/v1/here")["trouble"] == "")
         assert server.json("/api/v1/node/rounds/4")["verdict"] == story.verdict
         assert listener.ended.wait(20.0), "who listens has events of the other log, and is to come again"
-
-
-def test_a_log_of_a_newer_swarmd_is_refused_and_named(tmp_path: Path) -> None:
-    from swarmd.eventlog.segment import FORMAT, MAGIC, PREFIX
-
-    copy_of(COORDINATOR, tmp_path)
-    segment = list_segments(tmp_path / "events")[0]
-    content = bytearray(segment.read_bytes())
-    PREFIX.pack_into(content, 0, MAGIC, FORMAT + 1, 10, 0)
-    segment.write_bytes(content)
-    with pytest.raises(LogDamaged):
-        list(commits_at(tmp_path / "events", None, 0))
-    with served(tmp_path) as server:
-        assert "newer" in until(lambda: server.json("/api/v1/here")["trouble"])
-
-
-def test_gone_is_a_kind_of_not_found(tmp_path: Path) -> None:
-    pruned_log(tmp_path)
-    _prune(tmp_path / "events", keep=1)
-    with pytest.raises(Gone):
-        list(commits_at(tmp_path / "events", None, 0))

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import MemberSeen
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.bookmark import Place, bookmark_path, read_bookmark, write_bookmark
+from swarmd.eventlog.bookmark import bookmark_path, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import Base, node_of, oldest_base
 from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.views import history as history_module
 from swarmd.web.views import keeping as keeping_module
-from swarmd.web.views import reading as reading_module
 from swarmd.web.views.node import _Counting
-from swarmd.web.views.reading import LogReading, is_long
+from swarmd.web.views.reading import LogReading
 from swarmd.web.views.swarm import ViewContext, swarm_view
 from tests.eventlog.recut import recut
 from tests.web.page.played import PlayedNode
@@ -97,7 +95,7 @@ class Page:
     def figures(self) -> dict[str, Any]:
         """All that it shows."""
         reading, history = self.reading, self.reading.history
-        around = ViewContext("", "", history.at, history.first, ())
+        around = ViewContext("", history.at, history.first, ())
         seqs = [*range(history.first, history.next_seq, 41), history.next_seq - 1]
         return {
             "state": history.state,
@@ -173,17 +171,6 @@ def test_what_was_kept_is_not_read_again(tmp_path: Path) -> None:
         assert page.metrics.render(None) == expected["metrics"]
 
 
-def test_messages_are_looked_at_again(tmp_path: Path) -> None:
-    node = PlayedNode(tmp_path, 1_800_000_000.0)
-    node.play(2)
-    with Page(tmp_path / "events") as page:
-        expected = page.figures()
-    assert expected["gossip"]
-    with Page(tmp_path / "events") as page:
-        assert page.resumed and page.figures() == expected
-    node.close()
-
-
 def test_what_comes_later_is_followed(tmp_path: Path) -> None:
     node = PlayedNode(tmp_path, 1_800_000_000.0)
     node.play(2)
@@ -203,22 +190,8 @@ def damaged(path: Path) -> None:
     path.write_bytes(bytes(raw))
 
 
-def damaged_at_its_head(path: Path) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[60] ^= 1
-    path.write_bytes(bytes(raw))
-
-
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:30])
-
-
-def lengthened(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"x")
 
 
 def of_another_log(path: Path) -> None:
@@ -236,26 +209,13 @@ def of_another_version(path: Path) -> None:
     write_bookmark(log, keeping_module.KIND, "0.1, rules 1, form 1", found[0], [bytes(part) for part in found[1]])
 
 
-def of_other_followers(path: Path) -> None:
-    """What this version would never write."""
-    log = path.parent.parent
-    found = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
-    assert found is not None
-    parts = [bytes(part) for part in found[1]]
-    write_bookmark(log, keeping_module.KIND, keeping_module.VERSION, found[0], [*parts[:2], *reversed(parts[2:])])
-
-
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         (damaged, "it is damaged"),
-        (damaged_at_its_head, "it is damaged"),
         (cut, "it is damaged"),
-        (cut_short, "it is damaged"),
-        (lengthened, "it is damaged"),
         (of_another_log, "it is of another log"),
         (of_another_version, "it is of swarmd 0.1, rules 1"),
-        (of_other_followers, "it cannot be understood"),
     ],
 )
 def test_what_does_not_fit_is_said_and_made_anew(
@@ -274,16 +234,6 @@ def test_what_does_not_fit_is_said_and_made_anew(
     assert path.read_bytes() == sound
     with Page(log) as page:
         assert page.resumed and not page.anew
-
-
-def test_the_page_says_why_it_reads_all_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(COORDINATOR / "events", tmp_path / "events")
-    with Page(tmp_path / "events"):
-        damaged(bookmark_path(tmp_path / "events", keeping_module.KIND))
-    with served(tmp_path) as server:
-        monkeypatch.setattr(type(server.node._whole.tail), "share_read", 0.25)
-        notes = server.json("/api/v1/swarm")["notes"]
-        assert "The log is being read: 25% so far; what was kept of it is made anew: it is damaged." in notes
 
 
 def test_what_a_node_did_is_not_known_before_its_log_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,18 +287,6 @@ def test_whoever_is_killed_while_it_reads_or_writes_loses_little(
         assert page.resumed and page.figures() == expected
 
 
-def test_what_a_killed_writer_left_goes_in_time(tmp_path: Path) -> None:
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    path = bookmark_path(tmp_path, keeping_module.KIND)
-    path.parent.mkdir()
-    old, new = (path.with_name(f"{path.name}.{number}.1.tmp") for number in (1, 2))
-    for left in (old, new):
-        left.write_bytes(b"half of it")
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-    with Page(tmp_path):
-        assert path.exists() and new.exists() and not old.exists()
-
-
 def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path) -> None:
     recut(COORDINATOR / "events", tmp_path, seed=2)
     with Page(tmp_path) as page:
@@ -360,19 +298,6 @@ def test_of_a_log_that_was_shortened_meanwhile_the_rest_is_shown(tmp_path: Path)
         assert page.resumed and page.reading.history.first == first
         assert page.reading.stages.view() == expected["stages"]
         assert page.reading.history.moment(first).seq == first
-
-
-def test_a_log_to_which_earlier_segments_came_back_is_read_whole(tmp_path: Path) -> None:
-    recut(COORDINATOR / "events", tmp_path / "whole", seed=2)
-    shutil.copytree(tmp_path / "whole", tmp_path / "log")
-    log = tmp_path / "log"
-    retain(log, node_of(log), bytes_max=sum(path.stat().st_size for path in list_segments(log)))
-    with Page(log) as page:
-        assert page.noted.begun_at
-    for segment in list_segments(tmp_path / "whole"):
-        shutil.copy(segment, log)
-    with Page(log) as page:
-        assert page.noted.begun_at == 0 and page.anew == "the log begins earlier than it did"
 
 
 def test_where_nothing_can_be_written_it_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -411,59 +336,6 @@ def test_short_logs_and_archives_are_not_kept(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "log" / "summaries").exists()
 
 
-def test_the_last_events_alone_are_shown_first_only_where_little_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading_module, "LONG_EVENTS", 40)
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    assert is_long(tmp_path)
-    with Page(tmp_path):
-        assert not is_long(tmp_path)
-    monkeypatch.setattr(keeping_module, "SOON_BYTES", 0)
-    assert is_long(tmp_path)
-
-
-def test_keyframes_that_are_too_much_to_keep_are_thinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 8)
-    monkeypatch.setattr(history_module, "KEPT_BYTES_MAX", 4000)
-    recut(COORDINATOR / "events", tmp_path, seed=1)
-    with Page(tmp_path) as page:
-        expected = page.figures()
-        before = len(page.reading.history._keyframes.kept)
-    with Page(tmp_path) as page:
-        assert 1 < len(page.reading.history._keyframes.kept) < before / 2
-        assert page.figures() == expected
-
-
-def keep_page(directory: Path) -> tuple[Path, Place, list[bytes]]:
-    """A log, and what a page has kept of it: up to where, and its parts."""
-    log = Path(shutil.copytree(SKILLS / "events", directory / "log"))
-    with Page(log):
-        pass
-    kept = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
-    assert kept is not None
-    return log, *kept
-
-
-@pytest.mark.parametrize("packed", [b"", b"no zlib", zlib.compress(b"\xc1")])
-def test_a_state_that_was_kept_and_is_none_is_damage(tmp_path: Path, packed: bytes) -> None:
-    """Whoever hands a log over may hand over what was kept of it, too."""
-    log, place, parts = keep_page(tmp_path)
-    keyframes = msgspec.msgpack.decode(parts[1], type=list[history_module.KeptKeyframe])
-    for keyframe in keyframes:
-        keyframe.packed = packed
-    write_bookmark(
-        log,
-        keeping_module.KIND,
-        keeping_module.VERSION,
-        place,
-        [parts[0], msgspec.msgpack.encode(keyframes), *parts[2:]],
-    )
-    with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
-        assert page.resumed
-        page.reading.history.moment(0)
-
-
 def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 16)
     log = Path(shutil.copytree(SKILLS / "events", tmp_path / "log"))
@@ -473,12 +345,3 @@ def test_a_state_that_was_kept_is_unpacked_within_a_bound(tmp_path: Path, monkey
     with Page(log) as page, pytest.raises(LogDamaged, match=r"page\.sum"):
         assert page.resumed
         page.reading.history.moment(page.reading.history.next_seq - 1)
-
-
-def test_what_was_kept_for_another_place_is_not_used(tmp_path: Path) -> None:
-    log, place, parts = keep_page(tmp_path)
-    own = msgspec.msgpack.decode(parts[0], type=history_module.KeptHistory)
-    own.next_seq = 10**15
-    write_bookmark(log, keeping_module.KIND, keeping_module.VERSION, place, [msgspec.msgpack.encode(own), *parts[1:]])
-    with Page(log) as page:
-        assert not page.resumed and page.anew

@@ -9,7 +9,7 @@ import pytest
 from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
-from swarmd.eventlog.fold import Base, recent_base
+from swarmd.eventlog.fold import Base
 from swarmd.observe.narrative.story import Story as Told
 from swarmd.web.views import history as history_module
 from swarmd.web.views import overview as overview_module
@@ -102,28 +102,6 @@ def test_a_round_of_which_the_opening_was_forgotten_is_found_by_the_states_that_
     for round_ in (0, 1, 7, 30, 59):
         shown, whole = reader.tell(round_), tell_round(tmp_path, round_, 1e6)[0]
         assert (shown.outcome, shown.sentences) == ("trained", whole.sentences), round_
-
-
-def test_of_a_round_before_what_is_read_it_is_not_said_that_the_log_lacks_it(tmp_path: Path) -> None:
-    place = written(tmp_path, long_lived(60), group=4)
-    reader = Reader(place, recent_base(place / "events", 100))
-    shown = reader.tell(3)
-    assert shown.outcome == "unknown" and "before this log begins" not in shown.verdict
-    assert "`swarmd explain DIR 3` reads all." in shown.unread
-
-
-def test_a_round_that_was_ahead_is_told_anew_when_it_is_reached(tmp_path: Path) -> None:
-    story = node()
-    story.tell(announced(0))
-    begun = len(story.recorded)
-    story.tell(gathered(0), trained(0), announced(1))
-    with open_log(tmp_path / "events") as log:
-        state = write_story(log, story.recorded[:begun], State())
-        reader = Reader(tmp_path)
-        assert reader.tell(1).outcome == "ahead"
-        write_story(log, story.recorded[begun:], state)
-        reader.read()
-        assert (reader.tell(1).outcome, reader.tell(1).unread) == ("open", "")
 
 
 def written(directory: Path, story: Story, group: int = 500) -> Path:
