@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "coordinator"
         (("replay", str(GOLDEN), "--round", "-1"), ExitCode.USAGE, "--round", "--help"),
         (("explain", str(GOLDEN), "abc"), ExitCode.BAD_CONFIG, "'abc' is no round", "swarmd explain"),
         (("backup", "make", "nowhere", "x.tar"), ExitCode.NO_INPUT, "no node in nowhere", "swarmd init"),
-        (("restore", "nowhere", "new"), ExitCode.NO_INPUT, "no backup nowhere", "backup make"),
+        (("restore", "nowhere", "new"), ExitCode.NO_INPUT, "no backup of a node nowhere", "backup make"),
         (("service", "install", "--config", "no.toml"), ExitCode.NO_INPUT, "no configuration file no.toml", "init"),
         (("identity", "show", "nowhere"), ExitCode.NO_INPUT, "no identity nowhere", "identity new"),
         (("status", "nowhere"), ExitCode.NO_INPUT, "no node in nowhere", "--config"),

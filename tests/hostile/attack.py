@@ -101,9 +101,11 @@ class Siege:
 
 
 @asynccontextmanager
-async def besieged(root: Path, **dht: Any) -> AsyncIterator[Siege]:
-    """Start victim and outsiders; end them."""
-    victim = await Driver(root / "victim", **dht).start()
+async def besieged(root: Path, module: str = Driver.module, **dht: Any) -> AsyncIterator[Siege]:
+    """Start victim, which runs `module`, and outsiders; end them."""
+    driver = Driver(root / "victim", **dht)
+    driver.module = module
+    victim = await driver.start()
     stranger, honest = Outsider(root / "stranger"), Outsider(root / "honest")
     try:
         address = await victim.address()

@@ -20,18 +20,18 @@ from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import EXIT_FOR_ROOM
 from tests.dht.driver import SWARM, Driver, processes_naming, until
 from tests.dht.making import DIGEST, signed_by
+from tests.hostile import few_files
 from tests.hostile.attack import GROWTH_MIB_MAX, MIB, Siege, besieged, files_of, memory_mib
 from tests.hostile.floods import begin_call, crumbs, framed, half_frame, open_streams, rewrite, take_back_calls
 
 pytestmark = pytest.mark.anyio
 
-FILES_MAX = 192
-
+FILES_MAX = few_files.FILES_MAX
 SPARE = 64  # files that the processes have open besides
 
 
 async def test_idle_streams_take_neither_files_nor_the_place_of_others(tmp_path: Path) -> None:
-    async with besieged(tmp_path, files_max=FILES_MAX) as siege:
+    async with besieged(tmp_path, few_files.__name__) as siege:
         p2pd = siege.victim.p2pd()
         await open_streams(siege.stranger, count=300)
         assert files_of(siege.victim.process.pid) < SPARE + STREAMS.all
@@ -76,7 +76,7 @@ async def test_answers_that_nobody_takes_are_no_more_than_a_share(tmp_path: Path
 
 
 async def test_half_open_connections_at_the_limit_of_files_leave_p2pd_as_it_is(tmp_path: Path) -> None:
-    async with besieged(tmp_path, files_max=FILES_MAX) as siege:
+    async with besieged(tmp_path, few_files.__name__) as siege:
         p2pd, quiet = siege.victim.p2pd(), files_of(siege.victim.p2pd())
         port = int((await siege.victim.address()).split("/")[4])
         with ExitStack() as opened:

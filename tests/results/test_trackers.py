@@ -143,7 +143,7 @@ def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
 ) -> None:
     monkeypatch.setattr(module, "is_installed", lambda package: package != name)
     with pytest.raises(ConfigError, match=rf"pip install '{name}>="):
-        make_trackers(config_of(**{name: True}), NodeDirectory(tmp_path), "peer", 0)
+        make_trackers(config_of(trackers=(name,)), NodeDirectory(tmp_path), "peer", 0)
 
 
 class Recorded:

@@ -151,7 +151,7 @@ MUTANTS = (
             ("stage_s", 25.0),
             ("nodes", 3),
             ("behind", "finish-stage"),
-            ("faults", 120.0),
+            ("faults", 60.0),
         ),
     ),
     Mutant(

@@ -38,8 +38,9 @@ LOOP_MUTANTS = (
         "return first + self._write(first[-1].state, at, halves[1])",
         "return first",
         (
-            ("faults", 300.0),
-            ("nodes", 5),
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
         ),
     ),
     Mutant(
@@ -48,8 +49,9 @@ LOOP_MUTANTS = (
         "self._write(first[-1].state, at, halves[1])",
         "self._write(state, at, halves[1])",
         (
-            ("faults", 300.0),
-            ("nodes", 5),
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
         ),
     ),
     Mutant(
@@ -58,8 +60,9 @@ LOOP_MUTANTS = (
         "for planned in written:",
         "for planned in written[-1:]:",
         (
-            ("faults", 300.0),
-            ("nodes", 5),
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
         ),
     ),
     Mutant(

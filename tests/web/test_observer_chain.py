@@ -15,6 +15,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from swarmd.bounds import Backoff
 from swarmd.cli import run_command
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainUp, ReportSeen, RoundAnnounced, StageLog
 from swarmd.core.values import BlockRef
@@ -48,7 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits longer than it must."""
     monkeypatch.setattr(contract, "POLL_S", 0.05)
     monkeypatch.setattr(contract, "RETRY_S", 0.1)
-    monkeypatch.setattr(opening_balances, "RETRY_S", 0.05)
+    monkeypatch.setattr(opening_balances, "RETRY", Backoff(0.05, 0.05))
 
 
 @pytest.fixture

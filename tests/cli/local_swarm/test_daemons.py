@@ -99,7 +99,7 @@ def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
 def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The second one would write the configurations of nodes that start, and kill their workers at its end."""
     with held_alone(tmp_path):
-        assert run_command(["local", "--nodes", "1", "--dir", str(tmp_path)]) == ExitCode.CANNOT_CREATE
+        assert run_command(["local", "--nodes", "1", "--dir", str(tmp_path)]) == ExitCode.IN_USE
     assert f"another command is at work in {tmp_path}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -93,7 +93,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(shell: Shell, name: str, monkeypat
     path = shell.root / "a" / name
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
+        told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert str(path) in told and "fix: " in told
     assert not [left for left in files(shell.root / "a") if name in left]
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
@@ -205,7 +205,7 @@ def test_a_manifest_is_changed_by_one_command_at_a_time(shell: Shell, change: tu
     path = shell.root / "a" / "swarm.toml"
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")
     with held_alone(path.parent):
-        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", change[0], path, *change[1:])
+        told = shell.fails(ExitCode.IN_USE, "swarm", change[0], path, *change[1:])
     assert "another command is at work" in told
 
 
@@ -229,7 +229,7 @@ def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
     from swarmd.cli.node.directory import NewNode
 
     with NewNode(shell.root / "a").held():
-        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
+        told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert "another command is at work" in told
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from swarmd.bounds import Backoff
 from swarmd.dht.adapters import HiveChunks
 from swarmd.dht.limits.budget import ConcurrencyBudget, PeerBounds
 from swarmd.dht.rounds import fetch
@@ -131,7 +132,7 @@ VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN_S", 0.001)
+    monkeypatch.setattr(fetching, "AGAIN", Backoff(0.001, 0.001))
     monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
 
 

@@ -1,0 +1,13 @@
+"""The network worker with room for few open files: `python -m tests.hostile.few_files`."""
+
+from __future__ import annotations
+
+import runpy
+
+from swarmd.dht import memory_watch, session
+
+FILES_MAX = 192
+
+if __name__ == "__main__":
+    memory_watch.FILES_MAX = session.FILES_MAX = FILES_MAX
+    runpy.run_module("swarmd.dht.worker", run_name="__main__")
