@@ -119,6 +119,7 @@ def test_a_hub_that_never_answers_is_given_up_and_the_next_round_pushes(
     assert heard.events == [], "training is not kept waiting for what becomes of it"
     assert "given up" in heard.wait().error
     hub.faults.clear()
+    monkeypatch.setattr(hub_module, "PUSH_S", 60.0)
     pusher = Pusher(config_of(), paths, PEER, heard)
     pusher.push(trained(8), checkpoint)
     assert heard.wait().revision == COMMIT and hub.commits == ["Round 8"]

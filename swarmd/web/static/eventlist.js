@@ -7,7 +7,7 @@ import { report } from "./top.js";
 import { VirtualRows } from "./virtual.js";
 
 const NARROW = matchMedia("(max-width: 700px)"); // the text gets lines of its own
-const rowHeight = () => (NARROW.matches ? 78 : 26);
+const rowHeight = () => (NARROW.matches ? 60 : 26);
 const STEP = 500; // events read at once while filtering
 const FOUND_MAX = 5000;
 const SETTLE_MS = 150;

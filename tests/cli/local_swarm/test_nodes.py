@@ -93,7 +93,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(shell: Shell, name: str, monkeypat
     path = shell.root / "a" / name
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")
+        told = shell.fails(ExitCode.CANNOT_CREATE, "swarm", "new", "a", "--dir", shell.root / "a")
     assert str(path) in told and "fix: " in told
     assert not [left for left in files(shell.root / "a") if name in left]
     shell.well("swarm", "new", "a", "--dir", shell.root / "a")

