@@ -305,10 +305,15 @@ async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncItera
     ready = asyncio.Event()
     server = HttpServer(app, ready.set, stop_s=stop_s, on_signals=False)
     serving = asyncio.create_task(server.serve([endpoint]))
+    started = asyncio.create_task(ready.wait())
     try:
-        await ready.wait()
+        # A server that cannot start ends, and would never be ready.
+        await asyncio.wait({started, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            raise AddressInUse(f"the server at {url} ended while it started", "Its log has why")
         yield url
     finally:
+        started.cancel()
         server.should_exit = True
         await serving
 
