@@ -120,7 +120,7 @@ def _holders_of(port: int) -> Iterator[tuple[str, str]]:
             name = f" ({process.name()})"
             tag = str(process.environ().get(TAG_VARIABLE, ""))
         except (psutil.Error, OSError):
-            pass
+            pass  # it has ended meanwhile, or belongs to another user: its number has to do
         yield f"process {pid}{name}", tag
 
 
