@@ -1,4 +1,4 @@
-"""Bounds on numbers: one integer and one real for all that comes from outside, and sums that stay within what is kept.
+"""Bounds: numbers that come from outside, sums of them, and how often something may be tried or asked for.
 
 What peers, a chain, a proxy, a page or a file of questions may say has these types, so that decoding refuses the rest:
 a number beyond them is nobody's, and sums of a few of them must still fit into a log. Counters of the state saturate.
@@ -7,8 +7,11 @@ a number beyond them is nobody's, and sums of a few of them must still fit into 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
+from cachetools import FIFOCache
 from msgspec import DecodeError, Meta, Struct
 
 DECODE_ERRORS = (DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises at bytes from outside
@@ -32,6 +35,49 @@ class Backoff(NamedTuple):
     def after(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row, at least one."""
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.most_s)
+
+
+KEYS_MAX = 1024  # of a limiter; whoever was charged longest ago is forgotten first
+
+
+class RateLimiter:
+    """How much of something may be asked for: a bucket of tokens for each key, which fills up again with time.
+
+    Args:
+        burst: what may come at once.
+        per_s: what comes back each second.
+        now: a monotone clock in seconds.
+        keys_max: remembered. A key that is forgotten has a full bucket again, so if nothing bounds all of them
+            together, they must be as many as there can be.
+    """
+
+    def __init__(
+        self, burst: float, per_s: float, now: Callable[[], float] = time.monotonic, keys_max: int = KEYS_MAX
+    ) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._now = now
+        self._buckets: FIFOCache[str, tuple[float, float]] = FIFOCache(keys_max)  # key → tokens, when
+
+    def try_charge(self, key: str = "", amount: float = 1.0, reserve: float = 0.0) -> bool:
+        """Charge a key if it has so much left, beyond a reserve that is a share of the burst. False if it has not."""
+        granted = self.has(key, amount, reserve)
+        self.charge(key, amount if granted else 0.0)
+        return granted
+
+    def has(self, key: str, amount: float, reserve: float = 0.0) -> bool:
+        """Whether so much is left, beyond the reserve."""
+        return amount <= self.left(key) - reserve * self._burst
+
+    def left(self, key: str = "") -> float:
+        """What a key may still ask for now; below zero if it was charged for more."""
+        now = self._now()
+        left, at = self._buckets.get(key, (self._burst, now))
+        return min(self._burst, left + (now - at) * self._per_s)
+
+    def charge(self, key: str, amount: float) -> None:
+        """Charge a key for what it has had already, even if it had not so much left."""
+        self._buckets[key] = (self.left(key) - amount, self._now())
 
 
 def is_bounded(value: object) -> bool:

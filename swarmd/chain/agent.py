@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 from swarmd.chain.fees import Budget
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.watching.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
-from swarmd.worker.ports import EventSink, TaskStarter
+from swarmd.worker.messages import EventSink
 
 
 class ChainAgent:
@@ -29,7 +31,7 @@ class ChainAgent:
         submitter: Submitter | None,
         budget: Budget | None,
         emit: EventSink,
-        begin: TaskStarter,
+        begin: Callable[[Callable[[], Coroutine[Any, Any, None]]], object],
     ) -> None:
         self._watcher = watcher
         self._submitter = submitter

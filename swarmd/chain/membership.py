@@ -7,7 +7,7 @@ from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, OPEN_TOP
 from swarmd.core.events import MembershipRead
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import anyio
 
 from swarmd.core.events import LinkDegraded, LinkDown, LinkUp
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.dht.p2p.peers import Rejoin
-from swarmd.dht.ports import IsolationSource
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 LOOK_S = 0.2
 CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
@@ -32,7 +33,7 @@ class LinkReporter:
         rejoin: Rejoin,
         alone: bool,
         emit: EventSink,
-        isolation: IsolationSource = lambda peers: "",
+        isolation: Callable[[int], str] = lambda peers: "",
     ) -> None:
         self._node = node
         self._rejoin = rejoin

@@ -13,9 +13,10 @@ import ctypes
 import gc
 import os
 import resource
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 
@@ -85,20 +86,6 @@ def bound_files(files_max: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
 
 
-class StrangersDisconnector(Protocol):
-    """Makes room in p2pd by disconnecting peers: `swarmd.dht.p2p.connections.Connections.make_room`."""
-
-    async def __call__(self, life: NodeRun, served_too: bool, /) -> int:
-        """Disconnect strangers, also those who are served where that is asked for.
-
-        Returns:
-            How many it was.
-
-        Raises:
-            P2PDaemonError, OSError: p2pd does not answer.
-        """
-
-
 class MemoryWatch:
     """Watches memory, files and tasks of the network worker and p2pd, and frees or replaces them in time.
 
@@ -114,7 +101,7 @@ class MemoryWatch:
         self,
         node: DhtNode,
         marks: MemoryThresholds,
-        disconnect_strangers: StrangersDisconnector,
+        disconnect_strangers: Callable[[NodeRun, bool], Awaitable[int]],
         fills_process: bool = True,
     ) -> None:
         self._node = node

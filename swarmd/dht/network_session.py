@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, Protocol
 
 from swarmd.config import Config
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.members.admission import must_be_invited
 from swarmd.dht.members.coordinator_contact import CoordinatorContact
 from swarmd.dht.members.withdrawal import Withdrawals
@@ -23,13 +23,11 @@ from swarmd.dht.ports import (
     Bodies,
     Chunks,
     EvidenceSink,
-    MemberCheck,
     Record,
     Records,
     RecordSink,
     RecordsSink,
     ReportCheck,
-    ReportSink,
 )
 from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.rounds.key_watch import KeyWatch
@@ -49,7 +47,7 @@ from swarmd.dht.wire.records import (
 from swarmd.logger import get_logger
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Running, Runtime
 
 log = get_logger(__name__)
@@ -151,9 +149,9 @@ class NetworkSession(ABC):
         follows = bool(self.coordinator) and not self.coordinating
         self.hearing = CoordinatorContact(follows, runtime.time, runtime.now)
         self.heard_clock: RecordSink = lambda record: None
-        self.must_be_member: MemberCheck = take_for_member
+        self.must_be_member: Callable[[str], Awaitable[None]] = take_for_member
         self.awaits: ReportCheck = lambda key, owner: False
-        self.take_report: ReportSink = lambda record: False
+        self.take_report: Callable[[Record], bool] = lambda record: False
 
     # --- what whoever inherits gives ---
 

@@ -11,8 +11,9 @@ who gave the last time are remembered, and while there are several, only those a
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
+
+from cachetools import FIFOCache
 
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.store.seniority import ALWAYS, Rank
@@ -30,7 +31,7 @@ class Patience:
 
     def __init__(self) -> None:
         self.strangers_s = UNTRIED_S
-        self._rows: OrderedDict[str, int] = OrderedDict()  # peer → gatherings in a row, up to the last, that it gave to
+        self._rows: FIFOCache[str, int] = FIFOCache(MEMBERS_MAX)  # peer → latest gatherings in a row that it gave to
         self._gatherings = 0
         self._vain = 0.0  # of them, those that waited in vain and are not forgotten
 
@@ -52,12 +53,8 @@ class Patience:
         else:
             self._vain = max(self._vain - 1 / FORGOTTEN_AFTER, 0.0)
         self._gatherings += 1
-        for peer in announced:
-            given = self._rows.pop(peer, 0)
-            if peer in got:
-                self._rows[peer] = given + 1
-        while len(self._rows) > MEMBERS_MAX:
-            self._rows.popitem(last=False)
+        given = {peer: self._rows.pop(peer, 0) for peer in announced}
+        self._rows.update({peer: rows + 1 for peer, rows in given.items() if peer in got})
 
     def _is_trusted(self, peer: str, rank: Rank) -> bool:
         return rank.rounds >= ALWAYS or self._is_proven(peer)

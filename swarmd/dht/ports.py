@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, 
 from typing import Any, Protocol, TypeVar
 
 from swarmd.dht.wire.evidence import Evidence
-from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import Payload, SignedRecord
-from swarmd.errors import RecordRejected
 
 T = TypeVar("T")
 
@@ -45,112 +43,13 @@ def as_signed(record: Record) -> SignedRecord:
     return record
 
 
-class PeerCheck(Protocol):
-    """Answers a question about a peer: does it count, has the swarm credited it, may it ask?"""
-
-    def __call__(self, peer: str, /) -> bool:
-        """Whether it is so, as far as this node knows now. Raises nothing."""
-
-
-class RecordSink(Protocol):
-    """Takes a record of this node's own, or one that came by gossip."""
-
-    def __call__(self, record: Record, /) -> None:
-        """Take it and return at once. Raises RecordRejected where it came from others and does not count."""
-
-
-class RecordsSink(Protocol):
-    """Takes what was read under a key."""
-
-    def __call__(self, records: Mapping[str, Record], /) -> None:
-        """Take owner → record, after every read, changed or not. Must return at once, and raises nothing."""
-
-
-class RejectionSink(Protocol):
-    """Counts what was refused: `swarmd.dht.limits.rejections.Rejections`."""
-
-    def __call__(self, sender: str, error: RecordRejected, /) -> None:
-        """Count it for whoever sent it. Raises nothing."""
-
-
-class RefusalCounter(Protocol):
-    """Counts what the door refused: `swarmd.dht.limits.rejections.Rejections.count`."""
-
-    def __call__(self, peer: str, reason: str, detail: str, /) -> None:
-        """Count it: `reason` is the bound's name. Raises nothing."""
-
-
-class SignedRecordSink(Protocol):
-    """Takes records whose signatures have been checked."""
-
-    def __call__(self, signed: SignedRecord, /) -> None:
-        """Take one and return at once. Raises nothing."""
-
-
-class IsolationSource(Protocol):
-    """Says why a node counts as cut off: `swarmd.dht.members.coordinator_contact.CoordinatorContact.isolation`."""
-
-    def __call__(self, peers: int, /) -> str:
-        """Why a node with so many peers does, for people; empty where it does not. Raises nothing."""
-
-
-class EvidenceSink(Protocol):
-    """Takes two records of one peer that contradict each other."""
-
-    def __call__(self, evidence: Evidence, /) -> None:
-        """Take what is proven already, once or more often. Must return at once, and raises nothing."""
-
-
-class HintSink(Protocol):
-    """Takes the hint that there is a later record."""
-
-    def __call__(self, key: str, owner: str, expiration: float, /) -> None:
-        """Look at the key when there is time; a hint proves nothing. Raises nothing."""
-
-
-class LeaderboardSink(Protocol):
-    """Takes leaderboards of the coordinator."""
-
-    def __call__(self, board: LeaderboardBody, /) -> None:
-        """Take one that was checked, in the event loop. Must return at once, and raises nothing."""
-
-
-class RoundListener(Protocol):
-    """Is told which round the swarm's clock has reached."""
-
-    def __call__(self, round: int, /) -> None:
-        """Take the round of an announcement, again with each of its stages. Raises nothing."""
-
-
-class MemberCheck(Protocol):
-    """Looks for a peer's membership: `swarmd.dht.members.member_lookups.MemberLookups`."""
-
-    async def __call__(self, peer: str, /) -> None:
-        """Return when the peer has shown to be a member. Raises NetworkDown where no membership of it is to be had."""
-
-
-class ReportCheck(Protocol):
-    """Says whose reports are waited for: `swarmd.dht.rounds.report_collector.ReportCollector.awaits`."""
-
-    def __call__(self, key: bytes, owner: str, /) -> bool:
-        """Whether a report of this owner under the key with this id is wanted, be there room to keep it or not.
-
-        Raises nothing.
-        """
-
-
-class ReportSink(Protocol):
-    """Takes reports as they are brought: `swarmd.dht.rounds.report_collector.ReportCollector.take`."""
-
-    def __call__(self, record: Record, /) -> bool:
-        """Take it and return at once. False where the record is no report that is collected. Raises nothing."""
-
-
-class LinkLostListener(Protocol):
-    """Is told that p2pd is gone, or does not start."""
-
-    def __call__(self, reason: str, /) -> None:
-        """Take the reason, for people; may be told the same again. Raises nothing."""
+PeerCheck = Callable[[str], bool]  # whether a peer counts, was credited, may ask: as far as this node knows now
+RecordSink = Callable[[Record], None]  # takes an own record, or a gossiped one: RecordRejected if it does not count
+RecordsSink = Callable[[Mapping[str, Record]], None]  # takes owner → record after every read of a key, changed or not
+SignedRecordSink = Callable[[SignedRecord], None]  # takes records whose signatures have been checked
+RefusalCounter = Callable[[str, str, str], None]  # counts what was refused: peer, reason (the bound's name), detail
+EvidenceSink = Callable[[Evidence], None]  # takes two records that contradict each other, once or more often
+ReportCheck = Callable[[bytes, str], bool]  # whether a report under a key id is wanted of an owner, room or not
 
 
 class Findings(Protocol):

@@ -18,7 +18,7 @@ from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.identity.kept_work import take_work
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import RequestLimits
 from swarmd.dht.link import LinkReporter
 from swarmd.dht.members.admission import Admission, read_invitation
 from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals

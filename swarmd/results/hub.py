@@ -27,7 +27,7 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.card import NO_DATA, Data, base_of, data_of
 from swarmd.secret_files import SecretKind, locate_secret, read_secret
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 TOKEN = SecretKind("token of the Hugging Face Hub", ConfigError, 4096, "Make one at huggingface.co/settings/tokens")
 VARIABLE = "HF_TOKEN"  # as everything of the Hub has it

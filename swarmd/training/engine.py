@@ -46,7 +46,7 @@ from swarmd.training.sampling.vllm_sampler import make_sampler
 from swarmd.training.stage import Stage, StageKey
 from swarmd.training.trainer import SwarmTrainer, make_trainer
 from swarmd.training.weights.adopting import PeerWeightsUse
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 log = get_logger(__name__)
 

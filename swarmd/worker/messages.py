@@ -6,10 +6,16 @@ the daemon takes into its log line by line.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
+
+# Takes events for the log; those of one caller keep their order. Raises BrokenPipeError if the daemon is gone, and
+# FrameError if the event is larger than a frame may be.
+EventSink = Callable[[Event], None]
 
 
 class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):

@@ -7,18 +7,13 @@ simulator can run the same ones on a clock of its own (`swarmd.sim.coroutines`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from time import monotonic, time
 from typing import Any, ClassVar, Protocol
 
 import anyio
 
-
-class TimeSource(Protocol):
-    """Tells the time: `time.time`, `time.monotonic`, or a simulated clock."""
-
-    def __call__(self) -> float:
-        """Seconds: since 1970, or since whenever where only differences count. Raises nothing."""
+TimeSource = Callable[[], float]  # seconds since 1970, or since whenever if only differences count
 
 
 class Signal(Protocol):

@@ -13,7 +13,7 @@ import pytest
 
 import swarmd.dht.p2p.connections
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
+from swarmd.dht.limits import REFUSALS_MAX, RequestLimits
 from swarmd.dht.memory_watch import (
     PATIENCE_S,
     MemoryThresholds,

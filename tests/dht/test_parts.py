@@ -15,12 +15,11 @@ import msgpack
 import msgspec
 import pytest
 
+from swarmd.bounds import KEYS_MAX, RateLimiter
 from swarmd.config import parse_config
 from swarmd.core.events import RecordsRejected
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits.hint_limits import ALL_BURST, HINTS_BURST, RESERVE, HintBounds
-from swarmd.dht.limits.rejections import NAMED_BURST, NAMED_PER_S, REPEAT_S, Rejections
-from swarmd.dht.limits.token_bucket import SENDERS_MAX, TokenBuckets
+from swarmd.dht.limits import ALL_HINTS, HINTS, NAMED_BURST, NAMED_PER_S, REPEAT_S, RESERVE, GossipLimits, Rejections
 from swarmd.dht.p2p.multiaddrs import is_free, tcp_place
 from swarmd.dht.p2p.p2pd import SocketDirectory, await_ports
 from swarmd.dht.p2p.peers import PEERS_KEPT, AddressBook
@@ -76,20 +75,20 @@ def test_a_damaged_shelf_is_put_aside(tmp_path: Path, content: bytes) -> None:
 
 def test_a_quota_fills_up_again_and_forgets_the_silent() -> None:
     clock = Clock()
-    quota = TokenBuckets(burst=3, per_s=1, now=clock)
+    quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
     assert quota.try_charge("b")
     clock.now += 1.5
     assert [quota.try_charge("a") for _ in range(2)] == [True, False]
-    for number in range(2 * SENDERS_MAX):
+    for number in range(2 * KEYS_MAX):
         quota.try_charge(str(number))
-    assert len(quota._buckets) == SENDERS_MAX
+    assert len(quota._buckets) == KEYS_MAX
     assert not quota.try_charge("c", 4)
 
 
 def test_a_quota_is_not_saved_up() -> None:
     clock = Clock()
-    quota = TokenBuckets(burst=3, per_s=1, now=clock)
+    quota = RateLimiter(burst=3, per_s=1, now=clock)
     assert quota.try_charge("a")
     clock.now += 1000
     assert [quota.try_charge("a") for _ in range(4)] == [True, True, True, False]
@@ -259,13 +258,13 @@ def test_the_lean_hivemind_has_no_torch() -> None:
 
 def test_a_crowd_that_hints_leaves_room_for_those_with_credit() -> None:
     clock = Clock()
-    bounds = HintBounds(clock)
-    taken = sum(bounds.try_charge_all(credited=False) for _ in range(10_000))
-    assert taken == ALL_BURST * (1 - RESERVE)
-    assert bounds.try_charge_all(credited=True)
-    assert bounds.try_charge_sender("one", HINTS_BURST) and not bounds.try_charge_sender("one")
-    clock.now += ALL_BURST
-    assert bounds.try_charge_all(credited=False) and bounds.try_charge_sender("one")
+    bounds = GossipLimits(HINTS, ALL_HINTS, clock)
+    taken = sum(bounds.try_charge_all(known=False) for _ in range(10_000))
+    assert taken == ALL_HINTS.burst * (1 - RESERVE)
+    assert bounds.try_charge_all(known=True)
+    assert bounds.try_charge_sender("one", HINTS.burst) and not bounds.try_charge_sender("one")
+    clock.now += ALL_HINTS.burst
+    assert bounds.try_charge_all(known=False) and bounds.try_charge_sender("one")
 
 
 def test_refusals_of_ever_new_peers_fill_no_log() -> None:

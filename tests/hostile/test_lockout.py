@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from swarmd.bounds import KEYS_MAX
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
-from swarmd.dht.limits.token_bucket import SENDERS_MAX
 from swarmd.dht.members import presence
 from swarmd.dht.members.membership import Members
 from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Presences
@@ -122,7 +122,7 @@ def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
 def test_a_crowd_with_credit_that_leaves_and_comes_back_in_turn_has_no_fresh_burst_each_time(
     presences: Presences,
 ) -> None:
-    peers = [f"peer {number}" for number in range(SENDERS_MAX + 1)]
+    peers = [f"peer {number}" for number in range(KEYS_MAX + 1)]
     told = [presences.note(peer, True, UNTIL, credited) for peer in peers]
     assert all(told)
     returns = 0

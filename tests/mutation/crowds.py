@@ -70,8 +70,8 @@ CROWDS = (
     ),
     Mutant(
         "a crowd's gossip leaves members no room",
-        "swarmd/dht/limits/gossip_limits.py",
-        "0.0 if known else self._all.burst * RESERVE",
+        "swarmd/dht/limits.py",
+        "0.0 if known else RESERVE",
         "0.0",
         ("tests/dht/limits/test_limits.py",),
     ),
@@ -119,7 +119,7 @@ CROWDS = (
     ),
     Mutant(
         "the door forgets whom the swarm credits",
-        "swarmd/dht/limits/door.py",
+        "swarmd/dht/limits.py",
         " or self.is_credited(peer)",
         "",
         ("tests/dht/limits/test_budget.py",),

@@ -359,7 +359,7 @@ NETWORK = (
     ),
     Mutant(
         "who was called in vain is called again at once",
-        "swarmd/dht/limits/unreached.py",
+        "swarmd/dht/limits.py",
         "return rest is not None and self._now() < rest.until",
         "return False",
         ("tests/dht/limits/test_limits.py",),
@@ -373,8 +373,8 @@ NETWORK = (
     ),
     Mutant(
         "a silent sender saves up its quota without bound",
-        "swarmd/dht/limits/token_bucket.py",
-        "return min(self.burst, left + (now - at) * self._per_s)",
+        "swarmd/bounds.py",
+        "return min(self._burst, left + (now - at) * self._per_s)",
         "return left + (now - at) * self._per_s",
         ("tests/dht/test_parts.py",),
     ),
@@ -443,7 +443,7 @@ NETWORK = (
     ),
     Mutant(
         "who is no longer wanted stays until connections are looked over",
-        "swarmd/dht/limits/door.py",
+        "swarmd/dht/limits.py",
         "            self.on_unwanted()\n",
         "",
         ("tests/dht/test_memory_watch.py",),

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from swarmd import http_server
-from swarmd.bounds import DECODE_ERRORS, Integer
+from swarmd.bounds import DECODE_ERRORS, Integer, RateLimiter
 from swarmd.chain.contract import ERRORS, advice
 from swarmd.chain.endpoints.endpoint import read_urls
 from swarmd.chain.endpoints.rpc import Rpc
@@ -111,7 +109,7 @@ class SignerApp:
         self._signer = signer
         self._access = access
         self._under_way = 0
-        self._recent: deque[float] = deque()
+        self._rate = RateLimiter(access.per_minute, access.per_minute / MINUTE_S)
         self.broken: asyncio.Future[LogWriteFailed] = asyncio.get_running_loop().create_future()
 
     def app(self) -> ASGIApp:
@@ -196,13 +194,8 @@ class SignerApp:
 
     def _spend(self) -> None:
         """One of the requests of this minute."""
-        if not self._access.per_minute:
-            return
-        while self._recent and monotonic() - self._recent[0] > MINUTE_S:
-            self._recent.popleft()
-        if len(self._recent) >= self._access.per_minute:
+        if self._access.per_minute and not self._rate.try_charge():
             raise HttpRefusal(429, "too many requests")
-        self._recent.append(monotonic())
 
     async def _read(self, request: Request, kind: type[B]) -> B:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

@@ -32,7 +32,7 @@ from swarmd.errors import (
     SwarmdError,
 )
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 log = get_logger(__name__)

@@ -21,7 +21,7 @@ from swarmd.core.events import (
 from swarmd.core.values import BlockRef, Prepared, SubmissionKind, Value
 from swarmd.errors import ChainError, ContractRefused
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 DONE_ALREADY = ("PeerIdAlreadyRegistered", "RewardAlreadySubmitted", "WinnerAlreadyVoted")

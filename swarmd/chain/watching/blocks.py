@@ -24,7 +24,7 @@ from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, EndpointFailed, RpcRefused
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 RANGE_BLOCKS = 2000  # whose logs are asked for at once; halved where an endpoint refuses
 TOGETHER = 16  # calls under way at once

@@ -43,7 +43,7 @@ from swarmd.errors import (
     SwarmdError,
 )
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
 EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # every member says them in each round

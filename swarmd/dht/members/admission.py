@@ -11,12 +11,12 @@ import base64
 import binascii
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
+from cachetools import FIFOCache
 
 from swarmd.bounds import Real
 from swarmd.dht.identity.identity import Identity, is_peer_id
@@ -159,7 +159,7 @@ class Admission:
         self._swarm = swarm
         self._creator = creator
         self._bits = bits
-        self._verified: OrderedDict[tuple[str, bytes], float] = OrderedDict()
+        self._verified: FIFOCache[tuple[str, bytes], float] = FIFOCache(VERIFIED_MAX)
 
     def check(self, owner: str, work: int, invitation: bytes, now: TimeSource) -> None:
         """May the owner write? Raises RecordRejected: "not-invited", "withdrawn" or "no-work"."""
@@ -173,8 +173,6 @@ class Admission:
         if until is None:
             until = check_invitation(invitation, self._swarm, self._creator, owner, now)
             self._verified[owner, invitation] = until
-            if len(self._verified) > VERIFIED_MAX:
-                self._verified.popitem(last=False)
         if until <= now:
             raise RecordRejected("not-invited", f"the invitation of {owner} is over")
         _check_standing(invitation, owner, self.withdrawn)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
+
+from cachetools import FIFOCache
 
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record, RecordsSink
@@ -26,7 +27,7 @@ class MemberLookups:
     def __init__(self, session: NetworkSession, seen: RecordsSink) -> None:
         self._session = session
         self._seen = seen
-        self._until: OrderedDict[str, float] = OrderedDict()  # member → expiration of its record
+        self._until: FIFOCache[str, float] = FIFOCache(KEPT_MAX)  # member → expiration of its record
 
     def note(self, records: Mapping[str, Record]) -> None:
         """Remember whose memberships were read: they need not be looked for while they live."""
@@ -34,11 +35,13 @@ class MemberLookups:
             self._until.pop(peer, None)
             if isinstance(record.content, Membership) and not record.content.leaving:
                 self._until[peer] = record.expiration
-        while len(self._until) > KEPT_MAX:
-            self._until.popitem(last=False)
 
     async def must_be_member(self, peer: str) -> None:
-        """See `swarmd.dht.ports.MemberCheck`; where all memberships lie under one key, none is asked for."""
+        """Return when the peer has shown to be a member; if all memberships lie under one key, none is asked for.
+
+        Raises:
+            NetworkDown: no membership of it is to be had.
+        """
         session = self._session
         if not session.shards.members.shards or self._until.get(peer, 0.0) > session.policy.now():
             return

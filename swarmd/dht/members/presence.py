@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from swarmd.bounds import RateLimiter
 from swarmd.core.coordinator.members import IDLE_MEMBERS_MAX
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.store.seniority import Rank, pick
 from swarmd.dht.wire.records import PAST_S
 from swarmd.worker.runtime import TimeSource
@@ -38,9 +38,9 @@ class Presences:
         self.here = 0  # of them, those that are present
         self._earliest = math.inf  # none of their records expires before
         self._unworked: set[str] = set()  # of them, who had not done the work that every node does when they came
-        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
-        self._idle = TokenBuckets(IDLE_BURST, IDLE_PER_S, now)
-        self._returns = TokenBuckets(RETURNS_BURST, RETURNS_PER_S, now, MEMBERS_MAX)
+        self._newcomers = RateLimiter(NEWCOMERS_BURST, NEWCOMERS_PER_S, now)
+        self._idle = RateLimiter(IDLE_BURST, IDLE_PER_S, now)
+        self._returns = RateLimiter(RETURNS_BURST, RETURNS_PER_S, now, MEMBERS_MAX)
 
     @property
     def workers(self) -> int:
@@ -54,7 +54,7 @@ class Presences:
 
     def _charge_coming(self, rank: Rank) -> bool:
         """Charge the coming of somebody unknown to the quota of its kind. Returns whether that had any left."""
-        return rank.known or (self._newcomers if rank.worked else self._idle).try_charge("")
+        return rank.known or (self._newcomers if rank.worked else self._idle).try_charge()
 
     def note(self, peer: str, here: bool, until: float, rank: Callable[[], Rank]) -> bool | None:
         """Take note of a member's record.

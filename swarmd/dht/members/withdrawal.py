@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.bounds import Real
-from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.bounds import RateLimiter, Real
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import ConfigError
@@ -94,7 +93,7 @@ class Withdrawals:
 
     def __init__(self, creator: str, told: Iterable[HostWithdrawals] = (), now: TimeSource = time.monotonic) -> None:
         self._creator = creator
-        self._changes = TokenBuckets(CHANGES_BURST, CHANGES_PER_S, now, HOSTS_MAX)
+        self._changes = RateLimiter(CHANGES_BURST, CHANGES_PER_S, now, HOSTS_MAX)
         self._told = {each.host: each for each in told if is_packed(each.packed)}
         self._ids = {host: unpack(each.packed) for host, each in self._told.items()}
 

@@ -6,21 +6,19 @@ looked over every few seconds; whoever is over a bound is disconnected, stranger
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable
 
 import anyio
 
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.budget import PeerBounds
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import PeerBounds, RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
 from swarmd.logger import get_logger
 
 LOOK_S = 2.0
 OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
-OUT_MAX = 4096
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
 log = get_logger(__name__)
@@ -39,7 +37,7 @@ class Connections:
     def __init__(self, node: DhtNode, door: RequestLimits, connections_max: int) -> None:
         self._door = door
         self._bounds = PeerBounds(4, max(connections_max // 2, 1), connections_max)
-        self._since: OrderedDict[str, float] = OrderedDict()  # when a connected peer was first seen
+        self._since: dict[str, float] = {}  # when a connected peer was first seen
         self._leaving: set[str] = set()  # being disconnected
         self._unwanted = anyio.Event()  # the door no longer wants somebody
         door.on_unwanted = lambda: self._unwanted.set()
@@ -72,9 +70,7 @@ class Connections:
         for peer, prefix in places:
             self._door.place(peer, prefix)
         connected = self._door.connected = frozenset(peer for peer, _ in places)
-        self._since = OrderedDict((peer, at) for peer, at in self._since.items() if peer in connected)
-        for peer in connected:
-            self._since.setdefault(peer, now)
+        self._since = {peer: self._since.get(peer, now) for peer in connected}
         for peer in [peer for peer, until in self._door.out.items() if until <= now]:
             del self._door.out[peer]
         for peer in connected & self._door.out.keys():
@@ -105,13 +101,8 @@ class Connections:
             if peer not in self._door.out:
                 log.info("%s is disconnected: it goes on though it is refused", peer)
             if not self._door.caller(peer).known:
-                self._keep_out(peer, now + OUT_S)
+                self._door.out.setdefault(peer, now + OUT_S)
             self._disconnect(life, peer)
-
-    def _keep_out(self, peer: str, until: float) -> None:
-        self._door.out.setdefault(peer, until)
-        while len(self._door.out) > OUT_MAX:
-            self._door.out.popitem(last=False)
 
     def _disconnect(self, life: NodeRun, peer: str) -> None:
         """Begin to; it takes as long as the peer's own buffers make it."""

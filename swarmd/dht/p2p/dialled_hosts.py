@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections import OrderedDict
+
+from cachetools import FIFOCache
 
 from swarmd.bounds import Backoff
 from swarmd.worker.runtime import TimeSource
@@ -48,7 +49,9 @@ class DialledHosts:
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now
-        self._failed: OrderedDict[str, tuple[int, float]] = OrderedDict()  # host → how often, until when it is left
+        self._failed: FIFOCache[str, tuple[int, float]] = FIFOCache(
+            HOSTS_MAX
+        )  # host → how often, until when it is left
 
     def may_dial(self, place: str) -> bool:
         """Whether a place may be dialled now."""
@@ -64,5 +67,3 @@ class DialledHosts:
             failures += 1
             until = self._now() + PAUSE.after(failures)
         self._failed[host_of(place)] = failures, until
-        if len(self._failed) > HOSTS_MAX:
-            self._failed.popitem(last=False)

@@ -17,11 +17,10 @@ import msgspec
 
 from swarmd.bounds import Backoff
 from swarmd.dht.identity.identity import read_identity
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
 from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
-from swarmd.dht.ports import LinkLostListener
 from swarmd.dht.wire import names
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError
 from swarmd.logger import get_logger
@@ -104,7 +103,7 @@ class DhtNode:
         self,
         settings: NodeSettings,
         validator: RecordValidatorBase,
-        down: LinkLostListener,
+        down: Callable[[str], None],
         door: RequestLimits | None = None,
     ) -> None:
         self.settings = settings

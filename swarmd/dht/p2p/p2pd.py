@@ -7,13 +7,13 @@ import json
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
 from swarmd.dht.p2p.multiaddrs import is_free
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
@@ -44,13 +44,6 @@ def find_p2pd() -> Path:
     return Path(str(files("hivemind.hivemind_cli") / "p2pd"))
 
 
-class StartListener(Protocol):
-    """Is told of each p2pd that is started."""
-
-    def __call__(self, daemon: P2pDaemon, /) -> None:
-        """Take it before it answers. Raises nothing."""
-
-
 class P2pDaemon(P2P):  # type: ignore[misc]
     """hivemind's P2P with gossipsub, and with what p2pd last said."""
 
@@ -59,7 +52,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
         for mode, flags in P2P.DHT_MODE_MAPPING.items()
     }
 
-    began: StartListener | None = None  # told of every start, so that a cancelled one can be ended
+    began: Callable[[P2pDaemon], None] | None = None  # told of every start, so that a cancelled one can be ended
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,7 +140,7 @@ class P2pDaemon(P2P):  # type: ignore[misc]
 
 def limits(connections_max: int) -> dict[str, str | int]:
     """p2pd's flags for its connection manager and its relay. Its resource manager has no limits, and no flag for any:
-    what that would bound, the door and the network worker's watch do (`swarmd.dht.limits.door`,
+    what that would bound, the door and the network worker's watch do (`swarmd.dht.limits`,
     `swarmd.dht.memory_watch`)."""
     low = max(connections_max * 3 // 4, 1)
     return {"connHi": connections_max, "connLo": low, "connGrace": f"{CONNECTION_GRACE_S}s", **RELAY}

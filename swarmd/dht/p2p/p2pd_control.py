@@ -1,7 +1,7 @@
 """hivemind's connection to p2pd with bounds: nothing of a call is kept when it is over, however it ends.
 
 hivemind keeps the task of a call, and with it the frame that brought it, when the answer is larger than a frame or when
-the peer takes the call back. Here a call passes the door (`swarmd.dht.limits.door`) before a task is made of it, has
+the peer takes the call back. Here a call passes the door (`swarmd.dht.limits`) before a task is made of it, has
 an end, and leaves nothing. Streams are accepted here too: one that is refused is closed with what p2pd wrote about it
 unread, for only then p2pd resets it; otherwise p2pd holds it open for as long as the peer likes.
 """
@@ -20,9 +20,7 @@ from uuid import UUID
 import anyio
 
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.budget import RemotePeer
-from swarmd.dht.limits.door import ANSWER_BYTES_MAX, RequestLimits
-from swarmd.dht.limits.unreached import Unreached
+from swarmd.dht.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
 from swarmd.dht.p2p.address_prefixes import prefix_of
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,

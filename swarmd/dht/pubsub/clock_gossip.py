@@ -6,10 +6,11 @@ It is worth as much from a stranger as from the coordinator, for it is signed: w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from random import Random
 
-from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
-from swarmd.dht.ports import PeerCheck, Record, RecordSink, RejectionSink, Topic
+from swarmd.dht.limits import GossipLimits, Rate
+from swarmd.dht.ports import PeerCheck, Record, RecordSink, Topic
 from swarmd.dht.wire.records import decode_signed
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Runtime
@@ -37,7 +38,7 @@ class ClockGossip:
         self,
         topic: Topic,
         heard: RecordSink,
-        refused: RejectionSink,
+        refused: Callable[[str, RecordRejected], None],
         known: PeerCheck,
         runtime: Runtime,
         random: Random,

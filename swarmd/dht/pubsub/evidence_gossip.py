@@ -6,19 +6,18 @@ others, told again now and then while it counts, and bounded for each signer, so
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
+from cachetools import FIFOCache
 
+from swarmd.bounds import RateLimiter
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
-from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.dht.limits import GossipLimits, Rate, Rejections
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Topic
 from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
@@ -27,7 +26,7 @@ from swarmd.dht.wire.records import ROUNDS_AHEAD, RecordPolicy
 from swarmd.dht.wire.sizes import VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Runtime
 
 MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
@@ -56,13 +55,6 @@ def decode_message(encoded: bytes) -> EvidenceTold:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
 
-class EvidenceCheck(Protocol):
-    """Checks two records against each other, see `swarmd.dht.wire.evidence.check_evidence`."""
-
-    def __call__(self, policy: RecordPolicy, evidence: Evidence) -> Charge:
-        """What a pair shows. Raises RecordRejected where it shows nothing."""
-
-
 class HeldPair:
     """What is known of evidence that is held: what it shows, and when it was told last, by whomever."""
 
@@ -84,14 +76,12 @@ class LatestEvidence:
     """
 
     def __init__(self) -> None:
-        self._rounds: OrderedDict[tuple[str, str], int] = OrderedDict()  # by kind and peer
+        self._rounds: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)  # by kind and peer
 
     def note(self, known: KnownEvidence) -> None:
         """There is evidence. Of more than `SIGNERS_MAX` signers the one of whom none came for longest is forgotten."""
         signer = known.kind, known.peer
-        self._rounds[signer] = max(known.round, self._rounds.pop(signer, known.round))
-        while len(self._rounds) > SIGNERS_MAX:
-            self._rounds.popitem(last=False)
+        self._rounds[signer] = max(known.round, self._rounds.get(signer, known.round))
 
     def is_news(self, charge: Charge) -> bool:
         """As `swarmd.core.peers.evidence.is_news`."""
@@ -122,7 +112,7 @@ class EvidenceGossip:
         emit: EventSink,
         runtime: Runtime,
         suppression: Suppression,
-        check: EvidenceCheck = check_evidence,
+        check: Callable[[RecordPolicy, Evidence], Charge] = check_evidence,
     ) -> None:
         self._topic = topic
         self._policy = policy
@@ -135,10 +125,10 @@ class EvidenceGossip:
         self.contradicted: EvidenceSink = lambda evidence: None
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
         self._latest = LatestEvidence()
-        self._pairs: dict[Evidence, HeldPair] = {}
+        self._pairs: FIFOCache[Evidence, HeldPair] = FIFOCache(KEPT)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
-        self._signers = TokenBuckets(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
-        self._newcomers = TokenBuckets(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
+        self._signers = RateLimiter(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
+        self._newcomers = RateLimiter(NEWCOMERS_BURST, NEWCOMERS_PER_S, runtime.now)
         topic.listen(self._listen)
 
     async def note(self, command: NoteEvidence) -> None:
@@ -175,8 +165,6 @@ class EvidenceGossip:
             return False
         self._note(KnownEvidence(charge.kind, charge.peer, charge.round))
         self._pairs[evidence] = HeldPair(charge)
-        while len(self._pairs) > KEPT:
-            del self._pairs[next(iter(self._pairs))]
         log.warning("%s signed two different records of round %d: %s", charge.peer, charge.round, charge.kind)
         self._emit(Equivocated(*charge, evidence.first.encode(), evidence.second.encode()))
         self.contradicted(evidence)
@@ -184,7 +172,7 @@ class EvidenceGossip:
 
     def _charge(self, peer: str) -> bool:
         """Charge a message to its sender's quota, or to that of all newcomers. Returns whether any was left."""
-        return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge("")
+        return self._signers.try_charge(peer) if self._is_known(peer) else self._newcomers.try_charge()
 
     # --- gossip ---
 

@@ -6,12 +6,13 @@ id p2pd has authenticated, and it leads to nothing but one bounded read of a key
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from swarmd.bounds import Real
-from swarmd.dht.limits.door import RequestLimits
-from swarmd.dht.limits.hint_limits import HintBounds
-from swarmd.dht.ports import HintSink, PeerCheck, Record
+from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits, RequestLimits
+from swarmd.dht.ports import PeerCheck, Record
 from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.errors import RecordRejected
@@ -48,7 +49,7 @@ class HintGossip:
         peer_id: str,
         admits: PeerCheck,
         credited: PeerCheck,
-        hinted: HintSink,
+        hinted: Callable[[str, str, float], None],
     ) -> None:
         self._topic = topic
         self._door = door
@@ -56,7 +57,7 @@ class HintGossip:
         self._admits = admits
         self._hinted = hinted
         self._credited = credited
-        self._bounds = HintBounds()
+        self._limits = GossipLimits(HINTS, ALL_HINTS)
         topic.listen(self._on_message)
 
     def _on_message(self, sender: str, message: bytes) -> None:
@@ -66,7 +67,7 @@ class HintGossip:
             hint = self._check(sender, message)
         except RecordRejected:
             return
-        if not self._bounds.try_charge_all(self._credited(sender)):
+        if not self._limits.try_charge_all(self._credited(sender)):
             return  # nobody's fault; the keys are read every few seconds in any case
         echo = sender == self._peer_id and hint.kind != MEMBERSHIP
         if hint.sender == sender and not echo:
@@ -76,7 +77,7 @@ class HintGossip:
         """The hint of a message. Raises RecordRejected, counted."""
         if len(message) > HINT_BYTES_MAX:
             raise self._door.refusal(sender, "oversized", f"a hint of {len(message)} bytes")
-        if not self._bounds.try_charge_sender(sender):
+        if not self._limits.try_charge_sender(sender):
             # Anybody can send again what a peer once wrote, with its signature, when p2pd has forgotten it.
             raise self._door.refusal(sender, "hints", "too many hints a second", weight=0)
         try:

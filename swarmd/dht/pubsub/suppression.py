@@ -10,17 +10,10 @@ within W seconds it would be N c / W.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
-from typing import Protocol
 
 SPREAD_S = 1.0  # a few times what a message takes to all
-
-
-class MemberCount(Protocol):
-    """Says how large the swarm is."""
-
-    def __call__(self) -> int:
-        """Members as far as this node knows, itself included. Too few make more nodes tell. Raises nothing."""
 
 
 class Suppression:
@@ -28,10 +21,10 @@ class Suppression:
 
     Args:
         random: chance.
-        members: how many may tell the same.
+        members: how many may tell the same, as far as this node knows; too few make more nodes tell.
     """
 
-    def __init__(self, random: Random, members: MemberCount) -> None:
+    def __init__(self, random: Random, members: Callable[[], int]) -> None:
         self._random = random
         self._members = members
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
 from typing import Annotated
 
 import msgspec
+from cachetools import FIFOCache
 
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
@@ -25,18 +25,13 @@ class BodyHolders:
     """Peers that were given a body to its end, by digest; the oldest are forgotten first."""
 
     def __init__(self) -> None:
-        self._holders: OrderedDict[str, OrderedDict[str, None]] = OrderedDict()
+        self._holders: FIFOCache[str, FIFOCache[str, None]] = FIFOCache(BODIES_MAX)
 
     def note(self, digest: str, peer: str) -> None:
         """A peer was given a body."""
-        holders = self._holders.pop(digest, None) or OrderedDict()
-        holders.pop(peer, None)
+        holders = self._holders.get(digest) or FIFOCache(HOLDERS_MAX)
         holders[peer] = None
-        if len(holders) > HOLDERS_MAX:
-            holders.popitem(last=False)
         self._holders[digest] = holders
-        if len(self._holders) > BODIES_MAX:
-            self._holders.popitem(last=False)
 
     def some(self, digest: str, asker: str) -> list[str]:
         """A few that have a body, by chance, so that they share what it costs; never the asker itself."""

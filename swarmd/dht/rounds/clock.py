@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import Record, RoundListener
+from swarmd.dht.ports import Record
 from swarmd.dht.rounds.clock_pace import ClockPace
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence
@@ -27,7 +27,7 @@ class SwarmClock:
         reached: called with the round of each announcement.
     """
 
-    def __init__(self, session: NetworkSession, reached: RoundListener = lambda round: None) -> None:
+    def __init__(self, session: NetworkSession, reached: Callable[[int], None] = lambda round: None) -> None:
         self._session = session
         self._reached = reached
         self._name = names.clock(session.swarm)

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import anyio
 import msgspec
 
-from swarmd.dht.limits.budget import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
+from swarmd.dht.limits import ConcurrencyBudget, Flow, PeerBounds, RemotePeer
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.node import CALL_ERRORS, DhtNode, NodeRun
 from swarmd.dht.ports import PeerCheck
@@ -77,13 +77,6 @@ class BodySource(Protocol):
         """It. Raises SwarmdError or OSError when it is not there."""
 
 
-class PartOf(Protocol):
-    """Says what a body is a part of: `swarmd.dht.weights.giving.GivenWeights.part_of`."""
-
-    def __call__(self, digest: str, /) -> str:
-        """What who was given this has, or will have, the rest of. Raises nothing."""
-
-
 def _itself(digest: str) -> str:
     return digest
 
@@ -109,7 +102,7 @@ class BodyServer:
         blobs: BodySource,
         admits: PeerCheck,
         bounds: StreamBounds = BODIES,
-        part_of: PartOf = _itself,
+        part_of: Callable[[str], str] = _itself,
     ) -> None:
         self._blobs = blobs
         self._admits = admits

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
+
+from cachetools import FIFOCache
 
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.ports import EvidenceSink, PeerCheck, Record, as_signed
@@ -36,7 +37,6 @@ QUOTED_KEPT = 8192  # reports that leaderboards gave, not verified before they d
 BEFORE_ALL: ClockPlace = (-1, -1, False)
 
 Place = tuple[str, int, int]  # owner, round, stage
-K = TypeVar("K")
 
 
 class SeenRecord(NamedTuple):
@@ -59,11 +59,11 @@ class RecordComparison:
         self._coordinator = coordinator
         self._known = known
         self._found = found
-        self._members: OrderedDict[Place, SeenRecord] = OrderedDict()
-        self._newcomers: OrderedDict[Place, SeenRecord] = OrderedDict()
-        self._quoted: OrderedDict[Place, SeenRecord] = OrderedDict()
-        self._boards: OrderedDict[Place, SeenRecord] = OrderedDict()
-        self._clocks: OrderedDict[Payload, SeenRecord] = OrderedDict()
+        self._members: FIFOCache[Place, SeenRecord] = FIFOCache(MEMBER_REPORTS_KEPT)
+        self._newcomers: FIFOCache[Place, SeenRecord] = FIFOCache(NEWCOMER_REPORTS_KEPT)
+        self._quoted: FIFOCache[Place, SeenRecord] = FIFOCache(QUOTED_KEPT)
+        self._boards: FIFOCache[Place, SeenRecord] = FIFOCache(BOARDS_KEPT)
+        self._clocks: FIFOCache[Payload, SeenRecord] = FIFOCache(CLOCKS_KEPT)
         self._last = (-math.inf, BEFORE_ALL)  # greatest expiration and place of all clocks so far
 
     def see(self, record: Record) -> None:
@@ -79,8 +79,7 @@ class RecordComparison:
         elif signed.owner != self._coordinator:
             return
         elif isinstance(content, LeaderboardRecord):
-            _compare(self._boards.get((signed.owner, content.round, 0)), seen, self._found)
-            _keep(self._boards, (signed.owner, content.round, 0), seen, BOARDS_KEPT)
+            _compare(self._boards.setdefault((signed.owner, content.round, 0), seen), seen, self._found)
         elif isinstance(content, ClockRecord):
             self._see_clock(seen)
 
@@ -88,10 +87,7 @@ class RecordComparison:
         before = self._members.get(place) or self._newcomers.get(place)
         _compare(before, seen, self._found)
         if before is None:
-            if self._known(place[0]):
-                _keep(self._members, place, seen, MEMBER_REPORTS_KEPT)
-            else:
-                _keep(self._newcomers, place, seen, NEWCOMER_REPORTS_KEPT)
+            (self._members if self._known(place[0]) else self._newcomers)[place] = seen
         quoted = self._quoted.get(place)
         if quoted is not None:
             self._compare_quoted(quoted, seen)
@@ -104,8 +100,7 @@ class RecordComparison:
         if not self._goes_on(seen):
             for other in self._clocks.values():
                 _compare(other, seen, self._found)
-        self._clocks.pop(seen.content, None)
-        _keep(self._clocks, seen.content, seen, CLOCKS_KEPT)
+        self._clocks[seen.content] = seen
 
     def _goes_on(self, seen: SeenRecord) -> bool:
         """Whether a clock lies ahead of all before, by its expiration and by its place: it contradicts none of them."""
@@ -127,8 +122,7 @@ class RecordComparison:
                 self._quote((signed.owner, content.round, content.stage), SeenRecord(signed, content))
 
     def _quote(self, place: Place, quoted: SeenRecord) -> None:
-        self._quoted.pop(place, None)
-        _keep(self._quoted, place, quoted, QUOTED_KEPT)
+        self._quoted[place] = quoted
         seen = self._members.get(place) or self._newcomers.get(place)
         if seen is not None:
             self._compare_quoted(quoted, seen)
@@ -149,9 +143,3 @@ def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -
     one, other = (before, seen) if before.signed.expiration <= seen.signed.expiration else (seen, before)
     if contradiction(one.content, other.content, one.signed.expiration, other.signed.expiration):
         found(pair_of(one.signed, other.signed))
-
-
-def _keep(kept: OrderedDict[K, SeenRecord], place: K, seen: SeenRecord, most: int) -> None:
-    kept.setdefault(place, seen)
-    while len(kept) > most:
-        kept.popitem(last=False)

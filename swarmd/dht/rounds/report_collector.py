@@ -5,22 +5,102 @@ No hivemind in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Hashable, Mapping
 from functools import partial
+from typing import Generic, TypeVar
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
-from swarmd.dht.limits.reporters import Reporters
+from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.shard_counts import find_shards
+from swarmd.dht.store.seniority import Places, Rank, pick
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.dht.wire.shards import shard_of
 from swarmd.errors import RecordRejected
-from swarmd.worker.runtime import Running
+from swarmd.worker.runtime import Running, TimeSource
+
+T = TypeVar("T", bound=Hashable)
+
+
+class ChangeLimit(Generic[T]):
+    """What was taken of each peer.
+
+    Args:
+        changes_max: taken after the first.
+        apart_s: the least time between two.
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, changes_max: int, apart_s: float, now: TimeSource = time.monotonic) -> None:
+        self._changes_max = changes_max
+        self._apart_s = apart_s
+        self._now = now
+        self._taken: dict[str, tuple[T, int, float]] = {}  # peer → (latest, changes, when)
+        self._waiting: dict[str, T] = {}  # seen too early; it is taken when it is still there in time
+
+    def admit(self, peer: str, content: T) -> bool:
+        """Record a value and return whether to report it: false if it was reported before or changes too early.
+
+        Raises:
+            RecordRejected: "flood" for each change that is not taken, or has been replaced before its time; once.
+        """
+        now = self._now()
+        if peer not in self._taken:
+            self._taken[peer] = (content, 0, now)
+            return True
+        latest, changes, at = self._taken[peer]
+        if content == latest:
+            return False
+        if changes < self._changes_max and now - at >= self._apart_s:
+            self._taken[peer] = (content, changes + 1, now)
+            self._waiting.pop(peer, None)
+            return True
+        before = self._waiting.get(peer)
+        self._waiting[peer] = content
+        if before != content and (before is not None or changes >= self._changes_max):
+            raise RecordRejected("flood", f"{peer} changes what it says of one stage too often")
+        return False
+
+
+NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
+CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.wire.evidence`
+CHANGES_APART_S = 10.0
+
+
+class Reporters(Generic[T]):
+    """The peers whose reports of one stage are taken.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
+        self.peers: set[str] = set()
+        self._awaited: set[str] = set()
+        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._changes: ChangeLimit[T] = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, now)
+
+    def choose(self, ranks: Mapping[str, Rank]) -> None:
+        """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""
+        chosen = pick(ranks, self._places.try_occupy)
+        self.peers.update(chosen)
+        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
+
+    def is_awaited(self, peer: str) -> bool:
+        """Whether a stage may wait for this peer's report."""
+        return peer in self._awaited
+
+    def admit(self, peer: str, content: T) -> bool:
+        """Record a report and return whether it is new. Raises RecordRejected("flood") where it changes too often."""
+        return self._changes.admit(peer, content)
+
 
 READ_AT_ONCE = 8  # shards that are read in each `dht.poll_s`, of those in which a member's report is missing
 EARLY_POLLS = 4  # so many polls lie between two reads while most reports are missing: their owners still train

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.ports import LeaderboardSink, Record
+from swarmd.dht.ports import Record
 from swarmd.dht.wire import names
 from swarmd.dht.wire.leaderboard import LeaderboardBody
 from swarmd.dht.wire.records import LeaderboardRecord
@@ -25,7 +25,7 @@ class LeaderboardFollower:
         take: called with each leaderboard, in the event loop.
     """
 
-    def __init__(self, session: NetworkSession, take: LeaderboardSink) -> None:
+    def __init__(self, session: NetworkSession, take: Callable[[LeaderboardBody], None]) -> None:
         self._session = session
         self._take = take
         self._name = ""

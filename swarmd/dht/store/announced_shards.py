@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from swarmd.dht.wire.records import ClockRecord
-from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, PlaceListener, epoch_of
+from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, epoch_of
 
 CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
 
@@ -28,7 +30,7 @@ class AnnouncedShards:
     def __init__(self, sharded: bool, members_sharded: bool = False, fixed: int = 0) -> None:
         self.members = self.members_before = MembersPlace(fixed)
         self.fixed = fixed
-        self.moved: PlaceListener = lambda: None
+        self.moved: Callable[[], None] = lambda: None
         self._sharded = sharded
         self._members_sharded = sharded and members_sharded
         self._round = -1  # of the latest clock record

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Hashable, Mapping
 from itertools import count
 from typing import NamedTuple
+
+from cachetools import FIFOCache
 
 from swarmd.dht.wire.find_parts import Cursor, Part
 from swarmd.dht.wire.records import SignedRecord
@@ -37,7 +38,7 @@ class _Key:
     def __init__(self, number: int) -> None:
         self.number = number
         self.records: dict[str, SignedRecord] = {}
-        self.cursors: OrderedDict[Hashable, Cursor] = OrderedDict()
+        self.cursors: FIFOCache[Hashable, Cursor] = FIFOCache(PEERS_MAX)
         self.size_bytes = 0
 
     def merge(self, signed: SignedRecord) -> None:
@@ -52,7 +53,7 @@ class AnswerMemory:
     """Records by key, and how far each peer's answers reach. A key that is forgotten is asked for whole again."""
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[Hashable, _Key] = OrderedDict()  # the one used last behind
+        self._keys: FIFOCache[Hashable, _Key] = FIFOCache(KEYS_MAX)  # set again at each use
         self._numbers = count(1)
 
     def progress(self, key: Hashable) -> Progress:
@@ -65,7 +66,7 @@ class AnswerMemory:
         known = self._keys.get(key)
         if known is None:
             return []
-        self._keys.move_to_end(key)
+        self._keys[key] = known
         for owner in [owner for owner, signed in known.records.items() if signed.expiration < now]:
             known.size_bytes -= _size(known.records.pop(owner))
         return [*known.records.values()]
@@ -78,21 +79,16 @@ class AnswerMemory:
         Where some do not count, which they may later, or what was shown before is forgotten meanwhile, the peer is
         asked for them again.
         """
-        known = self._keys.get(key)
-        if known is None:
-            known = self._keys[key] = _Key(next(self._numbers))
-        self._keys.move_to_end(key)
+        known = self._keys[key] = self._keys.get(key) or _Key(next(self._numbers))
         continues = asked.memory == known.number or asked.cursor(peer) == Cursor()
         for signed in genuine:
             known.merge(signed)
         if continues and len(genuine) == len(part.records):
             known.cursors[peer] = Cursor(part.life, part.last)
-        while len(known.cursors) > PEERS_MAX:
-            known.cursors.popitem(last=False)
         if known.size_bytes > KEY_BYTES_MAX:
             del self._keys[key]
-        while len(self._keys) > KEYS_MAX or self.size_bytes() > BYTES_MAX:
-            self._keys.popitem(last=False)
+        while self.size_bytes() > BYTES_MAX:
+            self._keys.popitem()
 
     def size_bytes(self) -> int:
         """Bytes of all that is remembered, about."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.bounds import RateLimiter
 from swarmd.dht.store.storage import sent_bytes
 from swarmd.worker.runtime import TimeSource
 
@@ -29,7 +29,7 @@ class HandingOn:
     """
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
-        self._meetings = TokenBuckets(MEETINGS_BURST, MEETINGS_PER_S, now)
+        self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S, now)
 
     def due(self, protocol: Any, node_id: Any) -> list[Entry]:
         """The records that a peer should keep which is not in the routing table yet.
@@ -41,7 +41,7 @@ class HandingOn:
             protocol: has storage, routing table, own id and number of replicas.
             node_id: of the peer, in the DHT.
         """
-        if not len(protocol.storage) or not self._meetings.try_charge(""):
+        if not len(protocol.storage) or not self._meetings.try_charge():
             return []
         found: list[Entry] = []
         left_bytes = HANDED_BYTES_MAX

@@ -8,17 +8,15 @@ every record is checked by itself, refusals are counted under the peer that sent
 from __future__ import annotations
 
 import asyncio
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
+from cachetools import FIFOCache
 
+from swarmd.bounds import RateLimiter
 from swarmd.dht.background import spawn
-from swarmd.dht.limits.answer_size import check_answerable
-from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     DHTRecord,
@@ -35,7 +33,7 @@ from swarmd.dht.ports import ReportCheck, SignedRecordSink
 from swarmd.dht.store.answer_memory import AnswerMemory
 from swarmd.dht.store.dictionaries import entries_of, guard_serializer, load_dictionary
 from swarmd.dht.store.handing_on import HandingOn
-from swarmd.dht.store.partial_answers import make_result
+from swarmd.dht.store.partial_answers import check_answerable, make_result
 from swarmd.dht.store.promptness import Promptness
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
@@ -54,8 +52,8 @@ from swarmd.dht.wire.records import (
 )
 from swarmd.errors import RecordRejected
 
-CHECKED_MAX = 2048  # records whose signature need not be verified again
-CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of them together
+CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of records whose signature need not be verified again
+CHECKED_BYTES_MIN = 4096  # that each of them counts as: so there are 2048 at most
 KEYS_PER_FIND_MAX = 64
 NEARBY_MAX = 64  # peers that one answer may name; honest ones name hivemind's bucket size, 20
 PEER_ID_BYTES_MAX = 64  # an Ed25519 one has 38, an RSA one 34
@@ -95,13 +93,14 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.guides: Callable[[], Iterable[str]] = tuple  # peers to ask in each search, whoever is nearest to the key
         self.awaits: ReportCheck = lambda key, owner: False  # reports that are wanted, be there room for them or not
         self.verified: SignedRecordSink = lambda signed: None  # called with every record that is seen first
-        self.records_quota = TokenBuckets(RECORDS_BURST, RECORDS_PER_S, time.monotonic)
-        self.bytes_quota = TokenBuckets(BYTES_BURST, BYTES_PER_S, time.monotonic)
-        self.rewrites_quota = TokenBuckets(REWRITES_BURST, REWRITES_PER_S, time.monotonic, REWRITTEN_MAX)
+        self.records_quota = RateLimiter(RECORDS_BURST, RECORDS_PER_S)
+        self.bytes_quota = RateLimiter(BYTES_BURST, BYTES_PER_S)
+        self.rewrites_quota = RateLimiter(REWRITES_BURST, REWRITES_PER_S, keys_max=REWRITTEN_MAX)
         self.remembered = AnswerMemory()
         self.promptness = Promptness()
-        self._checked_bytes = 0
-        self._checked: OrderedDict[tuple[bytes, bytes, float, bytes], SignedRecord] = OrderedDict()
+        self._checked: FIFOCache[tuple[bytes, bytes, float, bytes], SignedRecord] = FIFOCache(
+            CHECKED_BYTES_MAX, lambda signed: max(len(signed.value), CHECKED_BYTES_MIN)
+        )
 
     def judge(self, key: bytes, subkey: bytes, value: bytes, expiration: float) -> SignedRecord:
         """The record, if it counts. Raises RecordRejected."""
@@ -111,9 +110,6 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
             return self.judge_again(known)
         signed = check_record(self.policy, key, subkey, value, expiration)
         self._checked[place] = signed  # of keys of small order, one signature is good for many values
-        self._checked_bytes += len(value) - (known.size_bytes if known is not None else 0)
-        while len(self._checked) > CHECKED_MAX or self._checked_bytes > CHECKED_BYTES_MAX:
-            self._checked_bytes -= len(self._checked.popitem(last=False)[1].value)
         self.verified(signed)
         return signed
 
@@ -132,7 +128,6 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
     def forget(self) -> None:
         """Judge all records anew: the rules by which they were judged have changed."""
         self._checked.clear()
-        self._checked_bytes = 0
         self.remembered.clear()
 
     def validate(self, record: DHTRecord) -> bool:

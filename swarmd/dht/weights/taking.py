@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -57,11 +56,7 @@ class FetchProgress(msgspec.Struct, frozen=True):
     peers: int  # that gave some
 
 
-class FetchListener(Protocol):
-    """Is told how far a fetch is."""
-
-    def __call__(self, progress: FetchProgress, /) -> None:
-        """Take it in the event loop and return at once, after every chunk. Raises nothing."""
+FetchListener = Callable[[FetchProgress], None]  # takes it in the event loop, after every chunk
 
 
 def tell_nobody(progress: FetchProgress) -> None:

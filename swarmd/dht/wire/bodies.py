@@ -16,7 +16,7 @@ from swarmd.errors import RecordRejected
 
 INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
 SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
-# half of what `swarmd.dht.limits.door.ANSWERS` has at some eight of them for members behind one address
+# half of what `swarmd.dht.limits.ANSWERS` has at some eight of them for members behind one address
 
 
 class BlobStore(Protocol):

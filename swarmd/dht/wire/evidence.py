@@ -15,7 +15,8 @@ report names their digest.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -116,11 +117,7 @@ def place_of(clock: ClockRecord) -> ClockPlace:
     return (clock.round, clock.stage, not clock.final)
 
 
-class SignatureCheck(Protocol):
-    """Checks a signature, see `swarmd.dht.wire.records.verifies`."""
-
-    def __call__(self, signed: SignedRecord, key: bytes) -> bool:
-        """True when the owner signed exactly this. Raises nothing."""
+SignatureCheck = Callable[[SignedRecord, bytes], bool]  # of a record under a key id: `swarmd.dht.wire.records.verifies`
 
 
 def charge_of(evidence: Evidence, check_signature: SignatureCheck = verifies) -> Charge:

@@ -42,13 +42,6 @@ class MembersPlace(NamedTuple):
     epoch: int = 0
 
 
-class PlaceListener(Protocol):
-    """Is told that memberships lie elsewhere: `swarmd.dht.members.member_keys.MemberKeys`."""
-
-    def __call__(self) -> None:
-        """The clock has said so. Must return at once, and raises nothing."""
-
-
 def epoch_of(round: int) -> int:
     """The epoch that a round lies in."""
     return round // EPOCH_ROUNDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmd.core.events import ReportSeen
-from swarmd.dht.limits.reporters import NEWCOMERS_MAX
+from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
 from swarmd.dht.wire.records import ReportRecord, is_sharded
 from swarmd.sim.ports.dht import Written
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
-from swarmd.dht.limits.hint_limits import HintBounds
+from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
 from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown
@@ -31,7 +31,7 @@ class GuardedNetworkWorker(NetworkWorker):
 
     def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
-        self.hints = HintBounds(self._now)
+        self.hints = GossipLimits(HINTS, ALL_HINTS, self._now)
 
     def make_chance(self) -> Random:
         """Honest chances under attack have a stream of their own."""

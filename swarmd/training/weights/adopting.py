@@ -18,7 +18,7 @@ from swarmd.logger import get_logger
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy
 from swarmd.training.weights.offering import read_announced
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 SHARES = (0.5, 0.25)  # of a peer's weights in the means that are tried, one after another
 DEVIATIONS = 1.5  # of the difference of two measurements, beyond which a task has become worse

@@ -29,7 +29,7 @@ from swarmd.manifest import Manifest
 from swarmd.web.observing.opening_balances import OpeningBalances
 from swarmd.web.views.ledger import PeerLedger
 from swarmd.web.views.moments import shown_text
-from swarmd.worker.ports import EventSink
+from swarmd.worker.messages import EventSink
 
 HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
 POLL_S = 2.0  # between two looks where an endpoint has no subscription

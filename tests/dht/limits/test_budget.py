@@ -10,8 +10,17 @@ from typing import Any, cast
 import pytest
 
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.limits.budget import RESERVE, ConcurrencyBudget, Flow, PeerBounds, RemotePeer
-from swarmd.dht.limits.door import KNOWN_MAX, REFUSALS_MAX, REQUEST_BYTES_MAX, RequestLimits
+from swarmd.dht.limits import (
+    KNOWN_MAX,
+    REFUSALS_MAX,
+    REQUEST_BYTES_MAX,
+    RESERVE,
+    ConcurrencyBudget,
+    Flow,
+    PeerBounds,
+    RemotePeer,
+    RequestLimits,
+)
 from swarmd.dht.rounds.fetch import ABSENT, BURST_S, BYTES_PER_S, BodyServer
 from swarmd.dht.session import Session
 from swarmd.errors import RecordRejected

@@ -7,13 +7,11 @@ import random
 
 import pytest
 
-from swarmd.dht.limits.answer_size import NEARBY_BYTES, RECORD_BYTES
-from swarmd.dht.limits.change_limit import ChangeLimit
-from swarmd.dht.limits.door import RequestLimits
-from swarmd.dht.limits.gossip_limits import RESERVE, GossipLimits, Rate
-from swarmd.dht.limits.unreached import REST, REST_MAX_S, Unreached
+from swarmd.dht.limits import RESERVE, REST, REST_MAX_S, GossipLimits, Rate, RequestLimits, Unreached
 from swarmd.dht.rounds.gather import WHOLE_MAX
+from swarmd.dht.rounds.report_collector import ChangeLimit
 from swarmd.dht.store.lookup import BREADTH
+from swarmd.dht.store.partial_answers import NEARBY_BYTES, RECORD_BYTES
 from swarmd.dht.wire.bodies import deflate
 from swarmd.errors import RecordRejected
 

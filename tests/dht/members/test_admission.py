@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.members.admission import (
     INVITATION_BYTES_MAX,
     Admission,

@@ -12,7 +12,7 @@ import pytest
 
 from swarmd.dht.adapters import HiveNetwork
 from swarmd.dht.identity.identity import Identity, create_identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
 from swarmd.dht.rounds.publisher import Publisher

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.bounds import Backoff
 from swarmd.dht.adapters import HiveChunks
-from swarmd.dht.limits.budget import ConcurrencyBudget, PeerBounds
+from swarmd.dht.limits import ConcurrencyBudget, PeerBounds
 from swarmd.dht.rounds import fetch
 from swarmd.dht.rounds.body_holders import (
     BODIES_MAX,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from swarmd.core.events import Equivocated, Event
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
 from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence, pair_of

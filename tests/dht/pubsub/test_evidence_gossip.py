@@ -18,7 +18,7 @@ from swarmd.core.events import Equivocated, Event
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.pubsub import evidence_gossip as exchange_module
 from swarmd.dht.pubsub.evidence_gossip import (
     ALL,

@@ -8,9 +8,9 @@ from random import Random
 import msgspec
 import pytest
 from msgspec.structs import replace
+from swarmd.dht.limits import HINTS
 
-from swarmd.dht.limits.door import REFUSALS_MAX, RequestLimits
-from swarmd.dht.limits.hint_limits import HINTS_BURST
+from swarmd.dht.limits import REFUSALS_MAX, RequestLimits
 from swarmd.dht.ports import Record
 from swarmd.dht.pubsub.clock_gossip import ALL, ClockGossip
 from swarmd.dht.pubsub.hints import HINT_BYTES_MAX, Hint, HintGossip
@@ -22,7 +22,7 @@ from tests.dht.pubsub.topic import Topic
 
 pytestmark = pytest.mark.anyio
 
-SENT = 4 * (REFUSALS_MAX + int(HINTS_BURST))
+SENT = 4 * (REFUSALS_MAX + int(HINTS.burst))
 
 HINT = msgspec.msgpack.encode(Hint("report", "key", 60.0, "alice"))
 
@@ -46,7 +46,7 @@ def test_a_peer_whose_hints_somebody_repeats_is_not_disconnected_for_it() -> Non
     listener = HintListener()
     listener.door.leave_call(listener.door.caller("alice"), 0, 0.0)
     listener.hear(HINT, SENT)
-    assert len(listener.hints) < 2 * HINTS_BURST and set(listener.refused) == {"hints"}
+    assert len(listener.hints) < 2 * HINTS.burst and set(listener.refused) == {"hints"}
     assert not listener.door.unwanted and listener.door.is_served("alice")
 
 

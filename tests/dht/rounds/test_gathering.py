@@ -22,7 +22,7 @@ from swarmd.core.values import Standing
 from swarmd.dht.adapters import HiveBodies
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.network_session import take_for_member
 from swarmd.dht.patience import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.rounds import gather

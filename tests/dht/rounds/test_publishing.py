@@ -11,7 +11,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.rounds import fetch
 from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer

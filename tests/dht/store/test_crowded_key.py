@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
 from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
 from swarmd.dht.store.lookup import Found
 from swarmd.dht.store.partial_find import Answer, find_at
 from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.store.validator import CHECKED_MAX, GuardedProtocol, Validator
+from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
 from swarmd.dht.wire.find_parts import Part, Shown, encode_part
 from swarmd.dht.wire.records import SignedRecord
@@ -64,7 +64,7 @@ class Reader:
 def test_what_is_held_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seniority, "WORK_BITS", 0)  # all have worked
     reader, verified = Reader(), []
-    held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_MAX))]
+    held = [signed_by(ALICE, REPORT), *(unsigned() for _ in range(CHECKED_BYTES_MAX // CHECKED_BYTES_MIN))]
     for signed in held:
         assert reader.storage.admit(KEY, signed)
     monkeypatch.setattr(records, "verifies", lambda signed, key: verified.append(signed) or True)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarmd.dht.limits.door import RequestLimits
+from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
 from swarmd.dht.store.answer_memory import AnswerMemory, Progress
 from swarmd.dht.store.partial_answers import make_result, part_of

@@ -12,10 +12,9 @@ import msgpack
 import msgspec
 import pytest
 
+from swarmd.bounds import RateLimiter
 from swarmd.dht.identity.identity import generate_identity, peer_id_of
-from swarmd.dht.limits.door import REQUEST_BYTES_MAX
-from swarmd.dht.limits.rejections import Rejections
-from swarmd.dht.limits.token_bucket import TokenBuckets
+from swarmd.dht.limits import REQUEST_BYTES_MAX, Rejections
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
     MSGPackSerializer,
@@ -246,7 +245,7 @@ def test_a_record_that_was_checked_before_is_judged_by_what_holds_now(known: boo
 async def test_few_large_records_use_up_a_senders_bytes_before_its_records(keeper: Keeper) -> None:
     large = signed_by(ALICE, RolloutsRecord(SWARM, 3, 0, DIGEST, 10, 1, b"x" * 49_000))
     count = int(BYTES_BURST / len(large.value)) + 8
-    keeper.validator.bytes_quota = TokenBuckets(
+    keeper.validator.bytes_quota = RateLimiter(
         BYTES_BURST, 0.0, time.monotonic
     )  # nothing comes back while this test takes
     await keeper.store(*[large] * count, key=names.key_id(large.content.key))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.dht.identity.identity import Ed25519Identity, Identity
-from swarmd.dht.limits.rejections import Rejections
+from swarmd.dht.limits import Rejections
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (

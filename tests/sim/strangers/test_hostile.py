@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from swarmd.core.coordinator import coordination, members, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.limits import rejections, reporters
+from swarmd.dht import limits
 from swarmd.dht.members import presence
 from swarmd.dht.members.presence import Presences
 from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
+from swarmd.dht.rounds import report_collector
 from swarmd.dht.rounds.report_collector import SeenReports
 from swarmd.dht.store.key_capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
@@ -154,7 +155,7 @@ LOST = (
         lambda *_: True,
         "sybil",
         "MemberSeen",
-        ((reporters, "IDLE_MAX", 0), (presence, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
+        ((report_collector, "IDLE_MAX", 0), (presence, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
     ),
     Lost(
         "every return of a member is told",
@@ -165,17 +166,17 @@ LOST = (
         "sleeper-0 made it write",
         ((actors, "TURNS", ("leaves and returns",)), (actors, "HONEST_STAGES", (1, 2))),
     ),
-    Lost("every refusal is told by name", rejections, "NAMED_PER_S", 1e9, "flooder", "RecordsRejected"),
+    Lost("every refusal is told by name", limits, "NAMED_PER_S", 1e9, "flooder", "RecordsRejected"),
     Lost(
         "reports may change for ever",
-        reporters,
+        report_collector,
         "CHANGES_APART_S",
         0.0,
         "equivocator",
         "ReportSeen",
-        ((reporters, "CHANGES_MAX", 10**6), (EvidenceGossip, "bars", lambda *_: False)),
+        ((report_collector, "CHANGES_MAX", 10**6), (EvidenceGossip, "bars", lambda *_: False)),
     ),
-    Lost("whoever has done nothing has any place", reporters, "IDLE_MAX", 10**6, "sybil", "done nothing"),
+    Lost("whoever has done nothing has any place", report_collector, "IDLE_MAX", 10**6, "sybil", "done nothing"),
     Lost("nobody trusted is asked", guarded, "choose_guides", lambda *_: [], "eclipser", "", first=5),
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
@@ -197,7 +198,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("makes_room", [pytest.param(True, marks=pytest.mark.soak), False])
 def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     few = 40
-    monkeypatch.setattr(reporters, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
+    monkeypatch.setattr(report_collector, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
     for module in (members, presence):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:

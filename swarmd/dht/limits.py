@@ -1,0 +1,422 @@
+"""What a peer may ask of this node, and how much of it this node keeps count of. No hivemind in it.
+
+- `RequestLimits` is the door of the network worker: every call and stream of a peer passes it before anything is done
+  for anybody. What is over a bound is refused at little cost and counted under the name of the bound; a peer that goes
+  on regardless is disconnected, which frees what p2pd holds for it.
+- A peer id costs nothing, an address costs a little, the node has what it has. So each bound has three levels: for a
+  peer, for an address prefix, and in all. One prefix gets half of all at most, and a quarter of all is kept for peers
+  that this node knows. `ConcurrencyBudget` bounds what is held at once, `Flow` what comes back with time.
+- `GossipLimits` bounds the messages of a topic that are judged, each of which costs signatures' checks.
+- `Rejections` counts what was refused and reports it in bounded doses: a flood of bad records is no flood of events.
+- `Unreached` leaves peers alone that were called in vain, each time for longer. A name costs nothing, and p2pd looks
+  among all its peers for one that it is not connected to, for as long as the caller waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from cachetools import FIFOCache
+
+from swarmd.bounds import RateLimiter
+from swarmd.core.events import RecordsRejected
+from swarmd.core.state import MEMBERS_MAX
+from swarmd.dht.ports import PeerCheck, RefusalCounter
+from swarmd.errors import RecordRejected
+from swarmd.logger import get_logger
+from swarmd.worker.runtime import TimeSource
+
+RESERVE = 0.25  # share of all that only known peers may use
+ALL = ""
+
+
+class RemotePeer(NamedTuple):
+    """Who wants something: its peer id, where it connects from, and whether it is one of the swarm."""
+
+    peer: str
+    prefix: str = ALL
+    known: bool = False
+
+
+class PeerBounds(NamedTuple):
+    """Of one thing: for a peer, for an address prefix, in all."""
+
+    peer: float
+    prefix: float
+    all: float
+
+    def reach(self, caller: RemotePeer) -> tuple[float, float, float]:
+        """What this caller may reach of each."""
+        return (self.peer, self.prefix, self.all if caller.known else self.all * (1 - RESERVE))
+
+
+class ConcurrencyBudget:
+    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory.
+
+    Args:
+        bounds: how much.
+    """
+
+    def __init__(self, bounds: PeerBounds) -> None:
+        self.bounds = bounds
+        self._peers: Counter[str] = Counter()
+        self._prefixes: Counter[str] = Counter()
+        self.total = 0
+
+    def try_acquire(self, caller: RemotePeer, amount: int = 1) -> bool:
+        """Hold so much for a caller. False, and nothing held, where that is too much."""
+        peer, prefix, everything = self.bounds.reach(caller)
+        if (
+            self._peers[caller.peer] + amount > peer
+            or self._prefixes[caller.prefix] + amount > prefix
+            or self.total + amount > everything
+        ):
+            self._forget(caller)
+            return False
+        self._add(caller, amount)
+        return True
+
+    def give_back(self, caller: RemotePeer, amount: int = 1) -> None:
+        """Let go of what `take` has held."""
+        self._add(caller, -amount)
+        self._forget(caller)
+
+    def _add(self, caller: RemotePeer, amount: int) -> None:
+        self._peers[caller.peer] += amount
+        self._prefixes[caller.prefix] += amount
+        self.total += amount
+
+    def _forget(self, caller: RemotePeer) -> None:
+        if not self._peers[caller.peer]:
+            del self._peers[caller.peer]
+        if not self._prefixes[caller.prefix]:
+            del self._prefixes[caller.prefix]
+
+
+class Flow:
+    """Something that comes back with time: calls, bytes, seconds of processor time.
+
+    Args:
+        per_s: how much each second.
+        burst_s: so many seconds' worth may come at once.
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, per_s: PeerBounds, burst_s: float, now: TimeSource = time.monotonic) -> None:
+        self._peers, self._prefixes, self._all = (RateLimiter(rate * burst_s, rate, now) for rate in per_s)
+
+    def try_charge(self, caller: RemotePeer, amount: float = 1.0) -> bool:
+        """Charge a caller. False, and nothing charged, where it has not so much left."""
+        if not self.has(caller, amount):
+            return False
+        self.charge(caller, amount)
+        return True
+
+    def has(self, caller: RemotePeer, amount: float = 0.0) -> bool:
+        """Has a caller so much left?"""
+        return (
+            self._peers.has(caller.peer, amount)
+            and self._prefixes.has(caller.prefix, amount)
+            and self._all.has(ALL, amount, 0.0 if caller.known else RESERVE)
+        )
+
+    def charge(self, caller: RemotePeer, amount: float) -> None:
+        """Charge a caller for what it has had, though that be more than it had left."""
+        self._peers.charge(caller.peer, amount)
+        self._prefixes.charge(caller.prefix, amount)
+        self._all.charge(ALL, amount)
+
+
+MIB = 1 << 20
+REQUEST_BYTES_MAX = {  # of each call of hivemind's; honest ones have some 40 bytes, and a key is 20
+    "DHTProtocol.rpc_ping": 1024,
+    "DHTProtocol.rpc_find": 16 * 1024,
+    "DHTProtocol.rpc_store": 4 * MIB,
+}
+ANSWER_BYTES_MAX = 3 * MIB + MIB // 2  # p2pd's frame has 4 MiB
+CALLS = PeerBounds(64, 128, 256)  # at once
+REQUESTS = PeerBounds(8 * MIB, 16 * MIB, 24 * MIB)  # bytes of calls that are being answered
+ANSWERS = PeerBounds(8 * MIB, 12 * MIB, 16 * MIB)  # bytes of answers that p2pd has not taken yet
+STREAMS = PeerBounds(4, 32, 64)  # open at once
+CALLS_PER_S = PeerBounds(128, 1024, 2048)
+BYTES_IN_PER_S = PeerBounds(MIB, 4 * MIB, 8 * MIB)
+BYTES_OUT_PER_S = PeerBounds(2 * MIB, 8 * MIB, 16 * MIB)
+PROCESSOR_PER_S = PeerBounds(0.1, 0.25, 0.5)  # seconds of one core
+BURST_S = 8.0
+STREAMS_PER_S = PeerBounds(8, 64, 128)
+
+REFUSALS_S = 10.0
+REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
+PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
+KNOWN_MAX = MEMBERS_MAX
+OUT_MAX = 4096  # peers that are kept out
+
+
+class RequestLimits:
+    """The bounds, and what is left of them.
+
+    Args:
+        count: told of every refusal: (peer, reason, detail).
+        known: peers that the node knows beforehand: its members list, its coordinator, its bootstrap peers.
+
+    Attributes:
+        is_credited: has the swarm credited this peer? Then it is known, however many others were met since.
+    """
+
+    def __init__(self, count: RefusalCounter, known: Iterable[str] = ()) -> None:
+        self._count = count
+        self._listed = frozenset(known)
+        self.is_credited: PeerCheck = lambda peer: False
+        self._met: FIFOCache[str, None] = FIFOCache(KNOWN_MAX)
+        self._places: FIFOCache[str, str] = FIFOCache(PLACES_MAX)  # peer → address prefix
+        self._refusals: Counter[str] = Counter()
+        self._refusals_since = time.monotonic()
+        self._served: FIFOCache[str, None] = FIFOCache(PLACES_MAX)  # whose latest call was answered
+        self.unwanted: set[str] = set()  # to be disconnected
+        self.on_unwanted: Callable[[], object] = lambda: None  # called when there is one more
+        self.connected: frozenset[str] = frozenset()  # when they were looked over last
+        self.out: FIFOCache[str, float] = FIFOCache(OUT_MAX)  # until when a peer that was is kept out
+        self.calls, self.requests, self.answers, self.streams = map(
+            ConcurrencyBudget, (CALLS, REQUESTS, ANSWERS, STREAMS)
+        )
+        self.call_flow, self.stream_flow, self.bytes_in, self.bytes_out, self.processor = (
+            Flow(bounds, BURST_S)
+            for bounds in (CALLS_PER_S, STREAMS_PER_S, BYTES_IN_PER_S, BYTES_OUT_PER_S, PROCESSOR_PER_S)
+        )
+
+    def caller(self, peer: str, prefix: str = "") -> RemotePeer:
+        """Who that is. Without `prefix`, whoever connected since the last look shares one with all such."""
+        known = peer in self._listed or peer in self._met or self.is_credited(peer)
+        return RemotePeer(peer, prefix or self._places.get(peer, ""), known)
+
+    def is_served(self, peer: str) -> bool:
+        """Does a peer call, and nothing of it was refused lately?"""
+        return peer in self._served
+
+    def lists(self, peer: str) -> bool:
+        """Does the configuration name this peer?"""
+        return peer in self._listed
+
+    def meet(self, peer: str) -> None:
+        """A peer has shown that it is one of the swarm."""
+        self._met[peer] = None
+
+    def place(self, peer: str, prefix: str) -> None:
+        """Note where a peer connects from."""
+        self._places[peer] = prefix
+
+    def enter_call(self, caller: RemotePeer, proto: str, size_bytes: int) -> None:
+        """A call begins; `leave_call` ends it. Raises RecordRejected, with the bound's name as the reason."""
+        self._check_out(caller)
+        if size_bytes > REQUEST_BYTES_MAX.get(proto, ANSWER_BYTES_MAX):
+            raise self.refusal(caller.peer, "oversized", f"a call of {size_bytes} bytes to {proto}")
+        if not self.call_flow.try_charge(caller):
+            raise self.refusal(caller.peer, "calls", "too many calls a second")
+        if not self.processor.has(caller):
+            raise self.refusal(caller.peer, "processor", "its calls have used too much processor time")
+        if not self.bytes_in.try_charge(caller, size_bytes):
+            raise self.refusal(caller.peer, "bytes-in", "too many bytes a second")
+        if not self.calls.try_acquire(caller):
+            raise self.refusal(caller.peer, "calls", "too many calls at once")
+        if not self.requests.try_acquire(caller, size_bytes):
+            self.calls.give_back(caller)
+            raise self.refusal(caller.peer, "bytes-in", "too many bytes in calls at once")
+
+    def _check_out(self, caller: RemotePeer) -> None:
+        if caller.peer in self.out:
+            raise self.refusal(caller.peer, "out", "it was disconnected for what it did", weight=REFUSALS_MAX)
+
+    def leave_call(self, caller: RemotePeer, size_bytes: int, processor_s: float) -> None:
+        """A call ended, after so much processor time."""
+        self.calls.give_back(caller)
+        self.requests.give_back(caller, size_bytes)
+        self.processor.charge(caller, processor_s)
+        self._served[caller.peer] = None
+
+    def allow_answer(self, peer: str, size_bytes: int) -> None:
+        """An answer of about so many bytes is about to be made. Raises RecordRejected."""
+        caller = self.caller(peer)
+        if size_bytes > ANSWER_BYTES_MAX:
+            raise self.refusal(peer, "oversized", f"an answer would have {size_bytes} bytes; ask for fewer keys")
+        if not self.bytes_out.has(caller, size_bytes) or self.answers.total + size_bytes > ANSWERS.all:
+            raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
+
+    def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
+        """An answer was made and waits for p2pd; `leave_answer` ends it. Raises RecordRejected."""
+        if not self.answers.try_acquire(caller, size_bytes):
+            raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
+        self.bytes_out.charge(caller, size_bytes)
+
+    def leave_answer(self, caller: RemotePeer, size_bytes: int) -> None:
+        """Release an answer's share of the budget: p2pd has taken it."""
+        self.answers.give_back(caller, size_bytes)
+
+    def enter_stream(self, caller: RemotePeer) -> None:
+        """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
+        self._check_out(caller)
+        if not self.stream_flow.try_charge(caller):
+            raise self.refusal(caller.peer, "streams", "too many streams a second")
+        if not self.streams.try_acquire(caller):
+            raise self.refusal(caller.peer, "streams", "too many open streams")
+
+    def leave_stream(self, caller: RemotePeer) -> None:
+        """Release a closed stream's share of the budget."""
+        self.streams.give_back(caller)
+
+    def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
+        """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted.
+
+        With a weight of 0 it is counted and no more: somebody else may be at fault.
+        """
+        self._count(peer, reason, detail)
+        if not weight:
+            return RecordRejected(reason, detail)
+        self._served.pop(peer, None)
+        now = time.monotonic()
+        if now - self._refusals_since > REFUSALS_S or len(self._refusals) > PLACES_MAX:
+            self._refusals_since = now
+            self._refusals.clear()
+        self._refusals[peer] += weight
+        if self._refusals[peer] >= REFUSALS_MAX:
+            del self._refusals[peer]
+            self.unwanted.add(peer)
+            self.on_unwanted()
+        return RecordRejected(reason, detail)
+
+
+class Rate(NamedTuple):
+    """What a bucket holds, and what comes back."""
+
+    burst: float
+    per_s: float
+
+
+HINTS, ALL_HINTS = Rate(20.0, 5.0), Rate(4096.0, 256.0)  # of one sender, and of all together
+
+
+class GossipLimits:
+    """What senders may still say on a topic.
+
+    Args:
+        sender: one sender's.
+        everybody: of all senders together.
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, sender: Rate, everybody: Rate, now: TimeSource = time.monotonic) -> None:
+        self._senders = RateLimiter(*sender, now)
+        self._all = RateLimiter(*everybody, now)
+
+    def charge(self, sender: str, known: bool) -> None:
+        """Charge a message to its sender and to all together. Raises RecordRejected("quota") at a bound."""
+        if not self.try_charge_sender(sender):
+            raise RecordRejected("quota", "too many messages of one peer")
+        if not self.try_charge_all(known):
+            raise RecordRejected("quota", "too many messages of all peers together")
+
+    def try_charge_sender(self, sender: str, count: float = 1.0) -> bool:
+        """Charge a sender. False if it says too much."""
+        return self._senders.try_charge(sender, count)
+
+    def try_charge_all(self, known: bool, count: float = 1.0) -> bool:
+        """Charge all senders together. False if they say too much.
+
+        A crowd leaves a reserve to those that the swarm knows: else it would only have to talk, and nobody heard them.
+        """
+        return self._all.try_charge("", count, reserve=0.0 if known else RESERVE)
+
+
+COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
+REPEAT_S = 60.0  # between two events about the same peer and reason
+NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
+
+log = get_logger(__name__)
+
+
+class Rejections:
+    """Tallies rejections per peer and reason.
+
+    Args:
+        now: a clock in seconds, monotone.
+    """
+
+    def __init__(self, now: TimeSource) -> None:
+        self._now = now
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._told_at: dict[tuple[str, str], float] = {}
+        self._named = RateLimiter(NAMED_BURST, NAMED_PER_S, now)
+        self.total: Counter[str] = Counter()
+
+    @property
+    def waiting(self) -> Counter[tuple[str, str]]:
+        """What is still to be told, by (peer, reason)."""
+        return self._counts
+
+    def count(self, peer: str, reason: str, detail: str = "") -> None:
+        """Note one refused record of `peer` (who sent it; empty when unknown)."""
+        place = (peer, reason)
+        if place not in self._counts and len(self._counts) >= COUNTERS_MAX:
+            place = ("", reason)
+        self._counts[place] += 1
+        self.total[reason] += 1
+        log.debug("refused a record from %s: %s: %s", peer or "an unknown peer", reason, detail)
+
+    def due(self) -> list[RecordsRejected]:
+        """Events to report now: each (peer, reason) at once when new, then once a minute with what has gathered.
+
+        Where too many peers are refused, the rest is told under no peer.
+        """
+        now = self._now()
+        self._told_at = {place: at for place, at in self._told_at.items() if now - at < REPEAT_S}
+        for place in [place for place in self._counts if place[0] and place not in self._told_at]:
+            if not self._named.try_charge():
+                self._counts["", place[1]] += self._counts.pop(place)
+        ready = [place for place in self._counts if place not in self._told_at]
+        return [self._drain(place, now) for place in ready]
+
+    def _drain(self, place: tuple[str, str], now: float) -> RecordsRejected:
+        self._told_at[place] = now
+        return RecordsRejected(*place, count=self._counts.pop(place))
+
+
+REST = 10.0  # times what a call in vain took; whoever calls often spends a tenth of its time on one that is not there
+REST_MIN_S, REST_MAX_S = 5.0, 300.0
+PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+
+
+class _Rest(NamedTuple):
+    long_s: float
+    until: float
+
+
+class Unreached:
+    """Who rests.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
+        self._now = now
+        self._rests: FIFOCache[str, _Rest] = FIFOCache(PEERS_MAX)
+
+    def rests(self, peer: str) -> bool:
+        """Is this peer not to be called now?"""
+        rest = self._rests.get(peer)
+        return rest is not None and self._now() < rest.until
+
+    def miss(self, peer: str, took_s: float) -> None:
+        """A call was in vain, after so many seconds."""
+        now, before = self._now(), self._rests.get(peer)
+        if before is not None and now < before.until:  # calls that went out together are one
+            self._rests[peer] = before
+            return
+        long_s = max(REST * took_s, REST_MIN_S, 2 * before.long_s if before else 0.0)
+        self._rests[peer] = _Rest(min(long_s, REST_MAX_S), now + min(long_s, REST_MAX_S))
+
+    def hear(self, peer: str) -> None:
+        """This peer calls, or answers: it is there."""
+        self._rests.pop(peer, None)
