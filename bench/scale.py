@@ -37,7 +37,7 @@ from swarmd.core.events import (
     RoundAnnounced,
 )
 from swarmd.core.values import Standing
-from swarmd.dht.members.membership import ALERT_S
+from swarmd.dht.membership import ALERT_S
 from tests.dht.driver import Driver, until
 
 SIZES = (16, 32, 64)

@@ -22,23 +22,20 @@ from bench.scale_rows import Outcome
 from swarmd.core.coordinator.shards import shards_for
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.members.member_keys import WATCHED_SLOWLY
+from swarmd.dht.membership import WATCHED_SLOWLY
 from swarmd.dht.p2p.hivemind_api import dht_pb2
 from swarmd.dht.p2p.peers import CHECKED, REJOIN_S
-from swarmd.dht.p2p.search_peers import GUIDES, choose_guides
-from swarmd.dht.rounds.clock_pace import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
-from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX
+from swarmd.dht.rounds.clock import WATCHED_SLOWLY as CLOCK_WATCHED_SLOWLY
+from swarmd.dht.rounds.gather import FETCHES_AT_ONCE, LOOK_AGAIN_S, WHOLE_MAX, SampledShards
 from swarmd.dht.rounds.publisher import RENEWALS
-from swarmd.dht.rounds.sampled_shards import SampledShards
-from swarmd.dht.store import answer_memory
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX
+from swarmd.dht.store import parts
+from swarmd.dht.store.capacity import KEY_BYTES_MAX
 from swarmd.dht.store.lookup import REPLICAS
-from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, Rank
-from swarmd.dht.wire.bodies import deflate
-from swarmd.dht.wire.find_parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
-from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
+from swarmd.dht.store.parts import Cursor, FindFilter, Part, Shown, add_filter, encode_part
+from swarmd.dht.store.seniority import ELDERS, ELDEST_SHARE, GUIDES, Rank, choose_guides
+from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
+from swarmd.dht.wire.names import EPOCH_ROUNDS, shard_of
 from swarmd.dht.wire.records import Membership, Payload, ReportRecord, RolloutsRecord, sign
-from swarmd.dht.wire.shards import EPOCH_ROUNDS, shard_of
 
 SAMPLED = 60  # look-ups of each kind that are simulated
 READERS = 200  # nodes of a round whose choices are made
@@ -319,7 +316,7 @@ class Model:
         where they are too many to be remembered, all, by each of the peers that keep them."""
         shown = self.sizes.shown["members"]
         records = min(in_shard, KEY_BYTES_MAX // shown)
-        fits = records * (shown + answer_memory.RECORD_BYTES) <= answer_memory.KEY_BYTES_MAX
+        fits = records * (shown + parts.REMEMBERED_RECORD_BYTES) <= parts.KEY_BYTES_MAX
         fresh = records * min(1.0, round_s * RENEWALS / self.settings.record_s + (self.shards > 0) / EPOCH_ROUNDS)
         return self.shown_by * shown * (fresh if fits else reads * records)
 

@@ -13,7 +13,7 @@ from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
-from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
+from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed
 from swarmd.secret_files import SecretKind, write_secret
 from tests.backup.making import make_node

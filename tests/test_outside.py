@@ -13,11 +13,11 @@ import pytest
 import swarmd
 from swarmd.bounds import is_bounded
 from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
-from swarmd.dht.members.admission import Invitation
-from swarmd.dht.pubsub.evidence_gossip import EvidenceTold, decode_message
-from swarmd.dht.pubsub.hints import Hint
-from swarmd.dht.wire.find_parts import FindFilter, Part, read_part
-from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
+from swarmd.dht.evidence import EvidenceTold, decode_message
+from swarmd.dht.gossip import Hint
+from swarmd.dht.invitations import Invitation
+from swarmd.dht.store.parts import FindFilter, Part, read_part
+from swarmd.dht.wire.bodies import LeaderboardBody, decode_board
 from swarmd.dht.wire.records import Payload, SignedRecord, check_payload, decode_signed
 from swarmd.errors import FrameError, RecordRejected
 from swarmd.swarms.rollouts import Rollouts, decode_rollouts

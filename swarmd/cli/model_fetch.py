@@ -18,7 +18,7 @@ from swarmd.errors import PathUnusable, WeightsUnavailable
 
 if TYPE_CHECKING:
     from swarmd.core.events import WeightsFetched, WeightsRefused
-    from swarmd.dht.weights.taking import FetchListener, FetchProgress
+    from swarmd.dht.weights import FetchListener, FetchProgress
     from swarmd.manifest import Manifest
     from swarmd.training.models.model import Policy
 
@@ -147,7 +147,7 @@ async def take(
     from swarmd.dht.identity.identity import create_identity
     from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
     from swarmd.dht.session import Session
-    from swarmd.dht.weights.taking import WeightsTaking, tell_nobody
+    from swarmd.dht.weights import WeightsTaking, tell_nobody
     from swarmd.errors import single_error
     from swarmd.eventlog.blobs import Blobs
     from swarmd.paths import NodeDirectory

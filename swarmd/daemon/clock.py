@@ -8,8 +8,8 @@ from typing import Protocol
 import anyio
 
 from swarmd.core.events import ClockSet
-from swarmd.dht.clock_watch import ClockWatch
 from swarmd.shell.ports import FactSink
+from swarmd.worker.runtime import ClockWatch
 
 LOOK_EVERY_S = 1.0
 

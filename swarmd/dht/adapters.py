@@ -11,8 +11,6 @@ from typing import Any, TypeVar, cast
 import anyio
 from anyio import to_thread
 
-from swarmd.dht.background import spawn
-from swarmd.dht.clock_watch import ClockWatch
 from swarmd.dht.identity.identity import Identity
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID
 from swarmd.dht.p2p.node import DhtNode, NodeRun
@@ -22,8 +20,10 @@ from swarmd.dht.store.lookup import REPLICAS, Found, holds, local, lookup, looku
 from swarmd.dht.wire import names
 from swarmd.dht.wire.bodies import BlobStore, check_body, deflate, inflate
 from swarmd.dht.wire.records import Payload, SignedRecord, sign
-from swarmd.errors import RecordRejected
+from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.logger import get_logger
+from swarmd.worker.runtime import ClockWatch
+from swarmd.worker.tasks import spawn
 
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
@@ -173,3 +173,41 @@ class HiveNetwork:
 
     def sign(self, content: Payload, expiration: float) -> SignedRecord:
         return sign(self._identity, content, expiration)
+
+
+PUBLISH_S = 2.0
+
+log = get_logger(__name__)
+
+
+class HiveTopic:
+    """One gossip topic: received messages are read in order, own ones sent in the background.
+
+    Args:
+        node: whose p2pd gossips.
+        name: of the topic.
+    """
+
+    def __init__(self, node: DhtNode, name: str) -> None:
+        self._node = node
+        self._name = name
+
+    def listen(self, take: Callable[[str, bytes], None]) -> None:
+        """Have each message taken, with its sender, whose peer id p2pd has authenticated; own ones come back too."""
+
+        async def attend(life: NodeRun) -> None:
+            async for sender, message in life.p2p.subscribe(self._name):
+                take(sender, message)
+
+        self._node.attendants.append(attend)
+
+    def publish(self, message: bytes) -> None:
+        """Send a message in the background; one that is lost costs time, nothing else."""
+        spawn(self.send(message))
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, if the network is up."""
+        try:
+            await self._node.call(lambda life: life.p2p.publish(self._name, message), PUBLISH_S)
+        except NetworkDown as error:
+            log.debug("nothing was sent on %s: %s", self._name, error)

@@ -1,14 +1,33 @@
-"""The peers and addresses of a configuration, checked before anything starts. Loads nothing heavy."""
+"""The peers and addresses of a configuration, and what multiaddrs say. No hivemind in it.
+
+- A configuration's addresses are checked before anything starts.
+- Anybody may say that it is reached at somebody else's address: at a host that all nodes of a swarm would then call
+  again and again, or at a service of this very machine. So a host where nobody answered who should is left alone for a
+  while, longer each time, and what is of one machine alone is not dialled by a node that is to be reached from others.
+- Peer ids cost nothing, addresses do: many ids may stand behind one, so bounds go by the prefix of an address, and one
+  range of addresses has few places in the routing table.
+"""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import re
-from collections.abc import Iterable
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any
 
+from cachetools import FIFOCache
+
+from swarmd.bounds import Backoff
 from swarmd.config import Config
 from swarmd.dht.identity.identity import is_peer_id
 from swarmd.errors import ConfigError
+from swarmd.worker.runtime import TimeSource
 
 HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
 PORT_MAX = 65535
@@ -100,3 +119,170 @@ def _is_host(kind: str, text: str) -> bool:
 
 def _is_port(text: str) -> bool:
     return text.isdecimal() and int(text) <= PORT_MAX
+
+
+def is_free(address: str) -> bool:
+    """Could one listen at this multiaddr? True also for what is not plain TCP over IP."""
+    place = tcp_place(address)
+    if place is None or place[1] == 0:
+        return True
+    family = socket.AF_INET6 if ":" in place[0] else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(place)
+            probe.listen(1)
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
+
+
+def tcp_place(address: str) -> tuple[str, int] | None:
+    """(host, port) of a multiaddr that is plain TCP over IP or DNS, else None."""
+    parts = address.strip("/").split("/")
+    if len(parts) < 4 or parts[2] != "tcp" or parts[0] not in ("ip4", "ip6", "dns", "dns4", "dns6"):
+        return None
+    return (parts[1], int(parts[3])) if parts[3].isdecimal() else None
+
+
+def readable(addresses: Iterable[Any]) -> list[str]:
+    """Those of hivemind's multiaddrs as text of which hivemind knows every protocol: p2pd knows more, and uses them."""
+    texts = list[str]()
+    for address in addresses:
+        with suppress(ValueError):
+            texts.append(str(address))
+    return texts
+
+
+def origin_of(address: Any) -> str:
+    """Where a connection comes from, as text: its multiaddr up to the first protocol that hivemind does not know."""
+    parts = [""]
+    with suppress(ValueError):
+        for protocol, value in address.items():
+            parts += [protocol.name] if value is None else [protocol.name, value]
+    return "/".join(parts)
+
+
+def is_loopback(address: str) -> bool:
+    """Is this multiaddr of this host only?"""
+    return address.startswith(("/ip4/127.", "/ip6/::1/"))
+
+
+IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
+CIRCUIT = b"\xa2\x02"  # /p2p-circuit
+RELAYED = "relayed"
+ELSEWHERE = "elsewhere"
+HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port: whatever stands in these is no protocol's code
+V6_PREFIX_BYTES = 7  # a /56, what one customer gets
+
+
+def prefix_of(address: bytes) -> str:
+    """Of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed", which all of those share."""
+    kind = address[:1]
+    if CIRCUIT in address[HOST_BYTES.get(kind, 0) :]:
+        return RELAYED
+    if len(address) >= 5 and kind == IP4:
+        return str(IPv4Address(address[1:5]))
+    if len(address) >= 17 and kind == IP6:
+        return prefix_of_v6(address[1:17])
+    return ELSEWHERE
+
+
+def prefix_of_v6(packed: bytes) -> str:
+    """Of the 16 bytes of an IPv6 address; one that stands for an IPv4 address counts as that."""
+    address = IPv6Address(packed)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{IPv6Address(packed[:V6_PREFIX_BYTES] + bytes(16 - V6_PREFIX_BYTES))}/56"
+
+
+RANGE_PEERS_MAX = 16  # in the routing table, of one /24 of IPv4 or one /56 of IPv6
+V4_PREFIX, V6_PREFIX = 24, 56
+
+
+def range_of(address: str) -> str:
+    """The range that a multiaddr belongs to; empty where nobody pays for it: this host, a private network, a relay."""
+    kind, _, rest = address.lstrip("/").partition("/")
+    if kind not in ("ip4", "ip6") or "p2p-circuit" in address:
+        return ""
+    try:
+        host = ipaddress.ip_address(rest.partition("/")[0])
+    except ValueError:
+        return ""
+    if isinstance(host, ipaddress.IPv6Address) and host.ipv4_mapped is not None:
+        host = host.ipv4_mapped
+    if not host.is_global:
+        return ""
+    return str(ipaddress.ip_network((host, V4_PREFIX if host.version == 4 else V6_PREFIX), strict=False))
+
+
+def surplus(peers: Iterable[str], addresses: Mapping[str, Iterable[str]], trusted: Iterable[str]) -> list[str]:
+    """Peers of a routing table beyond `RANGE_PEERS_MAX` of their range.
+
+    Args:
+        peers: peer ids, those first that stay rather.
+        addresses: peer id → multiaddrs that it is connected from; whoever is not connected stays.
+        trusted: peer ids that always stay.
+    """
+    counts, always, gone = Counter[str](), frozenset(trusted), []
+    for peer in peers:
+        ranges = {range_of(address) for address in addresses.get(peer, ())} - {""}
+        if peer not in always and any(counts[each] >= RANGE_PEERS_MAX for each in ranges):
+            gone.append(peer)
+        else:
+            counts.update(ranges)
+    return gone
+
+
+PAUSE = Backoff(20.0, 600.0)
+HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
+ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
+
+
+def host_of(place: str) -> str:
+    """The host of a multiaddr: an address or a name."""
+    return [*place.strip("/").split("/"), ""][1].lower()
+
+
+def is_elsewhere(place: str) -> bool:
+    """Whether a multiaddr may be another machine's: not of this one alone, nor of whatever is on the same wire."""
+    host = host_of(place)
+    if place.strip("/").startswith(ZONE):
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.rstrip(".") != "localhost" and not host.rstrip(".").endswith(".localhost")
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    odd = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
+    return not odd
+
+
+class DialledHosts:
+    """Remembers where dialling led to nobody.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
+        self._now = now
+        self._failed: FIFOCache[str, tuple[int, float]] = FIFOCache(
+            HOSTS_MAX
+        )  # host → how often, until when it is left
+
+    def may_dial(self, place: str) -> bool:
+        """Whether a place may be dialled now."""
+        _, until = self._failed.get(host_of(place), (0, 0.0))
+        return self._now() >= until
+
+    def note(self, place: str, reached: bool) -> None:
+        """A place was dialled, and the peer was reached there or not."""
+        failures, until = self._failed.pop(host_of(place), (0, 0.0))
+        if reached:
+            return
+        if self._now() >= until:  # others of the host were under way already
+            failures += 1
+            until = self._now() + PAUSE.after(failures)
+        self._failed[host_of(place)] = failures, until

@@ -5,12 +5,68 @@ One that fails is answered with `CommandFailed`, and the daemon's core sends it 
 
 from __future__ import annotations
 
-from swarmd.core.commands import CollectReports, Command, Gather, PublishReport
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from swarmd.core.commands import (
+    AdmitPeers,
+    Announce,
+    CollectReports,
+    Command,
+    FetchWeights,
+    Gather,
+    NoteEvidence,
+    PublishLeaderboard,
+    PublishReport,
+    ReadClock,
+    Register,
+)
 from swarmd.core.events import CommandFailed
-from swarmd.dht.actions import SignedActions
+from swarmd.dht.membership import Members
 from swarmd.dht.network_session import NetworkSession
+from swarmd.dht.rounds.clock import SwarmClock
+from swarmd.dht.rounds.gather import gather
+from swarmd.dht.rounds.report_collector import ReportCollector
+from swarmd.dht.rounds.stages import LeaderboardFollower, Stages
+from swarmd.dht.weights import WeightsTaking
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
+
+
+class SignedActions:
+    """The actions, by command.
+
+    Args:
+        session: the network.
+    """
+
+    def __init__(self, session: NetworkSession) -> None:
+        self._session = session
+        self.members = Members(session)
+        self._clock = SwarmClock(session, LeaderboardFollower(session, session.learn).reach)
+        stages = Stages(session)
+        self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            Register: self.members.register,
+            ReadClock: self._clock.read,
+            Announce: self._clock.announce,
+            Gather: lambda command: gather(session, command),
+            PublishReport: stages.publish_report,
+            CollectReports: ReportCollector(session, self.members.presences).collect,
+            PublishLeaderboard: stages.publish_leaderboard,
+            AdmitPeers: self.members.admit,
+            NoteEvidence: session.exchange.note,
+            FetchWeights: WeightsTaking(session).take,
+        }
+
+    def begin(self) -> None:
+        """Follow the clock and look for a twin from now on."""
+        self._session.start(self.members.watch_for_twin)
+        self._clock.follow()
+
+    async def leave(self) -> None:
+        """Announce the leaving."""
+        await self.members.leave()
+
 
 COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
 

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 from swarmd.config import Config
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Event
+from swarmd.dht.gossip import Suppression
+from swarmd.dht.invitations import Withdrawals, must_be_invited
 from swarmd.dht.limits import Rejections
-from swarmd.dht.members.admission import must_be_invited
-from swarmd.dht.members.coordinator_contact import CoordinatorContact
-from swarmd.dht.members.withdrawal import Withdrawals
-from swarmd.dht.patience import Patience
 from swarmd.dht.ports import (
     Bodies,
     Chunks,
@@ -29,13 +27,11 @@ from swarmd.dht.ports import (
     RecordsSink,
     ReportCheck,
 )
-from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
+from swarmd.dht.swarm_view import AnnouncedShards, CoordinatorContact, MembersOffers, Patience
+from swarmd.dht.wire.bodies import LeaderboardBody, decode_board
 from swarmd.dht.wire.records import (
     PAST_S,
     TTL_MAX_S,
@@ -54,7 +50,7 @@ log = get_logger(__name__)
 
 
 class Compares(Protocol):
-    """Compares what is signed, see `swarmd.dht.rounds.record_comparison.RecordComparison`."""
+    """Compares what is signed, see `swarmd.dht.evidence.RecordComparison`."""
 
     def see(self, record: Record, /) -> None: ...
 
@@ -62,7 +58,7 @@ class Compares(Protocol):
 
 
 class Exchanges(Protocol):
-    """Tells and keeps evidence, see `swarmd.dht.pubsub.evidence_gossip.EvidenceGossip`."""
+    """Tells and keeps evidence, see `swarmd.dht.evidence.EvidenceGossip`."""
 
     contradicted: EvidenceSink  # called with what is new here
 
@@ -74,7 +70,7 @@ class Exchanges(Protocol):
 
 
 class ClockPublisher(Protocol):
-    """Gossips the clock's record, see `swarmd.dht.pubsub.clock_gossip.ClockGossip`."""
+    """Gossips the clock's record, see `swarmd.dht.gossip.ClockGossip`."""
 
     def publish(self, record: Record, /) -> None: ...
 
@@ -82,7 +78,7 @@ class ClockPublisher(Protocol):
 
 
 class HintPublisher(Protocol):
-    """Gossips that a record is there, see `swarmd.dht.pubsub.hints.HintGossip`."""
+    """Gossips that a record is there, see `swarmd.dht.gossip.HintGossip`."""
 
     def publish(self, record: Record, /) -> None: ...
 

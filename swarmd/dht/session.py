@@ -13,40 +13,37 @@ from anyio.abc import TaskGroup
 
 from swarmd.config import Config
 from swarmd.core.events import Event, MemberSeen
-from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords
-from swarmd.dht.addresses import check_addresses
+from swarmd.dht.adapters import HiveBodies, HiveChunks, HiveNetwork, HiveRecords, HiveTopic
+from swarmd.dht.addresses import check_addresses, is_loopback
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison
+from swarmd.dht.gossip import ClockGossip, HintGossip
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.identity.kept_work import take_work
-from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.identity.proof_of_work import WORK_BITS, take_work
+from swarmd.dht.invitations import (
+    Admission,
+    OwnInvitations,
+    OwnWithdrawals,
+    Withdrawals,
+    keep_withdrawals,
+    read_invitation,
+    read_withdrawals,
+)
 from swarmd.dht.limits import RequestLimits
-from swarmd.dht.link import LinkReporter
-from swarmd.dht.members.admission import Admission, read_invitation
-from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
-from swarmd.dht.members.withdrawal import Withdrawals, keep_withdrawals, read_withdrawals
 from swarmd.dht.memory_watch import FILES_MAX, TASKS_MAX, MemoryThresholds, MemoryWatch
 from swarmd.dht.network_session import NetworkSession
-from swarmd.dht.p2p.connections import Connections
+from swarmd.dht.p2p.connections import Connections, LinkReporter
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer, Multiaddr
-from swarmd.dht.p2p.multiaddrs import is_loopback
 from swarmd.dht.p2p.node import DhtNode, NodeSettings
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
-from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.ports import Record, as_signed
-from swarmd.dht.pubsub.clock_gossip import ClockGossip
-from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
-from swarmd.dht.pubsub.hints import HintGossip
-from swarmd.dht.pubsub.topic import Topic
 from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer
-from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.rounds.record_comparison import RecordComparison
-from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
-from swarmd.dht.store.seniority import Seniority
+from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
+from swarmd.dht.store.seniority import Seniority, choose_guides
 from swarmd.dht.store.validator import Validator, install_guards
-from swarmd.dht.weights.giving import GivenWeights
+from swarmd.dht.weights import GivenWeights
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import BlobStore
-from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings, read_standings
+from swarmd.dht.wire.bodies import BlobStore, LeaderboardBody, keep_standings, read_standings
 from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.logger import get_logger
@@ -159,7 +156,7 @@ class Session(NetworkSession):
         self.node.port = self.book.port
         self.records, self.bodies = HiveRecords(self.node), HiveBodies(self.node, self.blobs)
         self.rejoin = Rejoin(self.node, self.book)
-        hints, clock = Topic(self.node, names.hints(self.swarm)), Topic(self.node, names.clock_topic(self.swarm))
+        hints, clock = (HiveTopic(self.node, name(self.swarm)) for name in (names.hints, names.clock_topic))
         admits = self.policy.admits
         self.gossip = HintGossip(hints, self.door, self.peer_id, admits, self.is_credited, self.hinted)
         self.herald = ClockGossip(
@@ -185,7 +182,7 @@ class Session(NetworkSession):
     def _compare_records(self) -> None:
         """Whoever says one thing here and another there is found out; see `swarmd.dht.wire.evidence`."""
 
-        topic = Topic(self.node, names.evidence_topic(self.swarm))
+        topic = HiveTopic(self.node, names.evidence_topic(self.swarm))
         told = (self.rejections, self.emit)
         exchange = EvidenceGossip(topic, self.policy, self.is_credited, *told, self.runtime, self.suppression)
         self.exchange, self.compared = exchange, RecordComparison(self.coordinator, self.is_credited, exchange.found)

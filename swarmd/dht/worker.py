@@ -14,8 +14,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.config import Config, decode
-from swarmd.dht.actions import SignedActions
-from swarmd.dht.agent import NetworkAgent
+from swarmd.dht.agent import NetworkAgent, SignedActions
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
 from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler

@@ -25,8 +25,7 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.dht.addresses import split_address
-from swarmd.dht.p2p.multiaddrs import tcp_place
+from swarmd.dht.addresses import split_address, tcp_place
 from swarmd.errors import SwarmdError
 
 MODULE = "swarmd.doctor.children"

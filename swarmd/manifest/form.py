@@ -131,7 +131,7 @@ class ManifestChain(Section, frozen=True):
 
 
 class Signature(Section, frozen=True):
-    """The creator's signature, as `swarmd.dht.identity.signatures` has it, in lower-case hex."""
+    """The creator's signature, as `swarmd.dht.identity.identity` has it, in lower-case hex."""
 
     by: Text  # peer id
     value: SignatureText

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from swarmd.dht.identity import signatures
 from swarmd.dht.identity.identity import Identity
+from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.errors import ManifestError
 from swarmd.manifest.form import Manifest, ManifestRecipe, Signature, check_form
 
@@ -69,5 +69,5 @@ def verify(manifest: Manifest) -> None:
     if manifest.signature.by != manifest.creator:
         raise ManifestError(f"the creator is {manifest.creator}, but {manifest.signature.by!r} signed", _FETCH)
     value = bytes.fromhex(manifest.signature.value)
-    if not signatures.verify(manifest.creator, value, signed_message(manifest)):
+    if not verify_signature(manifest.creator, value, signed_message(manifest)):
         raise ManifestError("the signature is not the creator's: the manifest was altered after it was signed", _FETCH)

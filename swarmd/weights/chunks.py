@@ -134,7 +134,7 @@ SUFFIX = ".safetensors"
 
 
 class OfferCheck(Protocol):
-    """Is a manifest offered, see `swarmd.dht.weights.offers.MembersOffers.names`?"""
+    """Is a manifest offered, see `swarmd.dht.swarm_view.MembersOffers.names`?"""
 
     def __call__(self, manifest: str, /) -> bool:
         """Whether a member's offer names the manifest of this digest now. Raises nothing."""

@@ -7,8 +7,8 @@ simulator can run the same ones on a clock of its own (`swarmd.sim.coroutines`).
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
-from time import monotonic, time
 from typing import Any, ClassVar, Protocol
 
 import anyio
@@ -88,10 +88,10 @@ class LoopRuntime:
         return LoopTask(coroutine)
 
     def now(self) -> float:
-        return monotonic()
+        return time.monotonic()
 
     def time(self) -> float:
-        return time()
+        return time.time()
 
     async def sleep(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)
@@ -101,3 +101,25 @@ class LoopRuntime:
 
 
 LOOP = LoopRuntime()
+
+
+STEP_S_MIN = 3.0  # a smaller step is left to peers' patience
+
+
+class ClockWatch:
+    """Compares the wall clock with one that nobody can set."""
+
+    def __init__(self) -> None:
+        self._offset_s = _offset_s()
+
+    def step_s(self) -> float:
+        """Seconds that the clock was set forward since it was asked last, negative for back; 0 for less than a step."""
+        step_s = _offset_s() - self._offset_s
+        if abs(step_s) < STEP_S_MIN:
+            return 0.0
+        self._offset_s += step_s
+        return step_s
+
+
+def _offset_s() -> float:
+    return time.time() - time.monotonic()

@@ -29,9 +29,9 @@ from swarmd.daemon.output import LINE_CHARACTERS_MAX, REASON_CHARACTERS_MAX, Lin
 from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of
-from swarmd.dht import clock_watch
 from swarmd.errors import NotFoundError
 from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
+from swarmd.worker import runtime
 from tests.log_capture import capture_logs
 
 # --- the clock ---
@@ -43,7 +43,7 @@ async def test_that_the_machines_clock_was_set_becomes_an_event_once(
     monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
     wrong = SimpleNamespace(time=time.time, monotonic=time.monotonic)
-    monkeypatch.setattr(clock_watch, "time", wrong)
+    monkeypatch.setattr(runtime, "time", wrong)
     told: list[Event] = []
     heard = anyio.Event()
 

@@ -20,9 +20,9 @@ from swarmd.core.events import (
     RoundAnnounced,
     RoundPublished,
 )
+from swarmd.dht.gossip import Hint
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import dht_pb2
-from swarmd.dht.pubsub.hints import Hint
 from swarmd.dht.rounds.fetch import PROTOCOL
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, SignedRecord

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.core.commands import CollectReports, Gather
 from swarmd.core.events import MemberSeen, RecordsRejected, ReportSeen, RolloutsGathered, RoundAnnounced
-from swarmd.dht.wire.shards import EPOCH_ROUNDS
+from swarmd.dht.wire.names import EPOCH_ROUNDS
 from tests.dht.driver import Driver
 from tests.dht.test_worker import Swarm, announce, publish, swarm
 

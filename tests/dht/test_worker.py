@@ -44,7 +44,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import RolloutsRef, Standing
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck, read_standings
+from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck, read_standings
 from swarmd.dht.wire.records import ADMITTED_MAX
 from swarmd.errors import ExitCode
 from swarmd.worker.messages import Stop

@@ -20,7 +20,7 @@ from swarmd.core.events import (
     RoundAnnounced,
 )
 from swarmd.core.values import Standing
-from swarmd.dht.wire.leaderboard import read_standings
+from swarmd.dht.wire.bodies import read_standings
 from tests.dht.driver import SWARM, Driver, until
 from tests.dht.outsider import Outsider
 

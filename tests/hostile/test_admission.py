@@ -10,8 +10,7 @@ import pytest
 
 from swarmd.core.events import MemberLeft, MemberSeen, RecordsRejected
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.members.admission import invite, write_invitation
-from swarmd.dht.members.invitations import OwnInvitations
+from swarmd.dht.invitations import OwnInvitations, invite, write_invitation
 from tests.dht.driver import SWARM, Driver
 from tests.hostile.swarm import SmallSwarm
 

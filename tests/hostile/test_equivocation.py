@@ -32,9 +32,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity, generate_identity, load_identity
-from swarmd.dht.wire.bodies import deflate
+from swarmd.dht.wire.bodies import LeaderboardBody, deflate, encode_board
 from swarmd.dht.wire.evidence import open_evidence
-from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, ReportRecord, SignedRecord, sign
 from tests.core.story import Story, coordinator_settings
 from tests.dht.driver import SWARM, Driver

@@ -14,7 +14,7 @@ import pytest
 from swarmd.core.events import LinkUp, RecordsRejected, RoundAnnounced
 from swarmd.core.state import Link, State
 from swarmd.dht.identity.identity import load_identity
-from swarmd.dht.members.coordinator_contact import SILENT_S, CoordinatorContact
+from swarmd.dht.swarm_view import SILENT_S, CoordinatorContact
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, sign
 from swarmd.observe.live import Live

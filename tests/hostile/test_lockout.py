@@ -7,18 +7,16 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from swarmd.bounds import KEYS_MAX
 
+from swarmd.bounds import KEYS_MAX
 from swarmd.core.events import Event, MemberLeft, MemberSeen
 from swarmd.core.values import Standing
+from swarmd.dht import membership
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work, work_bits
-from swarmd.dht.members import presence
-from swarmd.dht.members.membership import Members
-from swarmd.dht.members.presence import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Presences
-from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.membership import IDLE_BURST, NEWCOMERS_BURST, RETURNS_BURST, Members, Presences
 from swarmd.dht.store.seniority import Rank, Seniority
-from swarmd.dht.weights.offers import MembersOffers
+from swarmd.dht.swarm_view import AnnouncedShards, MembersOffers
 from swarmd.dht.wire.records import PAST_S, SignedRecord
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, SWARM, signed_by
 
@@ -98,7 +96,7 @@ def test_a_crowd_is_news_slowly_and_keeps_nobody_waiting_that_has_worked_or_is_k
 
 
 def test_where_the_list_is_full_those_who_left_make_room(watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "MEMBERS_MAX", 2)
+    monkeypatch.setattr(membership, "MEMBERS_MAX", 2)
     watcher.read(of(ALICE, 5000.0), of(BOB, 5000.0))
     third = generate_identity()
     assert watcher.read(of(third, 5000.0)) == []
@@ -115,7 +113,7 @@ def credited() -> Rank:
 
 @pytest.fixture
 def presences(monkeypatch: pytest.MonkeyPatch) -> Presences:
-    monkeypatch.setattr(presence, "IDLE_MEMBERS_MAX", 4)
+    monkeypatch.setattr(membership, "IDLE_MEMBERS_MAX", 4)
     return Presences(lambda: 0.0)
 
 

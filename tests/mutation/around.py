@@ -160,7 +160,7 @@ SECRETS = (
     Mutant(
         "a manifest counts without its creator's signature",
         "swarmd/manifest/seal.py",
-        "if not signatures.verify(manifest.creator, value, signed_message(manifest)):",
+        "if not verify_signature(manifest.creator, value, signed_message(manifest)):",
         "if not value:",
         ("tests/test_manifest.py",),
     ),

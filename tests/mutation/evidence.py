@@ -7,7 +7,7 @@ from tests.mutation.planting import Mutant
 EVIDENCE = (
     Mutant(
         "two reports of one stage are not compared",
-        "swarmd/dht/rounds/record_comparison.py",
+        "swarmd/dht/evidence.py",
         "        _compare(before, seen, self._found)\n",
         "",
         ("tests/dht/wire/test_evidence.py",),
@@ -28,8 +28,8 @@ EVIDENCE = (
     ),
     Mutant(
         "evidence against free identities is kept without end",
-        "swarmd/dht/pubsub/evidence_gossip.py",
-        'self._newcomers.try_charge("")',
+        "swarmd/dht/evidence.py",
+        "self._newcomers.try_charge()",
         "True",
         ("tests/dht/pubsub/test_evidence_gossip.py",),
     ),

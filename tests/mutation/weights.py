@@ -77,35 +77,35 @@ WEIGHTS = (
     ),
     Mutant(
         "weights are fetched however large they are",
-        "swarmd/dht/weights/fetching.py",
+        "swarmd/dht/weights.py",
         "    if file.size_bytes > bytes_max:\n",
         "    if False:\n",
         ("tests/dht/weights/test_fetching.py::test_more_than_is_wanted_is_not_fetched",),
     ),
     Mutant(
         "a manifest may say otherwise than its offer",
-        "swarmd/dht/weights/fetching.py",
+        "swarmd/dht/weights.py",
         "    if (manifest.architecture, manifest.tokenizer, manifest.round) != said:\n",
         "    if False:\n",
         ("tests/dht/weights/test_fetching.py::test_a_manifest_that_says_otherwise_than_its_offer_is_refused",),
     ),
     Mutant(
         "a peer that hangs keeps its chunk",
-        "swarmd/dht/weights/fetching.py",
+        "swarmd/dht/weights.py",
         "else max(since)) <= doubted:",
         "else max(since)) <= 0:",
         ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(
         "a chunk that is here is asked for once more",
-        "swarmd/dht/weights/fetching.py",
+        "swarmd/dht/weights.py",
         "            if peer in askers or index not in self._into.missing:\n",
         "            if peer in askers:\n",
         ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(
         "anybody's weights are taken",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "            if places and peer != session.peer_id and not session.bars(peer, now):\n"
         "                ranks[peer] = (places[0], credit)\n",
         "            if peer != session.peer_id:\n                ranks[peer] = (max(places, default=-9), credit)\n",
@@ -113,14 +113,14 @@ WEIGHTS = (
     ),
     Mutant(
         "weights of a proven equivocator are taken",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         " and not session.bars(peer, now):",
         ":",
         ("tests/dht/weights/test_taking.py::test_of_whoever_has_signed_two_reports_none_are_taken",),
     ),
     Mutant(
         "whoever claims most is asked first",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "(ranks[each[0]], each[1].round, each[0])",
         "(each[1].accuracy or 0.0, each[0])",
         (
@@ -129,14 +129,14 @@ WEIGHTS = (
     ),
     Mutant(
         "weights of another architecture are fetched",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "== (command.architecture, command.tokenizer)",
         "!= ()",
         ("tests/dht/weights/test_taking.py::test_another_model_is_not_even_asked_for",),
     ),
     Mutant(
         "an offer keeps another one of its manifest from being tried",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "    return msgspec.structs.replace(offer, accuracy=None).encode()\n",
         "    return offer.manifest\n",
         (
@@ -145,7 +145,7 @@ WEIGHTS = (
     ),
     Mutant(
         "a damaged base of a delta stays",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "        if wanted and not is_intact(each):\n",
         "        if False:\n",
         (
@@ -155,7 +155,7 @@ WEIGHTS = (
     ),
     Mutant(
         "a wrong delta is the end of a fetch",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "            if base is None:\n                raise\n",
         "            raise\n",
         ("tests/dht/weights/test_taking.py::test_a_delta_that_makes_another_file_has_all_fetched",),
@@ -169,28 +169,28 @@ WEIGHTS = (
     ),
     Mutant(
         "peers' weights fill the disk",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "        if free - manifest.whole.size_bytes < least:\n",
         "        if False:\n",
         ("tests/dht/weights/test_taking.py::test_a_disk_that_is_nearly_full_stays_so",),
     ),
     Mutant(
         "a newcomer for which the owner has no time for a minute gives up",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         " or drop_tried(fitting, tried - unfinished)",
         "",
         ("tests/dht/weights/test_taking.py",),
     ),
     Mutant(
         "fetched weights go with the manifest of others",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "_keep_only(path.parent, needed | fetched)",
         "_keep_only(path.parent, needed)",
         ("tests/dht/weights/test_taking.py::test_what_was_fetched_stays_while_an_offer_comes_to_nothing",),
     ),
     Mutant(
         "all that say they offer the same are asked",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "same.manifest == wanted)][:HOLDERS_MAX]",
         "same.manifest == wanted)]",
         (
@@ -298,7 +298,7 @@ WEIGHTS = (
     ),
     Mutant(
         "the same peer's weights are averaged with each time",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "            if command.average:",
         "            if False:",
         ("tests/dht/weights/test_taking.py::test_to_average_with_any_trusted_peers_are_drawn",),
@@ -314,7 +314,7 @@ WEIGHTS = (
     ),
     Mutant(
         "what was averaged with is fetched again under another name",
-        "swarmd/dht/weights/taking.py",
+        "swarmd/dht/weights.py",
         "if manifest.whole.digest in {each.digest for each in command.averaged}:",
         "if False:",
         (

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from swarmd.dht import agent
-from swarmd.dht.members import membership
+from swarmd.dht import agent, evidence, membership
 from swarmd.dht.rounds import (
     clock,
     gather,
     key_watch,
     publisher,
-    record_comparison,
     report_collector,
-    sampled_shards,
-    shard_counts,
     stages,
 )
-from swarmd.dht.store import own_records
 from tests.sim.planting import Mutant
 
 FAILING = (("failure", 0.2),)
@@ -82,7 +77,7 @@ NETWORK_MUTANTS = (
     ),
     Mutant(
         "what is published is not kept in mind",
-        own_records,
+        publisher,
         "        self._kept[content.key] = Kept(content, expiration, before)\n",
         "",
     ),
@@ -120,14 +115,14 @@ NETWORK_MUTANTS = (
     ),
     Mutant(
         "of a stage's shards one is gathered from, however few peers it holds",
-        sampled_shards,
+        gather,
         "len(self.sources.peers) - useless < self._wanted",
         "len(self.sources.peers) < 1",
         SHARDED,
     ),
     Mutant(
         "records lie in the first shard, whoever wrote them",
-        shard_counts,
+        clock,
         "return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))",
         "return Shard(shards, 0)",
         SHARDED,
@@ -161,7 +156,7 @@ NETWORK_MUTANTS = (
     ),
     Mutant(
         "a report that is published again is taken for another one",
-        record_comparison,
+        evidence,
         "    if before is None or before.signed == seen.signed:\n        return\n",
         "    if before is None:\n        return\n    found(pair_of(before.signed, seen.signed))\n",
         STRANGERS,

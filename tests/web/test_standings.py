@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from swarmd.core.values import Standing
-from swarmd.dht.wire.leaderboard import LeaderboardBody, keep_standings
+from swarmd.dht.wire.bodies import LeaderboardBody, keep_standings
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory
 from tests.web.serving import FOLLOWER, Served, copy_of, served, until

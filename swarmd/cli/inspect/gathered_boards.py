@@ -16,7 +16,7 @@ from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
-from swarmd.dht.wire.leaderboard import LeaderboardBody, LeaderboardCheck
+from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck
 from swarmd.errors import NotFoundError
 from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold_commit

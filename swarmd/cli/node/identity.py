@@ -157,7 +157,7 @@ def import_key(
 
 
 def _note_name(path: Path, peer: str, name: str) -> None:
-    from swarmd.dht.identity.foreign_name import note_name
+    from swarmd.dht.identity.identity import note_name
 
     try:
         note_name(path, peer, name)

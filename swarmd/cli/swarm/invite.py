@@ -15,7 +15,7 @@ from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.dht.identity.identity import Identity
-    from swarmd.dht.members.invitations import IssuedInvitation, OwnInvitations
+    from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
 
 DAY_S = 86400.0
 DAYS_MAX = 36_500
@@ -39,7 +39,7 @@ def invite(
     made.
     """
     from swarmd.dht.identity.identity import load_identity
-    from swarmd.dht.members.invitations import OwnInvitations
+    from swarmd.dht.invitations import OwnInvitations
 
     if (peer is not None) + bool(withdraw) + listed != 1:
         fix = "swarmd swarm invite PEER, --list or --withdraw ID"
@@ -62,8 +62,8 @@ def invite(
 
 
 def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
-    from swarmd.dht.members.admission import invite as sign_invitation
-    from swarmd.dht.members.admission import read_invitation, write_invitation
+    from swarmd.dht.invitations import invite as sign_invitation
+    from swarmd.dht.invitations import read_invitation, write_invitation
 
     if days > DAYS_MAX:
         raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
@@ -78,8 +78,7 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
 
 
 def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
-    from swarmd.dht.members.admission import read_invitation
-    from swarmd.dht.members.withdrawal import ID_BYTES, id_of_text, read_id
+    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_id, read_invitation
 
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())

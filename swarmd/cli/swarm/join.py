@@ -17,8 +17,8 @@ from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.config_checks import check_name
 from swarmd.daemon.swarm_check import swarm_of_manifest
 from swarmd.dht.addresses import is_address
-from swarmd.dht.identity.foreign_name import known_name
-from swarmd.dht.members.admission import must_be_invited, read_invitation
+from swarmd.dht.identity.identity import known_name
+from swarmd.dht.invitations import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.manifest import (
     Manifest,

@@ -27,6 +27,12 @@ from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.files import read_start
+
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
 FILE_BYTES_MAX = 8192  # read at most; an RSA key of 4096 bits has 2,400
@@ -51,7 +57,7 @@ class Identity(ABC):
 
     @abstractmethod
     def sign(self, message: bytes) -> bytes:
-        """A signature of `message` that `swarmd.dht.identity.signatures.verify` accepts for the peer id."""
+        """A signature of `message` that `swarmd.dht.identity.identity.verify` accepts for the peer id."""
 
     @abstractmethod
     def encode(self) -> bytes:
@@ -244,3 +250,64 @@ def _holder_of(inode: int) -> int:
             if fields[1] == "FLOCK" and int(fields[5].rsplit(":", 1)[1]) == inode:
                 return int(fields[4])
     return 0
+
+
+ED25519_BYTES = 64
+ED25519_START = "12D3KooW"  # of every Ed25519 peer id
+
+
+def signature_bytes(peer_id: str, value: bytes) -> int:
+    """How many bytes of the end of a signed `value` are the signature that the owner's kind of key makes.
+
+    Raises:
+        ValueError: there is none, or `peer_id` is no peer id.
+    """
+    if not peer_id.startswith(ED25519_START) and key_digest_of(peer_id) is not None:
+        from swarmd.dht.identity.rsa import rsa_signature_bytes
+
+        return rsa_signature_bytes(value)
+    if len(value) <= ED25519_BYTES:
+        raise ValueError("too short to be signed")
+    return ED25519_BYTES
+
+
+def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
+    """True when the peer signed exactly this; False whatever else is given."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        if key_digest_of(peer_id) is not None:
+            from swarmd.dht.identity.rsa import verify_rsa
+
+            return verify_rsa(peer_id, signature, message)
+        public_key_of(peer_id).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+SUFFIX = ".called"  # identity.key.called
+NOTE_BYTES_MAX = 4096
+NAME_CHARS_MAX = 100
+
+
+class ForeignName(msgspec.Struct, frozen=True):
+    """A name in RL Swarm, made of words that swarmd does not ship."""
+
+    peer: str
+    rl_swarm: str
+
+
+def note_name(key: Path, peer: str, rl_swarm: str) -> None:
+    """Write down what a key's peer is called in RL Swarm. Raises OSError."""
+    key.with_name(key.name + SUFFIX).write_bytes(msgspec.json.encode(ForeignName(peer, rl_swarm)))
+
+
+def known_name(key: Path, peer: str) -> str:
+    """What this peer is called in RL Swarm, empty where no note says it."""
+    try:
+        called = msgspec.json.decode(read_start(key.with_name(key.name + SUFFIX), NOTE_BYTES_MAX), type=ForeignName)
+    except (OSError, *DECODE_ERRORS):
+        return ""
+    sound = called.peer == peer and len(called.rl_swarm) <= NAME_CHARS_MAX and called.rl_swarm.isprintable()
+    return called.rl_swarm if sound else ""

@@ -16,10 +16,10 @@ import anyio
 import msgspec
 
 from swarmd.bounds import Backoff
+from swarmd.dht.addresses import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.identity.identity import read_identity
 from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTNode, P2PDaemonError, P2PHandlerError, RecordValidatorBase
-from swarmd.dht.p2p.multiaddrs import is_free, is_loopback, readable, tcp_place
 from swarmd.dht.p2p.p2pd import CONNECTIONS_MAX, START_S, P2pDaemon, SocketDirectory, await_ports, limits
 from swarmd.dht.wire import names
 from swarmd.errors import IdentityDamaged, IdentityError, NetworkDown, NotFoundError

@@ -13,9 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from swarmd.dht.addresses import is_free
 from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import P2P, PeerID, p2pd_pb2, raise_if_failed, read_pbmsg_safe
-from swarmd.dht.p2p.multiaddrs import is_free
 from swarmd.dht.p2p.p2pd_control import BoundedControl, install_control, write_message
 from swarmd.dht.p2p.sockets import make_place, remove_short_place, socket_place
 from swarmd.errors import AddressInUse

@@ -19,9 +19,8 @@ from uuid import UUID
 
 import anyio
 
-from swarmd.dht.background import spawn
+from swarmd.dht.addresses import prefix_of
 from swarmd.dht.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
-from swarmd.dht.p2p.address_prefixes import prefix_of
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
     P2PDaemonError,
@@ -37,6 +36,7 @@ from swarmd.dht.p2p.hivemind_api import (
 )
 from swarmd.errors import RecordRejected
 from swarmd.logger import get_logger
+from swarmd.worker.tasks import spawn
 
 CALL_S = 10.0  # longest life of a call; its sender waits for 3 s
 ASK_S = 30.0  # for p2pd to answer what is asked over the connection that is kept

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from swarmd.core.commands import Announce, ReadClock
 from swarmd.core.events import NoRoundYet, RoundAnnounced, RoundPublished
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.clock_pace import ClockPace
+from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence
+from swarmd.dht.wire.names import MembersPlace, shard_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 
@@ -154,3 +157,76 @@ def _said(record: Record) -> RoundAnnounced:
     content = record.content
     assert isinstance(content, ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
+
+
+WATCHED_SLOWLY = 6  # polls between two reads of the clock in a large swarm
+
+
+class ClockPace:
+    """Sets the pace at which the clock's key is read.
+
+    Args:
+        session: where all this happens.
+        watch: of the key.
+    """
+
+    def __init__(self, session: NetworkSession, watch: KeyWatch) -> None:
+        self._session = session
+        self._watch = watch
+        self._deadline_at = math.inf  # of the stage that was announced last, POSIX seconds
+
+    def heard(self, clock: ClockRecord) -> None:
+        """The clock says something newer; the session's shards are by it already."""
+        polls = WATCHED_SLOWLY if self._session.shards.is_large else 1
+        self._watch.poll_s = self._session.config.dht.poll_s * polls
+        self._deadline_at = math.inf if clock.final else clock.deadline_at
+
+    async def look_when_overdue(self) -> None:
+        """Read the clock in each poll when a stage should be over and nothing was heard of the next."""
+        session = self._session
+        while True:
+            await session.runtime.sleep(session.config.dht.poll_s)
+            if session.shards.is_large and session.policy.now() > self._deadline_at:
+                self._watch.look()
+
+
+class Shard(NamedTuple):
+    """Where a peer's records of a stage lie."""
+
+    shards: int  # of the stage; 0: it has none
+    shard: int
+
+
+async def find_shards(session: NetworkSession, round: int) -> int:
+    """Number of shards of a round's stages; the clock is read where this node has heard too little of it.
+
+    Raises:
+        NetworkDown: nobody answered; that is not the same as none.
+    """
+    known = session.shards.of(round)
+    if known is not None:
+        return known
+    await _read_clock(session, f"for the shards of round {round}")
+    return session.shards.latest_of(round)
+
+
+async def find_members_place(session: NetworkSession) -> MembersPlace:
+    """Where memberships lie; the clock is read where this node has not heard it yet. Raises NetworkDown."""
+    if session.shards.awaits_place:
+        await _read_clock(session, "for the shards of memberships")
+    return session.shards.members
+
+
+async def _read_clock(session: NetworkSession, purpose: str) -> None:
+    found = await session.records.find(names.clock(session.swarm))
+    clock = found.records.get(session.coordinator)
+    if clock is not None and isinstance(clock.content, ClockRecord):
+        session.shards.note(clock.content)
+    elif not found.answered and not session.coordinating:
+        raise NetworkDown(f"no peer answered when the clock was read {purpose}")
+
+
+async def find_own_shard(session: NetworkSession, round: int, stage: int) -> Shard:
+    """Where this node's own records of a stage lie. Raises NetworkDown."""
+    shards = await find_shards(session, round)
+    return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))

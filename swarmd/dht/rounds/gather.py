@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from swarmd.core.commands import Gather
@@ -11,14 +11,112 @@ from swarmd.core.events import RolloutsGathered
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Findings, Record
-from swarmd.dht.rounds.sampled_shards import SampledShards
-from swarmd.dht.rounds.shard_counts import Shard, find_shards
-from swarmd.dht.store.seniority import Rank
+from swarmd.dht.rounds.clock import Shard, find_shards
+from swarmd.dht.store.seniority import Places, Rank, pick
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.worker.tasks import Limiter, TaskGroup, within
+
+PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at random, where a stage has no shards
+NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
+
+Sample = Callable[[Sequence[str], int], list[str]]
+
+
+class Sources:
+    """The peers that one stage is gathered from: whoever is not among them is neither fetched from nor waited for.
+
+    Args:
+        sample: as `random.sample`.
+        known_max: of peers that the swarm knows.
+        newcomers_max, idle_max: of those that have worked, and of those that have not.
+        fill: whether newcomers that have worked may also have what those that the swarm knows leave free.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        known_max: int = PEERS_MAX,
+        newcomers_max: int = NEWCOMERS_MAX,
+        idle_max: int = IDLE_MAX,
+        fill: bool = False,
+    ) -> None:
+        self.peers: dict[str, None] = {}  # in the order in which they were chosen
+        self._sample = sample
+        self._room = known_max
+        self._fill = fill
+        self._places = Places(0, newcomers_max, idle_max)
+
+    def choose(self, ranks: Mapping[str, Rank]) -> None:
+        """Of peers not yet among them: at random of those known, and of newcomers those who come first."""
+        fresh = {peer: rank for peer, rank in ranks.items() if peer not in self.peers}
+        known = [peer for peer, rank in fresh.items() if rank.known]
+        chosen = self._sample(known, min(len(known), self._room))
+        self._room -= len(chosen)
+        chosen += pick({peer: rank for peer, rank in fresh.items() if not rank.known}, self._try_newcomer)
+        self.peers |= dict.fromkeys(chosen)
+
+    def _try_newcomer(self, rank: Rank) -> bool:
+        if self._places.try_occupy(rank):
+            return True
+        fills = self._fill and rank.worked and self._room > 0
+        self._room -= fills
+        return fills
+
+    def replace(self) -> None:
+        """One of them gave nothing that counts: another may take its place."""
+        self._room += 1
+
+
+READ_MAX = 8  # shards of one stage, where the first ones hold too few peers
+SPARE = 4  # of so many peers one more is asked than is needed, so that nobody waits for single ones
+NEWCOMERS = 4  # beside so many peers that the swarm knows, there is a place for a newcomer
+SAMPLED_IDLE_MAX = 4  # peers that have not worked
+
+
+class SampledShards:
+    """A stage's shards that are read: one drawn by chance, and another as long as peers are missing.
+
+    By this node's own chance, so that nobody knows where it will look. A stage without shards is read whole.
+
+    Args:
+        shards: of the stage, 0 for none.
+        wanted: number of peers to gather from, of a stage with shards.
+        sample: as `random.sample`.
+    """
+
+    def __init__(self, shards: int, wanted: int, sample: Sample) -> None:
+        numbers = sample([str(shard) for shard in range(shards)], min(shards, READ_MAX))
+        self._unread = [Shard(shards, int(number)) for number in numbers] or [Shard(0, 0)]
+        self._wanted = wanted
+        self.is_sample = shards > 0
+        self.read: list[Shard] = []  # so far
+        most = wanted + wanted // SPARE
+        few = Sources(sample, most, wanted // NEWCOMERS, SAMPLED_IDLE_MAX, fill=True)
+        self.sources = few if self.is_sample else Sources(sample)  # the peers to gather from
+
+    def next(self) -> Shard | None:
+        """One more shard to read; None where there is none, or enough were read."""
+        if not self._unread:
+            return None
+        self.read.append(self._unread.pop())
+        return self.read[-1]
+
+    def lacks(self, useless: int) -> bool:
+        """Whether too few peers were found yet, of whom so many gave nothing."""
+        return self.is_sample and len(self.sources.peers) - useless < self._wanted
+
+    def is_exhausted(self, useless: int) -> bool:
+        """Whether too few were found, of whom so many gave nothing, and there is no shard left to read."""
+        return self.lacks(useless) and not self._unread
+
+    def is_full(self, gathered: int) -> bool:
+        """Whether so many peers' rollouts are all that is wanted."""
+        return self.is_sample and gathered >= self._wanted
+
 
 LOOK_AGAIN_S = 0.3
 ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it

@@ -13,15 +13,15 @@ from typing import Generic, TypeVar
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht.members.presence import Presences
+from swarmd.dht.membership import Presences
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
+from swarmd.dht.rounds.clock import find_shards
 from swarmd.dht.rounds.key_watch import KeyWatch
-from swarmd.dht.rounds.shard_counts import find_shards
 from swarmd.dht.store.seniority import Places, Rank, pick
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ReportRecord
-from swarmd.dht.wire.shards import shard_of
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Running, TimeSource
 

@@ -1,1 +1,1 @@
-"""Records kept for others and own ones on disk, looked up, validated, and ranked where room is short."""
+"""Records kept for others, looked up, validated, and ranked where room is short."""

@@ -12,21 +12,67 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
+from typing import Any, NamedTuple
 
-from swarmd.dht.background import spawn
 from swarmd.dht.identity.identity import is_peer_id
-from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID
+from swarmd.dht.p2p.hivemind_api import DHTID, DictionaryDHTValue, MSGPackSerializer, PeerID, dht_pb2
 from swarmd.dht.p2p.node import NodeRun
 from swarmd.dht.rounds.publisher import INDEPENDENT
-from swarmd.dht.store.answer_memory import Progress
-from swarmd.dht.store.partial_find import find_at
-from swarmd.dht.store.promptness import Promptness
-from swarmd.dht.store.shares import Shares
-from swarmd.dht.store.validator import id_of
+from swarmd.dht.store.capacity import KEY_BYTES_MAX
+from swarmd.dht.store.parts import OWNERS_MAX as ASKED_FOR_MAX
+from swarmd.dht.store.parts import FindFilter, Progress, Promptness, Shares, add_filter, is_part, read_part
+from swarmd.dht.store.validator import GuardedProtocol, ask, check_asked_for, entries_of, id_of, keep_genuine, nearby
 from swarmd.dht.wire import names
-from swarmd.dht.wire.find_parts import OWNERS_MAX as ASKED_FOR_MAX
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
+from swarmd.worker.tasks import spawn
+
+
+class Answer(NamedTuple):
+    """What a peer shows of a key."""
+
+    records: list[SignedRecord]  # that count
+    nearby: dict[DHTID, PeerID]
+
+
+async def find_at(
+    protocol: GuardedProtocol, peer: PeerID, key: DHTID, only: Collection[str] = (), since: Progress | None = None
+) -> Answer | None:
+    """Ask a peer for the records of some owners, or for those that it has not shown before.
+
+    What it has shown before is remembered: `Validator.remembered`.
+
+    Args:
+        only: whose records; of all where nobody is named.
+        since: what is new, then, since peers had come so far; None for all.
+
+    Returns:
+        None where it gives no answer.
+    """
+    request = dht_pb2.FindRequest(keys=[key.to_bytes()], peer=protocol.node_info)
+    asked = None if only else since or Progress()
+    add_filter(request, FindFilter(tuple(only)) if asked is None else FindFilter((), asked.cursor(peer)))
+    answers = await ask(protocol, peer, request, lambda _, result: _read(protocol, peer, key, result, only, asked))
+    return None if answers is None else answers[0]
+
+
+async def _read(
+    protocol: GuardedProtocol, peer: PeerID, key: DHTID, result: Any, only: Collection[str], asked: Progress | None
+) -> Answer:
+    """Raises RecordRejected."""
+    sender = peer.to_base58()
+    if not is_part(result.value):
+        held, peers = await protocol._open_result(sender, key, result)
+        entries = entries_of(held.value) if held is not None else []
+        return Answer(await keep_genuine(protocol, sender, key, entries), peers)
+    part = read_part(result.value, KEY_BYTES_MAX + KEY_BYTES_MAX // 4)
+    check_asked_for(part.records, only)
+    entries = [(MSGPackSerializer.dumps(shown.owner), shown.value, shown.expiration) for shown in part.records]
+    records = await keep_genuine(protocol, sender, key, entries)
+    if asked is not None:
+        protocol.record_validator.remembered.note(key, peer, part, records, asked)
+    return Answer(records, nearby(result))
+
 
 BREADTH = 8  # nearest peers that are asked
 ASKED_MAX = 32  # in all, while nearer ones keep turning up

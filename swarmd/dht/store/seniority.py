@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -163,3 +163,24 @@ class Places:
             return False
         self._left[sort] -= 1
         return True
+
+
+GUIDES = 3  # peers asked in each search besides those nearest to the key
+
+Sample = Callable[[Sequence[str], int], list[str]]
+
+
+def choose_guides(
+    own: str, coordinator: str, bootstrap: Sequence[str], elders: Sequence[str], sample: Sample
+) -> list[str]:
+    """The coordinator, and by chance some of the bootstrap peers and of those that were credited longest.
+
+    Args:
+        own: this node's peer id; it asks nobody in place of itself.
+        coordinator: empty where there is none.
+        elders: peers that were credited for long, see `swarmd.dht.store.seniority.Seniority.elders`.
+        sample: as `random.sample`.
+    """
+    others = [peer for peer in (*bootstrap, *elders) if peer not in (own, coordinator)]
+    chosen = sample(others, min(len(others), GUIDES - 1))
+    return chosen if coordinator in ("", own) else [coordinator, *chosen]

@@ -2,17 +2,57 @@
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any
 
+from swarmd.bounds import RateLimiter
 from swarmd.dht.p2p.hivemind_api import DHTID, DHTLocalStorage, DictionaryDHTValue, TimedStorage
-from swarmd.dht.store.changes import Changes
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
+from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity, TotalCapacity
+from swarmd.dht.store.parts import LIFE_BYTES, Cursor
 from swarmd.dht.store.seniority import Rank, Seniority, claimed_work
-from swarmd.dht.store.total_capacity import TotalCapacity
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import SignedRecord, is_far
 from swarmd.errors import RecordRejected
+from swarmd.worker.runtime import TimeSource
+
+CHANGES_GHOSTS_MAX = 64  # notes of records that are held no more, beyond as many as there are records
+
+
+class Changes:
+    """Numbers every record that is stored, from 1 on; a record that takes another's place gets a new number."""
+
+    def __init__(self) -> None:
+        self.life = secrets.token_bytes(LIFE_BYTES)  # of these numbers
+        self.last = 0
+        self._numbers: dict[Hashable, dict[str, int]] = {}  # key → owner → number, the latest behind
+
+    def note(self, key: Hashable, owner: str, held: Collection[str]) -> None:
+        """A record was stored; under its key those of so many owners are held."""
+        self.last += 1
+        numbers = self._numbers.setdefault(key, {})
+        numbers.pop(owner, None)
+        numbers[owner] = self.last
+        if len(numbers) > 2 * len(held) + CHANGES_GHOSTS_MAX:
+            self._numbers[key] = {each: number for each, number in numbers.items() if each in held}
+
+    def keep_only(self, keys: Collection[Hashable]) -> None:
+        """Forget all keys but these, once most of those that are noted are not among them."""
+        if len(self._numbers) > 2 * len(keys) + CHANGES_GHOSTS_MAX:
+            self._numbers = {key: numbers for key, numbers in self._numbers.items() if key in keys}
+
+    def knows(self, cursor: Cursor) -> bool:
+        """Is a cursor one of these numbers?"""
+        return cursor.life == self.life and cursor.last <= self.last
+
+    def since(self, key: Hashable, cursor: Cursor) -> Iterator[str]:
+        """Owners whose records came after a cursor that is known, the latest first."""
+        for owner, number in reversed(self._numbers.get(key, {}).items()):
+            if number <= cursor.last:
+                return
+            yield owner
+
 
 KEYS_MAX = 16384
 STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
@@ -225,3 +265,55 @@ def sent_bytes(value: Any) -> int:
     if isinstance(value, DictionaryDHTValue):
         return sum(len(owner.encode()) + len(entry.value) + ENTRY_BYTES for owner, entry in value.items()) + ENTRY_BYTES
     return len(value) + ENTRY_BYTES
+
+
+MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
+HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
+# Of one key, as it is sent: a message has room for 4 MiB, and one that is too large looks like a peer out of reach.
+HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
+
+Entry = tuple[Any, Any, float]  # key, value, expiration
+
+
+class HandingOn:
+    """Says what is to be handed on.
+
+    Args:
+        now: a monotone clock in seconds.
+    """
+
+    def __init__(self, now: TimeSource = time.monotonic) -> None:
+        self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S, now)
+
+    def due(self, protocol: Any, node_id: Any) -> list[Entry]:
+        """The records that a peer should keep which is not in the routing table yet.
+
+        They are those of keys to which this node is the nearest that it knows, where the peer would be among those who
+        keep them, as in hivemind.
+
+        Args:
+            protocol: has storage, routing table, own id and number of replicas.
+            node_id: of the peer, in the DHT.
+        """
+        if not len(protocol.storage) or not self._meetings.try_charge():
+            return []
+        found: list[Entry] = []
+        left_bytes = HANDED_BYTES_MAX
+        for key, item in list(protocol.storage.items()):
+            if _is_wanted(protocol, key, node_id):
+                key_bytes = sent_bytes(item.value)
+                if key_bytes > HANDED_KEY_BYTES_MAX:
+                    continue
+                left_bytes -= key_bytes
+                if left_bytes < 0:
+                    break
+                found.append((key, item.value, item.expiration_time))
+        return found
+
+
+def _is_wanted(protocol: Any, key: Any, node_id: Any) -> bool:
+    """Whether a key is this node's to hand on, and the peer's to keep."""
+    near = protocol.routing_table.get_nearest_neighbors(key, protocol.num_replicas, exclude=protocol.node_id)
+    distances = [other.xor_distance(key) for other, _ in near]
+    own, peers = protocol.node_id.xor_distance(key), node_id.xor_distance(key)
+    return not distances or (own < distances[0] and peers < distances[-1])

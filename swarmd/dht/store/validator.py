@@ -2,7 +2,13 @@
 
 hivemind decodes what peers send before it validates it, drops a whole dictionary for one bad record, believes the
 expiration a peer states for a dictionary, and has no bounds. `GuardedProtocol` takes the place of its `DHTProtocol`:
-every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
+
+- Dictionaries of records are read as if every byte were hostile.
+- Every record is checked by itself, refusals are counted under the peer that sent them, and every request has a bound.
+- An answer is bounded before it is made: what it would hold is added up, not encoded.
+- An answer of a peer has room for some 16,000 records, and two seconds of signatures to check. What an honest peer
+  never shows ends the reading of its answer: it has checked every signature itself, and shows of each owner one record,
+  and of those alone whom it was asked for.
 """
 
 from __future__ import annotations
@@ -15,12 +21,13 @@ import msgpack  # type: ignore[import-untyped]
 from cachetools import FIFOCache
 
 from swarmd.bounds import RateLimiter
-from swarmd.dht.background import spawn
-from swarmd.dht.limits import Rejections
+from swarmd.dht.limits import Rejections, RequestLimits
 from swarmd.dht.p2p.hivemind_api import (
     DHTID,
+    DHTLocalStorage,
     DHTRecord,
     DictionaryDHTValue,
+    MSGPackSerializer,
     P2PContext,
     PeerID,
     RecordValidatorBase,
@@ -30,16 +37,12 @@ from swarmd.dht.p2p.hivemind_api import (
     protocol_module,
 )
 from swarmd.dht.ports import ReportCheck, SignedRecordSink
-from swarmd.dht.store.answer_memory import AnswerMemory
-from swarmd.dht.store.dictionaries import entries_of, guard_serializer, load_dictionary
-from swarmd.dht.store.handing_on import HandingOn
-from swarmd.dht.store.partial_answers import check_answerable, make_result
-from swarmd.dht.store.promptness import Promptness
+from swarmd.dht.store.capacity import KEY_BYTES_MAX, RECORD_BYTES
+from swarmd.dht.store.parts import AnswerMemory, FindFilter, Part, Promptness, Shown, encode_part, read_filter
 from swarmd.dht.store.seniority import Seniority
-from swarmd.dht.store.shown_records import YIELD_EVERY, keep_genuine
-from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, sent_bytes
-from swarmd.dht.store.total_capacity import RECORD_BYTES
+from swarmd.dht.store.storage import STORED_BYTES_MAX, BoundedStorage, HandingOn, sent_bytes, size_of
 from swarmd.dht.wire import names
+from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.dht.wire.records import (
     RecordPolicy,
     SignedRecord,
@@ -51,6 +54,180 @@ from swarmd.dht.wire.records import (
     split_value,
 )
 from swarmd.errors import RecordRejected
+from swarmd.worker.tasks import spawn
+
+EXT_DEPTH_MAX = 8  # honest values have 2
+ELEMENTS_MAX = 1 << 17  # of a dictionary: one that fills a key has some 16,000 records, of four elements each
+
+
+def guard_serializer() -> None:
+    """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
+
+    Extension types that hivemind does not know are refused instead of being passed on with a log line each. To be
+    called before any node is made; a second call changes nothing.
+    """
+    if getattr(MSGPackSerializer, "swarmd_guarded", False):
+        return
+    decode = MSGPackSerializer._decode_ext_types.__func__
+    depth = 0
+
+    def decode_guarded(cls: Any, type_code: int, encoded: bytes) -> Any:
+        nonlocal depth
+        if depth >= EXT_DEPTH_MAX:
+            raise ValueError("extension types are nested too deeply")
+        if type_code not in cls._ext_type_codes and type_code != cls._TUPLE_EXT_TYPE_CODE:
+            raise ValueError(f"unknown extension type {type_code}")
+        check_nesting(encoded)
+        depth += 1
+        try:
+            return decode(cls, type_code, encoded)
+        finally:
+            depth -= 1
+
+    MSGPackSerializer._decode_ext_types = classmethod(decode_guarded)
+    MSGPackSerializer.swarmd_guarded = True
+
+
+def check_nesting(encoded: bytes) -> None:
+    """Bound what msgpack is to decode: it takes room for each array before it reads it, a thousand inside one another.
+
+    Raises:
+        RecordRejected: as `check_plain`.
+    """
+    check_plain(encoded, elements_max=ELEMENTS_MAX, extensions=True)
+
+
+def load_dictionary(encoded: bytes) -> DictionaryDHTValue:
+    """Decode a dictionary of records. Raises RecordRejected for whatever else it is."""
+    if len(encoded) > KEY_BYTES_MAX + KEY_BYTES_MAX // 4:
+        raise RecordRejected("oversized", f"a dictionary of {len(encoded)} bytes")
+    try:
+        check_nesting(encoded)
+        value = MSGPackSerializer.loads(encoded)
+    except RecordRejected:
+        raise
+    except Exception as error:
+        reason = "nested" if "nested" in str(error) or isinstance(error, RecursionError) else "malformed"
+        raise RecordRejected(reason, f"no dictionary: {error!r:.200}") from error
+    if not isinstance(value, DictionaryDHTValue):
+        raise RecordRejected("malformed", "no dictionary")
+    return value
+
+
+def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float]]:
+    """(encoded subkey, value, expiration) of the unexpired entries. Raises RecordRejected("malformed")."""
+    try:
+        return [
+            (MSGPackSerializer.dumps(subkey), entry.value, float(entry.expiration_time))
+            for subkey, entry in dictionary.items()
+        ]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
+
+
+YIELD_EVERY = 16  # records checked before the loop may do something else
+FORGED = "bad-signature"
+FORGED_MAX = 4  # such records of one answer that are looked at
+
+Entry = tuple[bytes, bytes, float]  # encoded owner, value, expiration
+
+
+def check_asked_for(shown: Sequence[Shown], only: Collection[str]) -> None:
+    """Is this one record of each owner, and of those alone who were asked for, where any were?
+
+    Raises:
+        RecordRejected: "unasked".
+    """
+    owners = {each.owner for each in shown}
+    if len(owners) < len(shown) or (only and not owners <= set(only)):
+        raise RecordRejected("unasked", f"{len(shown)} records of {len(owners)} owners, of whom {len(only)} were asked")
+
+
+async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[Entry]) -> list[SignedRecord]:
+    """Those of an answer that count; the others are counted under the sender.
+
+    Args:
+        protocol: judges each, see `swarmd.dht.store.validator.GuardedProtocol.judge_shown`.
+    """
+    kept, forged = list[SignedRecord](), 0
+    for number, entry in enumerate(entries):
+        if number % YIELD_EVERY == YIELD_EVERY - 1:
+            await asyncio.sleep(0)
+        try:
+            kept.append(protocol.judge_shown(key, *entry))
+        except RecordRejected as error:
+            protocol._refuse(sender, error)
+            forged += error.reason == FORGED
+            if forged == FORGED_MAX:
+                break
+    return kept
+
+
+SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
+NEARBY_BYTES = 2048  # of the peers that are named for each key
+
+
+def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
+    """May this peer have what is held under these keys?
+
+    Raises:
+        RecordRejected: "doubled" when a key is named twice, "oversized" above p2pd's frame, "bytes-out" when the peer
+            has had too much already.
+    """
+    if len(set(keys)) < len(keys):
+        raise door.refusal(sender, "doubled", "a key is named twice in one call")
+    door.allow_answer(sender, sum(max(_size(storage, key) for storage in storages) + NEARBY_BYTES for key in keys))
+
+
+def _size(storage: DHTLocalStorage, key: bytes) -> int:
+    item: Any = storage.get(DHTID.from_bytes(key))
+    if item is None:
+        return 0
+    records = len(item.value) if isinstance(item.value, DictionaryDHTValue) else 1
+    return size_of(item.value) + records * SHOWN_RECORD_BYTES
+
+
+def part_of(storage: BoundedStorage, key: DHTID, wanted: FindFilter) -> Part:
+    """What is held of the records that are wanted, and how far that brings the asker."""
+    item = storage.get(key)
+    held = item.value if item is not None and isinstance(item.value, DictionaryDHTValue) else DictionaryDHTValue()
+    changes = storage.changes
+    owners: Iterable[str] = [owner for owner, _ in held.items()]
+    if wanted.owners:
+        owners = dict.fromkeys(wanted.owners)
+    elif changes.knows(wanted.cursor):
+        owners = changes.since(key, wanted.cursor)
+    entries = [(owner, entry) for owner in owners if (entry := held.get(owner)) is not None]
+    records = tuple(Shown(owner, entry.value, entry.expiration_time) for owner, entry in entries)
+    return Part(changes.life, changes.last, records)
+
+
+def make_result(protocol: Any, sender: str, request: Any) -> Any | None:
+    """The answer to a `FindRequest` for a part of a key, with the peers nearest to it: a `FindResult`.
+
+    Returns:
+        None where the request is for all of its keys, as hivemind's own.
+
+    Raises:
+        RecordRejected: it is "malformed", or the asker has had too much, as in `check_answerable`.
+    """
+    try:
+        wanted = read_filter(request)
+    except RecordRejected as error:
+        raise protocol.p2p.door.refusal(sender, error.reason, error.message) from error
+    if wanted is None:
+        return None
+    key, asker = DHTID.from_bytes(request.keys[0]), DHTID.from_bytes(request.peer.node_id)
+    part = part_of(protocol.storage, key, wanted)
+    size = sum(len(shown.value) + SHOWN_RECORD_BYTES for shown in part.records)
+    protocol.p2p.door.allow_answer(sender, size + NEARBY_BYTES)
+    latest = max((shown.expiration for shown in part.records), default=0.0)
+    result = dht_pb2.FindResult(type=dht_pb2.FOUND_DICTIONARY, value=encode_part(part), expiration_time=latest)
+    for node_id, peer in protocol.routing_table.get_nearest_neighbors(key, k=protocol.bucket_size, exclude=asker):
+        result.nearest_node_ids.append(node_id.to_bytes())
+        result.nearest_peer_ids.append(peer.to_bytes())
+    return result
+
 
 CHECKED_BYTES_MAX = 8 * 1024 * 1024  # of records whose signature need not be verified again
 CHECKED_BYTES_MIN = 4096  # that each of them counts as: so there are 2048 at most

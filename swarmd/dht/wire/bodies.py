@@ -1,18 +1,37 @@
 """Bodies of rollouts and leaderboards: small ones travel inside their record, larger ones are fetched from the owner.
 
-A body is worth nothing until its size and sha256 are those that the signed record states.
+- A body is worth nothing until its size and sha256 are those that the signed record states.
+- A leaderboard's body brings the signed reports of its round: whether its standings are what they add up to, anybody
+  can check.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
-from swarmd.dht.wire.msgpack_guard import check_plain
-from swarmd.dht.wire.records import BODY_BYTES_MAX
-from swarmd.dht.wire.sizes import INLINE_BYTES_MAX
+import msgspec
+
+from swarmd.bounds import is_bounded
+from swarmd.core.coordinator.standings import reports_bytes_max
+from swarmd.core.values import Standing
+from swarmd.dht.wire import names
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.records import (
+    BODY_BYTES_MAX,
+    INLINE_BYTES_MAX,
+    ReportRecord,
+    SignedRecord,
+    check_payload,
+    decode_signed,
+    verifies,
+)
 from swarmd.errors import RecordRejected
+from swarmd.files import write_durably
 
 INLINE_TOTAL_BYTES_MAX = 3 * 512 * 1024  # of all members under one key: the whole key is one message when read
 SHOWN_AT_ONCE_BYTES_MAX = 64 * 1024 * 1024  # of a key when all members ask at once, by all who keep it together: a good
@@ -74,3 +93,146 @@ def check_body(body: bytes, digest: str, size_bytes: int) -> None:
     if hashlib.sha256(body).hexdigest() != digest:
         raise RecordRejected("wrong-digest", "the body is not the one that was announced")
     check_plain(body)
+
+
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
+TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
+
+
+class LeaderboardBody(msgspec.Struct, frozen=True):
+    """Standings after a round, and the signed reports of that round."""
+
+    round: int
+    standings: tuple[Standing, ...]
+    reports: tuple[bytes, ...] = ()
+
+
+def encode_board(board: LeaderboardBody) -> bytes:
+    """The body of a `LeaderboardRecord`."""
+    return msgspec.msgpack.encode(board)
+
+
+def decode_board(body: bytes) -> LeaderboardBody:
+    """What `encode_board` made. Raises RecordRejected("malformed")."""
+    try:
+        board = msgspec.msgpack.decode(body, type=LeaderboardBody)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"no leaderboard: {error}") from error
+    if not is_bounded(board):
+        raise RecordRejected("malformed", "a leaderboard with a number that is nobody's")
+    return board
+
+
+class KeptStandings(msgspec.Struct, frozen=True):
+    """The newest standings that a follower has read, for its own page."""
+
+    swarm: str
+    round: int
+    standings: tuple[Standing, ...]
+
+
+def keep_standings(path: Path, swarm: str, board: LeaderboardBody) -> None:
+    """Write them in the place of earlier ones. Raises NoSpaceLeft, LogWriteFailed."""
+    write_durably(path, msgspec.msgpack.encode(KeptStandings(swarm, board.round, board.standings)))
+
+
+def read_standings(path: Path, swarm: str) -> KeptStandings | None:
+    """What was kept of this swarm; None where there is nothing, or nothing that can be read."""
+    try:
+        if path.stat().st_size > BODY_BYTES_MAX:
+            return None
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=KeptStandings)
+    except (OSError, *DECODE_ERRORS):
+        return None
+    return kept if kept.swarm == swarm else None
+
+
+class LeaderboardCheck:
+    """Adds up standings from signed reports, leaderboard by leaderboard.
+
+    Args:
+        before: standings that the first one starts from.
+
+    Attributes:
+        standings: what the reports add up to so far, by peer.
+        problems: what is wrong, a sentence each.
+        partial: leaderboards that lack reports for want of room, whose standings are taken as they are given.
+    """
+
+    def __init__(self, before: Iterable[Standing] = ()) -> None:
+        self.standings = {standing.peer: standing for standing in before}
+        self.problems: list[str] = []
+        self.partial = 0
+
+    def take(self, board: LeaderboardBody, swarm: str) -> None:
+        """Add the next round's."""
+        reports = _verified(board, swarm, self.problems)
+        if not has_room_left(board):
+            self.partial += 1
+            self.standings = {standing.peer: standing for standing in board.standings}
+            return
+        for report in reports:
+            self.standings[report[0]] = _credited(self.standings.get(report[0]), *report)
+        _compare(board, self.standings, self.problems)
+
+
+def _verified(board: LeaderboardBody, swarm: str, problems: list[str]) -> list[tuple[str, int, float]]:
+    """(peer, round, reward) of the board's genuine reports, in the order of their stages."""
+    found: dict[tuple[str, int], float] = {}
+    for number, encoded in enumerate(board.reports):
+        try:
+            signed, report = open_report(encoded, swarm)
+        except RecordRejected as error:
+            problems.append(f"round {board.round}, report {number}: {error.reason}: {error.message}")
+            continue
+        place = (signed.owner, report.stage)
+        if report.round != board.round:
+            problems.append(f"round {board.round}, report {number}: it is of round {report.round}")
+        elif place in found:
+            problems.append(f"round {board.round}, report {number}: a second one of {signed.owner}")
+        else:
+            found[place] = report.reward
+    ordered = sorted(found, key=lambda place: (place[1], place[0]))
+    return [(peer, board.round, found[peer, stage]) for peer, stage in ordered]
+
+
+def open_report(encoded: bytes, swarm: str) -> tuple[SignedRecord, ReportRecord]:
+    """A signed report, verified, whenever it expired. Raises RecordRejected."""
+    signed = decode_signed(encoded)
+    content = check_payload(signed.payload)
+    if not isinstance(content, ReportRecord) or content.swarm != swarm:
+        raise RecordRejected("wrong-key", "it is no report of this swarm")
+    if not verifies(signed, names.key_id(content.key)):
+        raise RecordRejected("bad-signature", f"not signed by {signed.owner}")
+    return signed, content
+
+
+def has_room_left(board: LeaderboardBody) -> bool:
+    """Whether one more report would have found room, so that none was left out."""
+    return sum(map(len, board.reports)) + ROOM_BYTES <= reports_bytes_max(board.standings)
+
+
+def _credited(standing: Standing | None, peer: str, round: int, reward: float) -> Standing:
+    if standing is None:
+        return Standing(peer, "", reward, 1, round)
+    rounds = standing.rounds + (standing.last_round != round)
+    return Standing(peer, standing.name, standing.reward + reward, rounds, round)
+
+
+def _compare(board: LeaderboardBody, expected: dict[str, Standing], problems: list[str]) -> None:
+    given = {standing.peer: standing for standing in board.standings}
+    for peer in sorted(expected.keys() | given.keys()):
+        stated, counted = given.get(peer), expected.get(peer)
+        if stated is None or counted is None:
+            what = "has reports but no standing" if stated is None else "has a standing but no reports"
+            problems.append(f"round {board.round}: {peer} {what}")
+        elif not _same(stated, counted):
+            problems.append(
+                f"round {board.round}: {peer} is given {stated.reward:g} in {stated.rounds} rounds, "
+                f"the reports add up to {counted.reward:g} in {counted.rounds}"
+            )
+
+
+def _same(stated: Standing, counted: Standing) -> bool:
+    close = math.isclose(stated.reward, counted.reward, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return close and (stated.rounds, stated.last_round) == (counted.rounds, counted.last_round)

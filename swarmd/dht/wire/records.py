@@ -1,7 +1,7 @@
 """Signed records: what peers write into the DHT, and the checks that every reader and every storer makes.
 
 A record belongs to one peer and only that peer can write it: its subkey is the owner's peer id. The value is a msgpack
-payload followed by the owner's signature (`swarmd.dht.identity.signatures`) over key, owner, payload and expiration.
+payload followed by the owner's signature (`swarmd.dht.identity.identity`) over key, owner, payload and expiration.
 The payload names its swarm, round and stage, so its key can be computed from it: a record counts under its own key
 only, and can be checked by anyone, anywhere. docs/PROTOCOL.md has the format in full.
 """
@@ -11,21 +11,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from swarmd.bounds import Count, Integer, Real
 from swarmd.dht.addresses import LENGTH_MAX
-from swarmd.dht.identity.identity import Identity, is_peer_id
+from swarmd.dht.identity.identity import Identity, is_peer_id, signature_bytes, verify
 from swarmd.dht.identity.proof_of_work import NUMBER_MAX
-from swarmd.dht.identity.signatures import signature_bytes, verify
-from swarmd.dht.members.admission import Admission
-from swarmd.dht.members.withdrawal import is_packed
+from swarmd.dht.invitations import Admission, is_packed
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
-from swarmd.dht.wire.shards import (
+from swarmd.dht.wire.names import (
     MembersPlace,
     Shards,
     ShardSource,
@@ -34,10 +32,43 @@ from swarmd.dht.wire.shards import (
     member_shard_of,
     shard_of,
 )
-from swarmd.dht.wire.sizes import VALUE_BYTES_MAX, check_payload_size
 from swarmd.errors import RecordRejected
 from swarmd.weights.manifest import OFFER_BYTES_MAX
 from swarmd.worker.runtime import TimeSource
+
+INLINE_BYTES_MAX = 48 * 1024  # of a body that travels inside its record, compressed
+FIELDS_BYTES_MAX = 1024  # of what else is in a record that may hold a body
+PAYLOAD_BYTES_MAX = {
+    "membership": 4 * 1024,
+    "clock": 512,
+    "report": 768,
+    "rollouts": INLINE_BYTES_MAX + FIELDS_BYTES_MAX,
+    "leaderboard": INLINE_BYTES_MAX + FIELDS_BYTES_MAX,
+}
+SIGNATURE_BYTES_MAX = 1200  # an RSA key of 600 bytes, a signature by 4096 bits, their lengths
+VALUE_BYTES_MAX = max(PAYLOAD_BYTES_MAX.values()) + SIGNATURE_BYTES_MAX
+UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields that state their default
+
+
+def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
+    """Is a payload no larger than its kind needs, and what it holds beyond its own fields little?
+
+    Args:
+        payload: as it came.
+        content: what was decoded of it.
+
+    Raises:
+        RecordRejected: "oversized".
+    """
+    kind: Any = content.__struct_config__.tag
+    if len(payload) > PAYLOAD_BYTES_MAX[kind]:
+        raise RecordRejected(
+            "oversized", f"a {kind} of {len(payload)} bytes fits in no record, the limit is {PAYLOAD_BYTES_MAX[kind]}"
+        )
+    unknown = len(payload) - len(msgspec.msgpack.encode(content))
+    if unknown > UNKNOWN_BYTES_MAX:
+        raise RecordRejected("oversized", f"{unknown} bytes of unknown fields, the limit is {UNKNOWN_BYTES_MAX}")
+
 
 DOMAIN = b"swarmd-record-v1\x00"
 SUBKEY_BYTES_MAX = 120
@@ -79,10 +110,10 @@ class Membership(RecordContent, frozen=True, tag="membership"):
     work: Work = 0
     invitation: bytes = b""
     protocol: Protocol = 1
-    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.members.withdrawal`
+    withdrawn: bytes = b""  # ids of invitations, see `swarmd.dht.invitations`
     weights: bytes = b""  # an offer, see `swarmd.weights.manifest`; a later format is no reason to refuse the rest
     shards: Shards = 0  # of the memberships, as many as the stages have; 0: they lie under one key
-    epoch: Round = 0  # see `swarmd.dht.wire.shards.epoch_of`
+    epoch: Round = 0  # see `swarmd.dht.wire.names.epoch_of`
     shard: Shards = 0  # the owner's in that epoch
 
     @property
@@ -121,7 +152,7 @@ class ReportRecord(RecordContent, frozen=True, tag="report"):
     work: Work = 0
     invitation: bytes = b""
     shards: Shards = 0  # of the stage, as the clock has it
-    shard: Shards = 0  # the owner's, see `swarmd.dht.wire.shards`
+    shard: Shards = 0  # the owner's, see `swarmd.dht.wire.names`
 
     @property
     def key(self) -> str:

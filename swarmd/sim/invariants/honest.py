@@ -20,7 +20,7 @@ from swarmd.core.events import (
 from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import MEMBERS_MAX, Coordination
 from swarmd.dht.limits import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
-from swarmd.dht.members.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
+from swarmd.dht.membership import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.dht.rounds.report_collector import CHANGES_MAX, IDLE_MAX
 from swarmd.sim.invariants.recovery import PACE_MARGIN, SETTLE_S
 from swarmd.sim.ports.network import POLL_S

@@ -15,13 +15,11 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundPublished,
 )
-from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, SETTLE_S
-from swarmd.dht.rounds.publisher import RENEWALS
-from swarmd.dht.rounds.sampled_shards import READ_MAX, SPARE
-from swarmd.dht.store.own_records import KEPT, Kept
+from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
+from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import member_shard_of, shard_of
 from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
-from swarmd.dht.wire.shards import member_shard_of, shard_of
 from swarmd.sim.invariants.brought import BroughtReports
 from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from swarmd.core.values import Standing
 from swarmd.dht.store.seniority import credited_rounds
-from swarmd.dht.wire.leaderboard import LeaderboardBody, decode_board
+from swarmd.dht.wire.bodies import LeaderboardBody, decode_board
 from swarmd.sim.ports.once import Once
 
 KEPT = 4  # leaderboards: all nodes read the same one at about the same time

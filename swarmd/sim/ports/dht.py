@@ -12,10 +12,10 @@ import msgspec
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef, Standing
-from swarmd.dht.store.announced_shards import AnnouncedShards
-from swarmd.dht.store.own_records import Kept
+from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import KeptStandings
+from swarmd.dht.wire.bodies import KeptStandings
 from swarmd.dht.wire.records import (
     PAST_S,
     TTL_MAX_S,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from swarmd.dht.evidence import RecordComparison, SeenRecord
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.record_comparison import RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, RecordPolicy, ReportRecord
 from swarmd.sim.ports.dht import Written, size_of

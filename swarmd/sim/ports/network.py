@@ -26,21 +26,18 @@ from swarmd.core.events import (
     WeightsRefused,
 )
 from swarmd.core.values import PeerWeights, Standing
-from swarmd.dht.actions import SignedActions
-from swarmd.dht.agent import NetworkAgent
+from swarmd.dht.agent import NetworkAgent, SignedActions
+from swarmd.dht.evidence import EvidenceGossip, RecordComparison
+from swarmd.dht.gossip import ClockGossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.members.withdrawal import Withdrawals
+from swarmd.dht.invitations import Withdrawals
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import PeerCheck, Record, RecordsSink
-from swarmd.dht.pubsub.clock_gossip import ClockGossip
-from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
 from swarmd.dht.rounds.key_watch import KeyWatch
-from swarmd.dht.rounds.publisher import Publisher
-from swarmd.dht.rounds.record_comparison import RecordComparison
-from swarmd.dht.store.own_records import OwnRecordStore
+from swarmd.dht.rounds.publisher import OwnRecordStore, Publisher
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
+from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import RecordPolicy, check_expiration
 from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, VirtualRuntime

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from swarmd.dht.ports import Keepers, Record
-from swarmd.dht.store.own_records import Kept
+from swarmd.dht.rounds.publisher import Kept
 from swarmd.dht.wire.records import Payload, is_far, is_sharded
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
@@ -256,7 +256,7 @@ class SimNetwork:
 
 
 class SimOwnRecords:
-    """Own records on a simulated disk, see `swarmd.dht.store.own_records.OwnRecordStorage`."""
+    """Own records on a simulated disk, see `swarmd.dht.rounds.publisher.OwnRecordStorage`."""
 
     def __init__(self, worker: NetworkWorker) -> None:
         self._worker = worker

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+from swarmd.dht.evidence import SeenRecord
 from swarmd.dht.ports import Record
-from swarmd.dht.rounds.record_comparison import SeenRecord
 from swarmd.dht.wire.records import ReportRecord, SignedRecord
 
 DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter

@@ -10,8 +10,7 @@ import msgspec
 from swarmd.bounds import REAL_MAX
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
-from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
+from swarmd.dht.wire.records import GROUPS_MAX, PAYLOAD_BYTES_MAX, ROUNDS_AHEAD, check_payload
 from swarmd.errors import RecordRejected
 from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.strangers.actor import GROUPS, RENEW_S, Actor, Insider, seen_of

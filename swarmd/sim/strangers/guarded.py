@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
-from swarmd.dht.p2p.search_peers import choose_guides
+from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown
 from swarmd.sim.ports.dht import Written, is_alive

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from swarmd.core.commands import Announce, Command, PublishLeaderboard, PublishReport
-from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.evidence import RecordComparison
+from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
 from swarmd.dht.wire.evidence import Evidence
-from swarmd.dht.wire.leaderboard import LeaderboardBody, encode_board
 from swarmd.dht.wire.records import ClockRecord, LeaderboardRecord, Payload, ReportRecord, SignedRecord
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
+from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ROUNDS_BEHIND, Membership, Payload, ReportRecord, RolloutsRecord

@@ -43,14 +43,14 @@ from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
 from swarmd.dht.addresses import check_bootstrap
 from swarmd.dht.identity.identity import create_identity
-from swarmd.dht.members.membership import Members
+from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.rounds.clock import SwarmClock
 from swarmd.dht.rounds.gather import gather
 from swarmd.dht.rounds.report_collector import ReportCollector
-from swarmd.dht.rounds.standings import LeaderboardFollower
+from swarmd.dht.rounds.stages import LeaderboardFollower
 from swarmd.dht.session import Session
-from swarmd.dht.wire.leaderboard import LeaderboardBody
+from swarmd.dht.wire.bodies import LeaderboardBody
 from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger

@@ -18,7 +18,7 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.state import State
-from swarmd.dht.wire.leaderboard import read_standings
+from swarmd.dht.wire.bodies import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base

@@ -180,7 +180,7 @@ def test_a_name_is_made_as_rl_swarm_makes_it(tmp_path: Path, monkeypatch: pytest
 def test_who_brings_an_identity_along_is_told_its_name_there(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmd.dht.identity.foreign_name import known_name
+    from swarmd.dht.identity.identity import known_name
 
     rsa_file(tmp_path / "swarm.pem")
     peer = load_identity(tmp_path / "swarm.pem").peer_id

@@ -9,8 +9,7 @@ import pytest
 
 from swarmd.animals import animal_name
 from swarmd.config import load_config
-from swarmd.dht.identity.foreign_name import known_name, note_name
-from swarmd.dht.identity.identity import create_identity, load_identity
+from swarmd.dht.identity.identity import create_identity, known_name, load_identity, note_name
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
 from swarmd.settings import settings_of

@@ -23,11 +23,11 @@ from swarmd.dht.identity.identity import (
     load_identity,
     public_key_of,
     read_identity,
+    signature_bytes,
+    verify,
 )
-from swarmd.dht.identity.kept_work import take_work
-from swarmd.dht.identity.proof_of_work import find_work, work_bits
+from swarmd.dht.identity.proof_of_work import find_work, take_work, work_bits
 from swarmd.dht.identity.rsa import LENGTHS, parse_rsa
-from swarmd.dht.identity.signatures import signature_bytes, verify
 from swarmd.errors import ExitCode, IdentityError, IdentityInUse, NotFoundError
 from tests.dht.driver import Driver
 from tests.dht.making import ALICE, OTHER_RSA, RSA, rsa_file, rsa_file_of

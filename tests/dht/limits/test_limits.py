@@ -11,7 +11,7 @@ from swarmd.dht.limits import RESERVE, REST, REST_MAX_S, GossipLimits, Rate, Req
 from swarmd.dht.rounds.gather import WHOLE_MAX
 from swarmd.dht.rounds.report_collector import ChangeLimit
 from swarmd.dht.store.lookup import BREADTH
-from swarmd.dht.store.partial_answers import NEARBY_BYTES, RECORD_BYTES
+from swarmd.dht.store.validator import NEARBY_BYTES, SHOWN_RECORD_BYTES
 from swarmd.dht.wire.bodies import deflate
 from swarmd.errors import RecordRejected
 
@@ -61,7 +61,7 @@ def test_all_members_behind_one_address_are_answered_at_once(members: int, body_
     refused: list[str] = []
     door = RequestLimits(lambda peer, reason, detail: refused.append(reason))
     shown = members if members - 1 <= WHOLE_MAX else math.ceil(members / BREADTH)
-    answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + RECORD_BYTES) + NEARBY_BYTES
+    answer = shown * (len(deflate(NOISE[:body_bytes], members)) + FIELDS_BYTES + SHOWN_RECORD_BYTES) + NEARBY_BYTES
     for number in range(members):  # of which p2pd has taken none yet
         peer = f"peer-{number}"
         door.place(peer, "10.0.0.0/24")

@@ -14,33 +14,32 @@ from msgspec.structs import replace
 
 from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import find_work
-from swarmd.dht.limits import Rejections
-from swarmd.dht.members.admission import (
-    INVITATION_BYTES_MAX,
-    Admission,
-    Invitation,
-    Rule,
-    chain_of,
-    check_invitation,
-    invite,
-    read_invitation,
-    write_invitation,
-)
-from swarmd.dht.members.invitations import OwnInvitations, OwnWithdrawals
-from swarmd.dht.members.withdrawal import (
+from swarmd.dht.invitations import (
     CHANGES_BURST,
     CHANGES_PER_S,
     HOSTS_MAX,
     ID_BYTES,
+    INVITATION_BYTES_MAX,
     WITHDRAWN_MAX,
+    Admission,
     HostWithdrawals,
+    Invitation,
+    OwnInvitations,
+    OwnWithdrawals,
+    Rule,
     Withdrawals,
+    chain_of,
+    check_invitation,
     id_of_text,
+    invite,
     keep_withdrawals,
     pack,
     read_id,
+    read_invitation,
     read_withdrawals,
+    write_invitation,
 )
+from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import MSGPackSerializer
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names

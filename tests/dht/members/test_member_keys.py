@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from swarmd.config import DhtConfig
-from swarmd.dht.members.member_keys import WATCHED_SLOWLY, MemberKeys
-from swarmd.dht.members.member_lookups import MemberLookups
+from swarmd.dht.membership import WATCHED_SLOWLY, MemberKeys, MemberLookups
 from swarmd.dht.ports import Record, RecordsSink
 from swarmd.dht.rounds.publisher import RENEWALS
-from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from swarmd.dht.wire.records import ClockRecord, Membership
-from swarmd.dht.wire.shards import EPOCH_ROUNDS, MembersPlace, member_shard_of
 from swarmd.errors import NetworkDown
 
 pytestmark = pytest.mark.anyio

@@ -15,9 +15,8 @@ from swarmd.dht.identity.identity import Identity, create_identity
 from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.node import DhtNode, NodeRun, NodeSettings
 from swarmd.dht.p2p.peers import AddressBook, Rejoin
-from swarmd.dht.rounds.publisher import Publisher
+from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore, Publisher
 from swarmd.dht.store.lookup import lookup
-from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.dht.store.validator import Validator, install_guards
 from swarmd.dht.wire.records import RecordPolicy
 from swarmd.worker.runtime import LoopRuntime

@@ -11,11 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from swarmd.dht.addresses import PAUSE, RANGE_PEERS_MAX, DialledHosts, is_elsewhere, range_of, surplus
 from swarmd.dht.identity.identity import generate_identity
-from swarmd.dht.p2p.dialled_hosts import PAUSE, DialledHosts, is_elsewhere
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.p2p.peers import ALONE_STRANGERS, MISSING, PEERS_KEPT, AddressBook, Rejoin, _run_bounded
-from swarmd.dht.p2p.routing_diversity import RANGE_PEERS_MAX, range_of, surplus
 from tests.dht.making import ALICE, BOB
 
 pytestmark = pytest.mark.anyio

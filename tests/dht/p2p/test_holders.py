@@ -10,21 +10,22 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from swarmd.bounds import Backoff
+from swarmd.dht import weights
 from swarmd.dht.adapters import HiveChunks
 from swarmd.dht.limits import ConcurrencyBudget, PeerBounds
 from swarmd.dht.rounds import fetch
-from swarmd.dht.rounds.body_holders import (
+from swarmd.dht.rounds.fetch import (
     BODIES_MAX,
     HOLDERS_MAX,
     NAMED_MAX,
+    WEIGHTS,
     BodyHolders,
+    BodyServer,
     encode_names,
+    fetch_body,
     read_names,
 )
-from swarmd.dht.rounds.fetch import WEIGHTS, BodyServer, fetch_body
-from swarmd.dht.weights import fetching
-from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
-from swarmd.dht.weights.giving import GivenWeights
+from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs
 from swarmd.weights.chunks import FetchedWeights
@@ -132,8 +133,8 @@ VALUES = bfloat16(3 * CHUNK_BYTES // 2, 0)  # four chunks with the header
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN", Backoff(0.001, 0.001))
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
+    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
 
 
 class Node(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import P2PDaemonError, PeerID
 from swarmd.dht.store.lookup import PATIENCE_S, lookup
-from swarmd.dht.store.promptness import LATE_MAX
+from swarmd.dht.store.parts import LATE_MAX
 from swarmd.dht.wire import names
 from tests.dht.making import SWARM
 from tests.dht.outsider import Outsider

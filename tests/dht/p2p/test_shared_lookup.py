@@ -13,7 +13,7 @@ import pytest
 from swarmd.dht.adapters import HiveRecords
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.p2p.hivemind_api import DHTID
-from swarmd.dht.store import lookup, partial_answers
+from swarmd.dht.store import lookup, validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord, sign
 from tests.dht.driver import until
@@ -35,14 +35,14 @@ def keep(node: Single, records: list[SignedRecord]) -> None:
 def shown(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each owner's record is shown, by any node here."""
     counts: Counter[str] = Counter()
-    part_of = partial_answers.part_of
+    part_of = validator.part_of
 
     def counted(*asked: Any) -> Any:
         part = part_of(*asked)
         counts.update(each.owner for each in part.records)
         return part
 
-    monkeypatch.setattr(partial_answers, "part_of", counted)
+    monkeypatch.setattr(validator, "part_of", counted)
     return counts
 
 

@@ -11,10 +11,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from swarmd.core.events import Equivocated, Event
+from swarmd.dht.evidence import EvidenceGossip
+from swarmd.dht.gossip import Suppression
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.limits import Rejections
-from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
-from swarmd.dht.pubsub.suppression import Suppression
 from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence, pair_of
 from swarmd.dht.wire.records import LeaderboardRecord, RecordPolicy, sign
 from swarmd.sim.coroutines import VirtualRuntime

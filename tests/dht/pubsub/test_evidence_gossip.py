@@ -17,10 +17,9 @@ from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated, Event
 from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
-from swarmd.dht.identity.identity import Identity, generate_identity
-from swarmd.dht.limits import Rejections
-from swarmd.dht.pubsub import evidence_gossip as exchange_module
-from swarmd.dht.pubsub.evidence_gossip import (
+from swarmd.dht import evidence as exchange_module
+from swarmd.dht.adapters import HiveTopic
+from swarmd.dht.evidence import (
     ALL,
     KEPT,
     NEWCOMERS_BURST,
@@ -28,10 +27,11 @@ from swarmd.dht.pubsub.evidence_gossip import (
     SIGNER_BURST,
     EvidenceGossip,
     EvidenceTold,
+    RecordComparison,
 )
-from swarmd.dht.pubsub.suppression import Suppression
-from swarmd.dht.pubsub.topic import Topic
-from swarmd.dht.rounds.record_comparison import RecordComparison
+from swarmd.dht.gossip import Suppression
+from swarmd.dht.identity.identity import Identity, generate_identity
+from swarmd.dht.limits import Rejections
 from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.evidence import Evidence, pair_of
@@ -79,7 +79,7 @@ class Listener:
         validator = Validator(self.policy, self.rejections)
         peers = {COORDINATOR.peer_id, *(each.peer_id for each in known)}
         self.exchange = EvidenceGossip(
-            Topic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
+            HiveTopic(self.wire, names.evidence_topic(SWARM)),  # type: ignore[arg-type]
             self.policy,
             peers.__contains__,
             self.rejections,

@@ -8,12 +8,10 @@ from random import Random
 import msgspec
 import pytest
 from msgspec.structs import replace
-from swarmd.dht.limits import HINTS
 
-from swarmd.dht.limits import REFUSALS_MAX, RequestLimits
+from swarmd.dht.gossip import ALL, HINT_BYTES_MAX, ClockGossip, Hint, HintGossip
+from swarmd.dht.limits import HINTS, REFUSALS_MAX, RequestLimits
 from swarmd.dht.ports import Record
-from swarmd.dht.pubsub.clock_gossip import ALL, ClockGossip
-from swarmd.dht.pubsub.hints import HINT_BYTES_MAX, Hint, HintGossip
 from swarmd.dht.wire.records import sign
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import LoopRuntime

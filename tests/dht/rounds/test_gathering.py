@@ -24,11 +24,10 @@ from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.limits import Rejections
 from swarmd.dht.network_session import take_for_member
-from swarmd.dht.patience import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, Patience
 from swarmd.dht.rounds import gather
-from swarmd.dht.rounds.sources import IDLE_MAX
-from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.rounds.gather import IDLE_MAX
 from swarmd.dht.store.seniority import ALWAYS, Rank, Seniority
+from swarmd.dht.swarm_view import FAILED_S, FORGOTTEN_AFTER, UNTRIED_S, VAIN_MAX, AnnouncedShards, Patience
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord, SignedRecord
 from swarmd.eventlog.blobs import Blobs

@@ -16,8 +16,7 @@ from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.rounds import fetch
 from swarmd.dht.rounds.fetch import DIGEST_BYTES, BodyServer
 from swarmd.dht.rounds.key_watch import WHOLE_POLLS, KeyWatch
-from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, Publisher
-from swarmd.dht.store.own_records import OwnRecordStore
+from swarmd.dht.rounds.publisher import FAILED_S, RENEWALS, OwnRecordStore, Publisher
 from swarmd.dht.wire.records import Payload
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import VirtualRuntime

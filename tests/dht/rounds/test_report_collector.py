@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
-from swarmd.dht.members.presence import Presences
+from swarmd.dht.membership import Presences
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.key_watch import KeyWatch
 from swarmd.dht.rounds.report_collector import TOGETHER_S, ReportCollector
 from swarmd.dht.store.seniority import Seniority
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ReportRecord, SignedRecord
-from swarmd.dht.wire.shards import shard_of
 from swarmd.sim.coroutines import VirtualRuntime
 
 SWARM = "s"

@@ -14,10 +14,10 @@ import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.dht.rounds import gather
-from swarmd.dht.store.announced_shards import AnnouncedShards
+from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ClockRecord, ReportRecord, RolloutsRecord, SignedRecord
-from swarmd.dht.wire.shards import shard_of
 from swarmd.errors import NetworkDown
 from tests.dht.driver import SWARM
 from tests.dht.rounds.test_gathering import Swarm, body_of

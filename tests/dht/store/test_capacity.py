@@ -13,13 +13,20 @@ from swarmd.dht.identity.proof_of_work import WORK_BITS, find_work
 from swarmd.dht.p2p.hivemind_api import DHTID
 from swarmd.dht.store import seniority, storage
 from swarmd.dht.store import seniority as ranks_module
-from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, NEWCOMERS_SHARE, KeyCapacity, _order_of
+from swarmd.dht.store.capacity import (
+    IDLE_BYTES_MIN,
+    MEMBERSHIPS_MAX,
+    NEWCOMERS_SHARE,
+    RECORD_BYTES,
+    STAGES_MAX,
+    KeyCapacity,
+    _order_of,
+)
 from swarmd.dht.store.seniority import Places, Rank, Seniority
 from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.store.total_capacity import MEMBERSHIPS_MAX, RECORD_BYTES, STAGES_MAX
 from swarmd.dht.wire import names
+from swarmd.dht.wire.names import MembersPlace, member_shard_of
 from swarmd.dht.wire.records import Payload, SignedRecord
-from swarmd.dht.wire.shards import MembersPlace, member_shard_of
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, MEMBERSHIP, REPORT, SWARM, signed_by
 

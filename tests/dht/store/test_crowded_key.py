@@ -14,13 +14,12 @@ from swarmd.dht.identity.identity import Identity, generate_identity
 from swarmd.dht.limits import Rejections
 from swarmd.dht.p2p.hivemind_api import DHTID, PeerID, dht_pb2
 from swarmd.dht.store import seniority
-from swarmd.dht.store.key_capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
-from swarmd.dht.store.lookup import Found
-from swarmd.dht.store.partial_find import Answer, find_at
+from swarmd.dht.store.capacity import IDLE_BYTES_MIN, KEY_BYTES_MAX
+from swarmd.dht.store.lookup import Answer, Found, find_at
+from swarmd.dht.store.parts import Part, Shown, encode_part
 from swarmd.dht.store.storage import BoundedStorage
 from swarmd.dht.store.validator import CHECKED_BYTES_MAX, CHECKED_BYTES_MIN, GuardedProtocol, Validator
 from swarmd.dht.wire import names, records
-from swarmd.dht.wire.find_parts import Part, Shown, encode_part
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 from tests.dht.making import ALICE, BOB, POLICY, REPORT, signed_by

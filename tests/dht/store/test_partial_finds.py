@@ -13,19 +13,21 @@ from hypothesis import strategies as st
 
 from swarmd.dht.limits import RequestLimits
 from swarmd.dht.p2p.hivemind_api import DHTID, RoutingTable, dht_pb2
-from swarmd.dht.store.answer_memory import AnswerMemory, Progress
-from swarmd.dht.store.partial_answers import make_result, part_of
-from swarmd.dht.store.storage import BoundedStorage
-from swarmd.dht.wire import find_parts, names
-from swarmd.dht.wire.find_parts import (
+from swarmd.dht.store import parts
+from swarmd.dht.store.parts import (
+    AnswerMemory,
     Cursor,
     FindFilter,
     Part,
+    Progress,
     add_filter,
     encode_part,
     read_filter,
     read_part,
 )
+from swarmd.dht.store.storage import BoundedStorage
+from swarmd.dht.store.validator import make_result, part_of
+from swarmd.dht.wire import names
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 from tests.dht.making import REPORT
@@ -60,7 +62,7 @@ class LookUp:
         return part
 
 
-def record_of(shown: find_parts.Shown) -> SignedRecord:
+def record_of(shown: parts.Shown) -> SignedRecord:
     return SignedRecord(shown.owner, shown.value, shown.expiration, b"")
 
 
@@ -134,7 +136,7 @@ def asking(encoded: bytes, keys: int = 1, times: int = 1) -> Any:
     """A request that says this."""
     request = dht_pb2.FindRequest(keys=[KEY.to_bytes()] * keys)
     for _ in range(times):
-        request.MergeFromString(bytes([find_parts.FILTER_FIELD << 3 | 2, len(encoded)]) + encoded)
+        request.MergeFromString(bytes([parts.FILTER_FIELD << 3 | 2, len(encoded)]) + encoded)
     return request
 
 

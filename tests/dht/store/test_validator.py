@@ -24,8 +24,7 @@ from swarmd.dht.p2p.hivemind_api import (
     protocol_module,
 )
 from swarmd.dht.store import storage
-from swarmd.dht.store.handing_on import HANDED_BYTES_MAX, MEETINGS_BURST, HandingOn
-from swarmd.dht.store.storage import BoundedStorage
+from swarmd.dht.store.storage import HANDED_BYTES_MAX, MEETINGS_BURST, BoundedStorage, HandingOn
 from swarmd.dht.store.validator import (
     BYTES_BURST,
     CHECKED_BYTES_MAX,

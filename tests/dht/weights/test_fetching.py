@@ -17,10 +17,10 @@ import pytest
 from swarmd.bounds import Backoff
 from swarmd.core.commands import Register
 from swarmd.core.events import LinkUp, MemberSeen, RecordsRejected, Registered
+from swarmd.dht import weights as subject
 from swarmd.dht.p2p.hivemind_api import PeerID
 from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
-from swarmd.dht.weights import fetching as subject
-from swarmd.dht.weights.fetching import fetch_manifest, fetch_weights
+from swarmd.dht.weights import fetch_manifest, fetch_weights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, WeightsUnavailable

@@ -18,12 +18,17 @@ from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
 from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
+from swarmd.dht import weights
 from swarmd.dht.network_session import take_for_member
-from swarmd.dht.store.announced_shards import AnnouncedShards
-from swarmd.dht.weights import fetching, taking
-from swarmd.dht.weights.fetching import fetch_manifest
-from swarmd.dht.weights.offers import MembersOffers
-from swarmd.dht.weights.taking import HOLDERS_MAX, SPENT, FetchProgress, WeightsTaking, holders_of
+from swarmd.dht.swarm_view import AnnouncedShards, MembersOffers
+from swarmd.dht.weights import (
+    HOLDERS_MAX,
+    SPENT,
+    FetchProgress,
+    WeightsTaking,
+    fetch_manifest,
+    holders_of,
+)
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
 from swarmd.weights.chunks import PARTIAL, FetchedWeights, cut
@@ -44,8 +49,8 @@ COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "AGAIN", Backoff(0.001, 0.001))
-    monkeypatch.setattr(fetching, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
+    monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
 
 
 class Swarm:
@@ -254,7 +259,7 @@ async def test_an_owner_that_does_not_even_give_its_manifest_is_not_asked_after_
     swarm = Swarm(tmp_path)
     swarm.gives("boss", VALUES)
     swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
-    assert (await swarm.refused()).cause == "unavailable" and len(swarm.asked) == fetching.MANIFEST_ATTEMPTS
+    assert (await swarm.refused()).cause == "unavailable" and len(swarm.asked) == weights.MANIFEST_ATTEMPTS
 
 
 async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves(tmp_path: Path) -> None:
@@ -334,7 +339,7 @@ async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched
     swarm.gives("boss", VALUES)
     first = await swarm.fetched()
     free = first.weights.size_bytes + 1000  # for the file, and nothing beside it
-    monkeypatch.setattr(taking.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr(weights.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     swarm.gives("boss", moved(VALUES, 0.01), round=8)
     second = await swarm.fetched()
     assert second.weights.round == 8 and second.received_bytes > second.weights.size_bytes

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmd.dht.evidence import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison, SeenRecord
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.rounds.record_comparison import CLOCKS_KEPT, NEWCOMER_REPORTS_KEPT, RecordComparison, SeenRecord
 from swarmd.dht.wire.evidence import Evidence, charge_of, check_evidence, open_evidence, pair_of
 from swarmd.dht.wire.records import ClockRecord, Payload, RecordPolicy, SignedRecord, sign
 from swarmd.errors import RecordRejected

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.dht.store.dictionaries import guard_serializer, load_dictionary
+from swarmd.dht.store.validator import guard_serializer, load_dictionary
 from swarmd.dht.wire.bodies import check_body, deflate, inflate
 from swarmd.dht.wire.msgpack_guard import check_plain
 from swarmd.errors import RecordRejected

@@ -10,8 +10,8 @@ import pytest
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity.identity import Identity
-from swarmd.dht.wire import leaderboard
-from swarmd.dht.wire.leaderboard import (
+from swarmd.dht.wire import bodies
+from swarmd.dht.wire.bodies import (
     KeptStandings,
     LeaderboardBody,
     LeaderboardCheck,
@@ -105,7 +105,7 @@ def test_a_round_whose_reports_did_not_all_find_room_is_taken_as_given_and_count
     told = report(ALICE, 0, 0, 1.0)
     both = (Standing(ALICE.peer_id, "Alice", 1.0, 1, 0), Standing(BOB.peer_id, "Bob", 2.0, 1, 0))
     with monkeypatch.context() as cramped:
-        cramped.setattr(leaderboard, "reports_bytes_max", lambda standings: len(told) + leaderboard.ROOM_BYTES - 1)
+        cramped.setattr(bodies, "reports_bytes_max", lambda standings: len(told) + bodies.ROOM_BYTES - 1)
         check.take(LeaderboardBody(0, both, (told,)), SWARM)
     assert (check.problems, check.partial) == ([], 1)
     later = Standing(BOB.peer_id, "Bob", 5.0, 2, 1)

@@ -18,7 +18,10 @@ from swarmd.dht.store.validator import Validator
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import (
     ADMITTED_MAX,
+    PAYLOAD_BYTES_MAX,
     TTL_MAX_S,
+    UNKNOWN_BYTES_MAX,
+    VALUE_BYTES_MAX,
     ClockRecord,
     LeaderboardRecord,
     Membership,
@@ -29,7 +32,6 @@ from swarmd.dht.wire.records import (
     decode_signed,
     sign,
 )
-from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX, UNKNOWN_BYTES_MAX, VALUE_BYTES_MAX
 from swarmd.errors import RecordRejected
 from tests.dht.making import (
     ALICE,

@@ -13,13 +13,12 @@ from typer.testing import CliRunner
 from swarmd.core.coordinator import coordination, members, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
-from swarmd.dht import limits
-from swarmd.dht.members import presence
-from swarmd.dht.members.presence import Presences
-from swarmd.dht.pubsub.evidence_gossip import EvidenceGossip
+from swarmd.dht import limits, membership
+from swarmd.dht.evidence import EvidenceGossip
+from swarmd.dht.membership import Presences
 from swarmd.dht.rounds import report_collector
 from swarmd.dht.rounds.report_collector import SeenReports
-from swarmd.dht.store.key_capacity import KeyCapacity
+from swarmd.dht.store.capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import ConfigError
@@ -155,11 +154,11 @@ LOST = (
         lambda *_: True,
         "sybil",
         "MemberSeen",
-        ((report_collector, "IDLE_MAX", 0), (presence, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
+        ((report_collector, "IDLE_MAX", 0), (membership, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
     ),
     Lost(
         "every return of a member is told",
-        presence,
+        membership,
         "RETURNS_PER_S",
         1e9,
         "sleeper",
@@ -199,7 +198,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
 def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     few = 40
     monkeypatch.setattr(report_collector, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
-    for module in (members, presence):
+    for module in (members, membership):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "find_room", keep_all(few))

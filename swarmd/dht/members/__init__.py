@@ -1,1 +1,0 @@
-"""Who takes part: admission, invitations and their withdrawal, comings and leavings."""

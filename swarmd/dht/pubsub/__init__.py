@@ -1,1 +1,0 @@
-"""Gossip topics: hints, the coordinator's clock, and evidence."""

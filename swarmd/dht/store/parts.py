@@ -1,0 +1,278 @@
+"""Parts of a key: some owners' records, or what is new, in place of the whole dictionary. No hivemind in it.
+
+- A filter goes along with hivemind's `rpc_find`, as a field of the request that hivemind's message does not have: a
+  peer that does not know it skips it, as protobuf has it, and answers with the dictionary. A peer that knows it answers
+  with a part in the dictionary's place.
+- `AnswerMemory` keeps what answers have brought of some keys, so that they need not bring it again.
+- `Shares` says which of the peers that keep a key is asked for whose records, so that each record comes once.
+- `Promptness` notes who answers too late to be waited for: whoever answers reads, but slowly, would have each of them
+  last as long as this node waits for anybody.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from itertools import count
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from cachetools import FIFOCache
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
+
+from swarmd.bounds import Count, Real
+from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
+from swarmd.dht.wire.records import SignedRecord
+from swarmd.errors import RecordRejected
+
+FILTER_FIELD = 15  # of `FindRequest`, whose own are 1 to 3
+LENGTH_DELIMITED = 2  # protobuf's wire type of bytes
+OWNERS_MAX = 64  # that one request may name; of them more would not fit into a call with keys
+LIFE_BYTES = 8
+OWNER_BYTES_MAX = 120
+PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an extension type
+
+Owner = Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)]
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """How far a storer's answers have brought an asker."""
+
+    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)] = b""  # of the storer's memory; another one began anew
+    last: Count = 0  # number of the latest change that was shown
+
+
+class FindFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What an asker wants of a key: the records of these owners; of all if it names none, those that are new to it."""
+
+    owners: Annotated[tuple[Owner, ...], msgspec.Meta(max_length=OWNERS_MAX)] = ()
+    cursor: Cursor = Cursor()
+
+
+class Shown(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A record in an answer."""
+
+    owner: Owner
+    value: bytes
+    expiration: Real
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An answer: records, and how far they bring the asker."""
+
+    life: Annotated[bytes, msgspec.Meta(max_length=LIFE_BYTES)]
+    last: Count
+    records: tuple[Shown, ...]
+
+
+_filters: msgspec.msgpack.Decoder[FindFilter] = msgspec.msgpack.Decoder(FindFilter)
+_part: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
+
+
+def add_filter(request: Any, wanted: FindFilter) -> None:
+    """Have a `FindRequest` say what of its key is wanted."""
+    encoded = msgspec.msgpack.encode(wanted)
+    request.MergeFromString(_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + _varint(len(encoded)) + encoded)
+
+
+def read_filter(request: Any) -> FindFilter | None:
+    """What a `FindRequest` says is wanted; None where it says nothing, as hivemind's own.
+
+    Raises:
+        RecordRejected: "malformed" where this is no filter, or there is not one key.
+    """
+    found = [field.data for field in UnknownFieldSet(request) if field.field_number == FILTER_FIELD]
+    if not found:
+        return None
+    if len(found) > 1 or not isinstance(found[0], bytes) or len(request.keys) != 1:
+        raise RecordRejected("malformed", "a filter is given once, for one key")
+    wanted: FindFilter = _decode(_filters, found[0])
+    return wanted
+
+
+def encode_part(part: Part) -> bytes:
+    """For the `value` of a `FindResult`."""
+    return msgspec.msgpack.encode(part)
+
+
+def is_part(value: bytes) -> bool:
+    """Is the `value` of a `FindResult` a part? It is a dictionary, otherwise."""
+    return value[:1] == bytes([PART_START])
+
+
+def read_part(value: bytes, size_bytes_max: int) -> Part:
+    """Read an answer. Raises RecordRejected: "oversized", "malformed", "nested"."""
+    if len(value) > size_bytes_max:
+        raise RecordRejected("oversized", f"an answer of {len(value)} bytes")
+    part: Part = _decode(_part, value)
+    return part
+
+
+def _decode(decoder: Any, encoded: bytes) -> Any:
+    check_plain(encoded)
+    try:
+        return decoder.decode(encoded)
+    except DECODE_ERRORS as error:
+        raise RecordRejected("malformed", f"no part of a key, and no filter for one: {error!s:.200}") from error
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+KEYS_MAX = 64
+BYTES_MAX = 8 * 1024 * 1024  # of all keys, with what records cost beside their values
+KEY_BYTES_MAX = 2 * 1024 * 1024  # of one: a larger one is read whole each time
+REMEMBERED_RECORD_BYTES = 500
+PEERS_MAX = 256  # whose answers about one key are remembered
+
+
+class Progress(NamedTuple):
+    """How far peers' answers about a key had come when a look-up began, which asks for what is new since then.
+
+    Not since the latest answer: that may be another look-up's, and what it has brought this one would never see.
+    """
+
+    cursors: Mapping[Hashable, Cursor] = {}  # by peer
+    memory: int = 0  # number of the memory that these belong to; 0 of none
+
+    def cursor(self, peer: Hashable) -> Cursor:
+        """How far one peer's had come."""
+        return self.cursors.get(peer, Cursor())
+
+
+class _Key:
+    """What is remembered of one key, from the number on that it got when the key was first asked for, or anew."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.records: dict[str, SignedRecord] = {}
+        self.cursors: FIFOCache[Hashable, Cursor] = FIFOCache(PEERS_MAX)
+        self.size_bytes = 0
+
+    def merge(self, signed: SignedRecord) -> None:
+        before = self.records.get(signed.owner)
+        if before is not None and before.expiration >= signed.expiration:
+            return
+        self.size_bytes += _size(signed) - (_size(before) if before is not None else 0)
+        self.records[signed.owner] = signed
+
+
+class AnswerMemory:
+    """Records by key, and how far each peer's answers reach. A key that is forgotten is asked for whole again."""
+
+    def __init__(self) -> None:
+        self._keys: FIFOCache[Hashable, _Key] = FIFOCache(KEYS_MAX)  # set again at each use
+        self._numbers = count(1)
+
+    def progress(self, key: Hashable) -> Progress:
+        """How far peers' answers about a key have come."""
+        known = self._keys.get(key)
+        return Progress() if known is None else Progress(dict(known.cursors), known.number)
+
+    def records(self, key: Hashable, now: float) -> list[SignedRecord]:
+        """The records of a key that were shown and have not expired."""
+        known = self._keys.get(key)
+        if known is None:
+            return []
+        self._keys[key] = known
+        for owner in [owner for owner, signed in known.records.items() if signed.expiration < now]:
+            known.size_bytes -= _size(known.records.pop(owner))
+        return [*known.records.values()]
+
+    def note(
+        self, key: Hashable, peer: Hashable, part: Part, genuine: Collection[SignedRecord], asked: Progress
+    ) -> None:
+        """Remember a peer's answer, of which these records count, to a look-up that asked from there on.
+
+        Where some do not count, which they may later, or what was shown before is forgotten meanwhile, the peer is
+        asked for them again.
+        """
+        known = self._keys[key] = self._keys.get(key) or _Key(next(self._numbers))
+        continues = asked.memory == known.number or asked.cursor(peer) == Cursor()
+        for signed in genuine:
+            known.merge(signed)
+        if continues and len(genuine) == len(part.records):
+            known.cursors[peer] = Cursor(part.life, part.last)
+        if known.size_bytes > KEY_BYTES_MAX:
+            del self._keys[key]
+        while self.size_bytes() > BYTES_MAX:
+            self._keys.popitem()
+
+    def size_bytes(self) -> int:
+        """Bytes of all that is remembered, about."""
+        return sum(known.size_bytes for known in self._keys.values())
+
+    def clear(self) -> None:
+        """Forget everything: the rules by which records count have changed."""
+        self._keys.clear()
+
+
+def _size(signed: SignedRecord) -> int:
+    return len(signed.value) + REMEMBERED_RECORD_BYTES
+
+
+TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; who looks again asks others
+
+
+class Shares:
+    """Owners whose records are looked for, and who was asked for them.
+
+    Args:
+        owners: each is asked for at one peer, and at another where that one has nothing of it.
+        peers: about so many will be asked, and get equal shares.
+        first: of the owners, those who are asked for before all others; any number may have announced what nobody has.
+    """
+
+    def __init__(self, owners: Iterable[str], peers: int, first: Collection[str] = ()) -> None:
+        self._first = frozenset(first)
+        self._open = list(owners)
+        random.shuffle(self._open)  # those who look at once ask each peer for different ones
+        self._sort()
+        self._size = min(OWNERS_MAX, math.ceil(len(self._open) / peers))
+        self._asked: defaultdict[str, list[Hashable]] = defaultdict(list)
+
+    def take(self, peer: Hashable) -> tuple[str, ...]:
+        """The owners that a peer is asked for now; none where it was asked for all that are left."""
+        share = [owner for owner in self._open if peer not in self._asked[owner]][: self._size]
+        for owner in share:
+            self._asked[owner].append(peer)
+        self._open = [owner for owner in self._open if owner not in share]
+        return tuple(share)
+
+    def give_back(self, share: Collection[str], shown: Collection[str]) -> None:
+        """A peer has answered, or not: others are asked for what it has not shown, a few at most."""
+        self._open += [owner for owner in share if owner not in shown and len(self._asked[owner]) < TRIES_MAX]
+        self._sort()
+
+    def _sort(self) -> None:
+        self._open.sort(key=lambda owner: owner not in self._first)
+
+
+LATE_S = 0.4  # an answer after more is late
+LATE_MAX = 2  # such answers, one after another, of a peer that others are not kept waiting for any more
+LATE_PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+
+
+class Promptness:
+    """How many answers of each peer were late, since the last that was not."""
+
+    def __init__(self) -> None:
+        self._late: FIFOCache[str, int] = FIFOCache(LATE_PEERS_MAX)
+
+    def note(self, peer: str, took_s: float, answered: bool) -> None:
+        """A peer that was asked has answered, or was given up, after so long."""
+        if took_s > LATE_S:
+            self._late[peer] = self._late.get(peer, 0) + 1
+        elif answered:
+            self._late.pop(peer, None)
+
+    def is_late(self, peer: str) -> bool:
+        """Were its latest answers late?"""
+        return self._late.get(peer, 0) >= LATE_MAX

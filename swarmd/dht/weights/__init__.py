@@ -1,1 +1,0 @@
-"""Weights fetched from peers: who offers them, and chunks from several at once."""
