@@ -170,7 +170,7 @@ async def take(
     paths.network.mkdir()
     identity = create_identity(NodeDirectory(place).identity)
     session = Session(
-        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers, fills_process=False
+        observer_config(manifest, bootnodes), paths, identity, Blobs(paths.blobs), answers.observe, fills_process=False
     )
     fits = digest_policy(policy), digest_tokenizer(policy.tokenizer)
     most = largest_bytes(policy.parameters)

@@ -25,48 +25,12 @@ from swarmd.core.events import CommandFailed
 from swarmd.dht.membership import Members
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import gather
+from swarmd.dht.rounds.gather import Gathering
 from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import LeaderboardFollower, Stages
 from swarmd.dht.weights import WeightsTaking
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
-
-
-class SignedActions:
-    """The actions, by command.
-
-    Args:
-        session: the network.
-    """
-
-    def __init__(self, session: NetworkSession) -> None:
-        self._session = session
-        self.members = Members(session)
-        self._clock = SwarmClock(session, LeaderboardFollower(session, session.learn).reach)
-        stages = Stages(session)
-        self.by_command: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
-            Register: self.members.register,
-            ReadClock: self._clock.read,
-            Announce: self._clock.announce,
-            Gather: lambda command: gather(session, command),
-            PublishReport: stages.publish_report,
-            CollectReports: ReportCollector(session, self.members.presences).collect,
-            PublishLeaderboard: stages.publish_leaderboard,
-            AdmitPeers: self.members.admit,
-            NoteEvidence: session.exchange.note,
-            FetchWeights: WeightsTaking(session).take,
-        }
-
-    def begin(self) -> None:
-        """Follow the clock and look for a twin from now on."""
-        self._session.start(self.members.watch_for_twin)
-        self._clock.follow()
-
-    async def leave(self) -> None:
-        """Announce the leaving."""
-        await self.members.leave()
-
 
 COMMANDS_MAX = 64  # done at once; one more is refused, and comes again
 
@@ -78,27 +42,41 @@ class NetworkAgent:
 
     Args:
         session: the network.
-        actions: what is done with each.
     """
 
-    def __init__(self, session: NetworkSession, actions: SignedActions) -> None:
+    def __init__(self, session: NetworkSession) -> None:
         self._session = session
-        self._actions = actions
+        self.members = Members(session)
+        self._clock = SwarmClock(session, LeaderboardFollower(session, session.learn).reach)
+        stages = Stages(session)
+        self._actions: dict[type[Any], Callable[[Any], Coroutine[Any, Any, None]]] = {
+            Register: self.members.register,
+            ReadClock: self._clock.read,
+            Announce: self._clock.announce,
+            Gather: lambda command: Gathering(session, command).run(),
+            PublishReport: stages.publish_report,
+            CollectReports: ReportCollector(session, self.members.presences).collect,
+            PublishLeaderboard: stages.publish_leaderboard,
+            AdmitPeers: self.members.admit,
+            NoteEvidence: session.exchange.note,
+            FetchWeights: WeightsTaking(session).take,
+        }
         self._running: set[str] = set()
 
     def begin(self) -> None:
-        """Do from now on what no command asks for."""
-        self._actions.begin()
+        """Do from now on what no command asks for: follow the clock and look for a twin."""
+        self._session.start(self.members.watch_for_twin)
+        self._clock.follow()
 
     async def leave(self) -> None:
         """Announce the leaving."""
-        await self._actions.leave()
+        await self.members.leave()
 
     def take(self, command: Command) -> None:
         """Do a command, unless the same is being done."""
         if command.id in self._running:
             return
-        if type(command) not in self._actions.by_command:
+        if type(command) not in self._actions:
             self._fail(command, "this is no command for the network worker")
         elif len(self._running) >= COMMANDS_MAX:
             self._fail(command, f"{COMMANDS_MAX} commands are being done already")
@@ -110,7 +88,7 @@ class NetworkAgent:
 
     async def _perform(self, command: Command) -> None:
         try:
-            await self._actions.by_command[type(command)](command)
+            await self._actions[type(command)](command)
         except (SwarmdError, OSError) as error:
             self._fail(command, str(error))
         except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -193,38 +194,12 @@ def decode_message(encoded: bytes) -> EvidenceTold:
         raise RecordRejected("malformed", f"no evidence: {error}") from error
 
 
+@dataclass
 class HeldPair:
     """What is known of evidence that is held: what it shows, and when it was told last, by whomever."""
 
-    __slots__ = ("charge", "told_at")
-
-    def __init__(self, charge: Charge) -> None:
-        self.charge = charge
-        self.told_at = -RETELL_S
-
-    def is_due(self, now: float) -> bool:
-        """Whether it was told by nobody lately."""
-        return now >= self.told_at + RETELL_S / 2
-
-
-class LatestEvidence:
-    """Of each signer the latest round of which there is evidence: also of those for which the core has no more room.
-
-    Else what is told again would be news each time, and the log would take it again and again.
-    """
-
-    def __init__(self) -> None:
-        self._rounds: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)  # by kind and peer
-
-    def note(self, known: KnownEvidence) -> None:
-        """There is evidence. Of more than `SIGNERS_MAX` signers the one of whom none came for longest is forgotten."""
-        signer = known.kind, known.peer
-        self._rounds[signer] = max(known.round, self._rounds.get(signer, known.round))
-
-    def is_news(self, charge: Charge) -> bool:
-        """As `swarmd.core.peers.evidence.is_news`."""
-        before = self._rounds.get((charge.kind, charge.peer))
-        return before is None or charge.round >= before + APART_ROUNDS
+    charge: Charge
+    told_at: float = -RETELL_S
 
 
 class EvidenceGossip:
@@ -262,7 +237,9 @@ class EvidenceGossip:
         self._check = check
         self.contradicted: EvidenceSink = lambda evidence: None
         self._noted: tuple[KnownEvidence, ...] = ()  # as much as the core keeps
-        self._latest = LatestEvidence()
+        # Kind and peer → latest round with evidence, also if the core has no more room for it: else what is told again
+        # would be news each time, and the log would take it again and again.
+        self._latest: FIFOCache[tuple[str, str], int] = FIFOCache(SIGNERS_MAX)
         self._pairs: FIFOCache[Evidence, HeldPair] = FIFOCache(KEPT)
         self._limits = GossipLimits(SENDER, ALL, runtime.now)
         self._signers = RateLimiter(SIGNER_BURST, SIGNER_PER_S, runtime.now, SIGNERS_MAX)
@@ -276,7 +253,8 @@ class EvidenceGossip:
     def _note(self, *known: KnownEvidence) -> None:
         self._noted = (*self._noted, *known)[-EQUIVOCATIONS_KEPT:]
         for each in known:
-            self._latest.note(each)
+            signer = each.kind, each.peer
+            self._latest[signer] = max(each.round, self._latest.get(signer, each.round))
 
     def bars(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
@@ -296,7 +274,8 @@ class EvidenceGossip:
 
     def _keep(self, evidence: Evidence, charge: Charge) -> bool:
         """Keep evidence and tell the daemon. False for what is known, or too much."""
-        if not self._latest.is_news(charge):
+        before = self._latest.get((charge.kind, charge.peer))
+        if before is not None and charge.round < before + APART_ROUNDS:
             return False
         if not self._charge(charge.peer):
             self._rejections.count(charge.peer, "full", "more evidence than is kept")
@@ -372,4 +351,4 @@ class EvidenceGossip:
     def _is_due(self, evidence: Evidence) -> bool:
         """Whether it is held, and nobody has told it lately."""
         held = self._pairs.get(evidence)
-        return held is not None and held.is_due(self._runtime.now())
+        return held is not None and self._runtime.now() >= held.told_at + RETELL_S / 2

@@ -18,7 +18,7 @@ import msgspec
 
 from swarmd.bounds import Real
 from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits, Rate, RequestLimits
-from swarmd.dht.ports import PeerCheck, Record, RecordSink, Topic
+from swarmd.dht.ports import PeerCheck, Record, RecordSink, RefusalCounter, Topic
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
 from swarmd.dht.wire.records import decode_signed
 from swarmd.errors import RecordRejected
@@ -137,7 +137,7 @@ class ClockGossip:
     Args:
         topic: of its own.
         heard: called with a record that may be the clock's; raises RecordRejected where it does not count.
-        refused: called with sender and error.
+        refused: counts what was refused.
         known: has the swarm credited this peer, or does it need no credit? The others leave it room.
         runtime: the clock.
         random: chance.
@@ -147,7 +147,7 @@ class ClockGossip:
         self,
         topic: Topic,
         heard: RecordSink,
-        refused: Callable[[str, RecordRejected], None],
+        refused: RefusalCounter,
         known: PeerCheck,
         runtime: Runtime,
         random: Random,
@@ -173,7 +173,7 @@ class ClockGossip:
             signed = decode_signed(message)
             self._heard(signed)  # an earlier one too: it may be what somebody else was told instead of a later one
         except RecordRejected as error:
-            self._refused(sender, error)
+            self._refused(sender, error.reason, error.message)
         else:
             self._heard_lately.append(message)
             self._latest = max(self._latest, signed.expiration)

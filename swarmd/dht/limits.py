@@ -245,26 +245,18 @@ class RequestLimits:
             raise self.refusal(peer, "bytes-out", "too many bytes of answers a second")
 
     def enter_answer(self, caller: RemotePeer, size_bytes: int) -> None:
-        """An answer was made and waits for p2pd; `leave_answer` ends it. Raises RecordRejected."""
+        """An answer was made and waits for p2pd; giving it back to `answers` ends it. Raises RecordRejected."""
         if not self.answers.try_acquire(caller, size_bytes):
             raise self.refusal(caller.peer, "bytes-out", "too many bytes of answers wait for p2pd")
         self.bytes_out.charge(caller, size_bytes)
 
-    def leave_answer(self, caller: RemotePeer, size_bytes: int) -> None:
-        """Release an answer's share of the budget: p2pd has taken it."""
-        self.answers.give_back(caller, size_bytes)
-
     def enter_stream(self, caller: RemotePeer) -> None:
-        """A stream was opened; `leave_stream` ends it. Raises RecordRejected."""
+        """A stream was opened; giving it back to `streams` ends it. Raises RecordRejected."""
         self._check_out(caller)
         if not self.stream_flow.try_charge(caller):
             raise self.refusal(caller.peer, "streams", "too many streams a second")
         if not self.streams.try_acquire(caller):
             raise self.refusal(caller.peer, "streams", "too many open streams")
-
-    def leave_stream(self, caller: RemotePeer) -> None:
-        """Release a closed stream's share of the budget."""
-        self.streams.give_back(caller)
 
     def refusal(self, peer: str, reason: str, detail: str, weight: int = 1) -> RecordRejected:
         """Count a refusal; the error to answer it with. A peer that is refused again and again is not wanted.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from anyio import from_thread, to_thread
@@ -50,19 +50,13 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.offered import OfferedWeights
+from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LoopRuntime, Running
 
 TELL_REJECTIONS_S = 2.0
 RECORD_MIN_S = 5.0
 
 log = get_logger(__name__)
-
-
-class Emitter(Protocol):
-    """What is used of `swarmd.worker.child.Outbox`."""
-
-    def observe(self, event: Event) -> None:
-        """Hand a fact to the daemon."""
 
 
 class _Scoped:
@@ -103,7 +97,7 @@ class Session(NetworkSession):
         paths: its data directory.
         identity: its key, held by this process.
         blobs: rollout bodies.
-        outbox: takes the events.
+        observe: takes the events.
         fills_process: whether all that this process holds is the session's. In a program that does other things too,
             p2pd alone is kept within marks.
     """
@@ -114,13 +108,13 @@ class Session(NetworkSession):
         paths: NodeDirectory,
         identity: Identity,
         blobs: BlobStore,
-        outbox: Emitter,
+        observe: EventSink,
         fills_process: bool = True,
     ) -> None:
         _check(config)
         install_guards()
         self._loop = SessionRuntime()
-        super().__init__(config, identity.peer_id, secrets.token_hex(8), self._loop, Random(), outbox.observe)
+        super().__init__(config, identity.peer_id, secrets.token_hex(8), self._loop, Random(), observe)
         self.paths = paths
         self.identity = identity
         self.blobs = blobs
@@ -162,7 +156,7 @@ class Session(NetworkSession):
         self.herald = ClockGossip(
             clock,
             lambda record: self.heard_clock(record),
-            lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.rejections.count,
             self.is_credited,
             self.runtime,
             self.random,
@@ -211,40 +205,32 @@ class Session(NetworkSession):
         self.link.down(reason)
 
     def emit(self, event: Event) -> None:
-        """Hand a fact to the daemon."""
         if isinstance(event, MemberSeen) and event.worked:  # a membership alone is to be had for nothing
             self.door.meet(event.peer)
         super().emit(event)
 
     def judge(self, name: str, record: Record) -> Record:
-        """A record that was gossiped, if it counts under a key. Raises RecordRejected."""
         signed = as_signed(record)
         key, owner = names.key_id(name), MSGPackSerializer.dumps(signed.owner)
         return self.validator.judge(key, owner, signed.value, signed.expiration)
 
     def knows(self, peer: str) -> bool:
-        """Has this node met the peer as a member, or does its configuration name it?"""
         return self.door.caller(peer).known
 
     def remember_addresses(self, peer: str, addresses: Sequence[str], credited: bool) -> None:
-        """Remember where a member can be reached."""
         self.book.meet(peer, addresses, credited)
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can reach this node."""
         return await self.node.addresses()
 
     async def withdrawn(self) -> bytes:
-        """The invitations that this node's operator has withdrawn, as they travel."""
         return await to_thread.run_sync(self.withdrawn_here.packed)
 
     async def weights_offer(self) -> bytes:
-        """The offer of this node's weights, as it travels; empty where it offers none."""
         offer = await to_thread.run_sync(self.offered.current)
         return b"" if offer is None else offer.encode()
 
     async def keep_standings(self, board: LeaderboardBody) -> None:
-        """Keep a leaderboard's standings for the next life."""
         try:
             await to_thread.run_sync(keep_standings, self.paths.standings, self.swarm, board)
         except SwarmdError as error:
@@ -263,7 +249,6 @@ class Session(NetworkSession):
         return max(WORK_BITS, dht.work_bits) if dht.admission == "work" else WORK_BITS
 
     def start(self, task: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run something for the rest of the session."""
         assert self._loop.tasks is not None, "the session does not run"
         self._loop.tasks.start_soon(task, *args)
 

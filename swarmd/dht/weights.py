@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from contextlib import suppress
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -75,16 +74,6 @@ MANIFEST_S = 20.0  # for a manifest from its owner
 MANIFEST_ATTEMPTS = 3  # at an owner before others are asked, and in all at one that takes long to say no
 
 log = get_logger(__name__)
-
-
-class FetchedFile(Protocol):
-    """Where a fetched chunk goes, see `swarmd.weights.chunks.PartialFile`."""
-
-    file: ChunkedFile
-    missing: set[int]
-
-    def put(self, index: int, chunk: bytes) -> None:
-        """Keep a chunk. Raises RecordRejected, NoSpaceLeft, LogWriteFailed."""
 
 
 async def fetch_manifest(source: Chunks, peers: Collection[str], offer: WeightsOffer) -> WeightsManifest:
@@ -195,7 +184,7 @@ async def _fetch_file(
     return await to_thread.run_sync(partial.finish)
 
 
-async def fetch_chunks(source: Chunks, peers: Collection[str], into: FetchedFile) -> None:
+async def fetch_chunks(source: Chunks, peers: Collection[str], into: PartialFile) -> None:
     """Fetch what is missing; returns when all is there, or no peer is left.
 
     Args:
@@ -215,7 +204,7 @@ async def fetch_chunks(source: Chunks, peers: Collection[str], into: FetchedFile
 class _Lanes:
     """Chunks on their way, each from one peer, and from others where it takes long."""
 
-    def __init__(self, source: Chunks, into: FetchedFile, owner: str) -> None:
+    def __init__(self, source: Chunks, into: PartialFile, owner: str) -> None:
         self._source = source
         self._into = into
         self._owner = owner

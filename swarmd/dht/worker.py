@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from swarmd.config import Config, decode
-from swarmd.dht.agent import NetworkAgent, SignedActions
+from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.identity.identity import Identity, hold_identity, load_identity
 from swarmd.dht.memory_watch import COLLECTED, FILES_MAX, P2PD_SHARE, bound_files
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
@@ -42,7 +42,7 @@ class NetworkService:
     """
 
     def __init__(self, session: Session) -> None:
-        self._agent = NetworkAgent(session, SignedActions(session))
+        self._agent = NetworkAgent(session)
 
     async def run(self, inbox: Inbox) -> None:
         """Until `Stop`; the leaving is announced then."""
@@ -85,7 +85,7 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
     try:
         with ExitStack() as held:
             identity = await _take_identity(paths.root / config.dht.identity, start.peer, held)
-            session = Session(config, paths, identity, Blobs(paths.blobs), outbox)
+            session = Session(config, paths, identity, Blobs(paths.blobs), outbox.observe)
             await session.run(lambda: NetworkService(session).run(inbox))
     except BaseExceptionGroup as errors:
         raise single_error(errors) from None

@@ -154,6 +154,15 @@ def _raw_of(peer_id: str) -> bytes:
     return raw
 
 
+def varint(number: int) -> bytes:
+    """A length as protobuf writes it: seven bits a byte, the lowest first."""
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*encoded, number))
+
+
 def generate_identity() -> Ed25519Identity:
     """A new random key, in memory only."""
     from cryptography.hazmat.primitives import serialization

@@ -20,7 +20,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from swarmd.dht.identity.identity import RSA_PEER_PREFIX, RSA_PREFIX, Identity, key_digest_of
+from swarmd.dht.identity.identity import RSA_PEER_PREFIX, RSA_PREFIX, Identity, key_digest_of, varint
 from swarmd.errors import IdentityDamaged
 
 BITS_MIN, BITS_MAX = 2048, 4096
@@ -93,15 +93,7 @@ def _encode_private(key: rsa.RSAPrivateKey) -> bytes:
 
 
 def _protobuf(der: bytes) -> bytes:
-    return RSA_PREFIX + _varint(len(der)) + der
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*encoded, number))
+    return RSA_PREFIX + varint(len(der)) + der
 
 
 def _problem_of(key: rsa.RSAPublicKey) -> str:

@@ -20,6 +20,7 @@ from uuid import UUID
 import anyio
 
 from swarmd.dht.addresses import prefix_of
+from swarmd.dht.identity.identity import varint
 from swarmd.dht.limits import ANSWER_BYTES_MAX, RemotePeer, RequestLimits, Unreached
 from swarmd.dht.p2p.hivemind_api import (
     ControlClient,
@@ -240,7 +241,7 @@ class BoundedControl(ControlClient):  # type: ignore[misc]
         except RecordRejected as error:
             self.door.refusal(caller.peer, error.reason, error.message, weight=ABUSED_STREAM)
         finally:
-            self.door.leave_stream(caller)
+            self.door.streams.give_back(caller)
 
     async def _inspect(self, accepted: socket.socket) -> tuple[Any, RemotePeer, Any]:
         """(what p2pd says about a stream, whose it is, its handler), with nothing read. Raises RecordRejected."""
@@ -317,24 +318,14 @@ async def _bounded(answering: Timed[None]) -> None:
 async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
     """Send a message in one piece: hivemind sends each byte of its length by itself, and p2pd wakes for each."""
     encoded: bytes = message.SerializeToString()
-    writer.write(_varint(len(encoded)) + encoded)
+    writer.write(varint(len(encoded)) + encoded)
     await writer.drain()
-
-
-def _varint(number: int) -> bytes:
-    """As protobuf writes lengths: seven bits a byte, the lowest first."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _leave(door: RequestLimits, queued: Any) -> None:
     """A message has left the queue: hivemind's own, or (message, whose answer it is, bytes of the answer)."""
     if isinstance(queued, tuple) and queued[1] is not None:
-        door.leave_answer(queued[1], queued[2])
+        door.answers.give_back(queued[1], queued[2])
 
 
 def _settle(pending: asyncio.Future[Any], message: Any) -> None:

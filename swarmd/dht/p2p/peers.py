@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -246,14 +247,14 @@ class Rejoin:
         connected = list(addresses)
         table = {peer.to_base58() for peer in life.table.peer_id_to_uid}
         work: list[Callable[[], Awaitable[bool]]] = [
-            self._dialling(life, place, peer) for place, peer in self._to_dial(table)
+            partial(self._dial, life, place, peer) for place, peer in self._to_dial(table)
         ]
         crowded = set(surplus([*table, *connected], addresses, [peer for _, peer in self._book.bootstrap]))
         missing = [peer for peer in connected if peer not in table and peer not in crowded]
         known = [peer for peer in missing if self._book.knows(peer)]
         others = [peer for peer in missing if not self._book.knows(peer)]
         pinged = (*known, *some_of(others, MISSING), *some_of(sorted(table), CHECKED))
-        work += [self._pinging(life, peer) for peer in pinged]
+        work += [partial(_ping, life, peer) for peer in pinged]
         await _run_bounded(work)
         await asyncio.sleep(0)  # a ping fills the table in a task of its own
         await self._book.save()
@@ -286,36 +287,24 @@ class Rejoin:
         self._mute = 0
         return {peer.peer_id.to_base58(): [origin_of(address) for address in peer.addrs] for peer in peers}
 
-    def _dialling(self, life: NodeRun, place: str, peer: str) -> Callable[[], Awaitable[bool]]:
-        async def dial() -> bool:
+    async def _dial(self, life: NodeRun, place: str, peer: str) -> bool:
+        reached = False
+        try:
             for found in await self._places_of(place, peer):
                 if await answers(found):
                     await life.p2p._client.connect(PeerID.from_base58(peer), [Multiaddr(found)])
-                    return await _ping(life, peer)
-            return False
-
-        async def note() -> bool:
-            reached = False
-            try:
-                reached = await dial()
-            finally:
-                if reached or life.peers:  # a node that is alone may itself be the one that cannot be reached
-                    self._dialled.note(place, reached)
-            return reached
-
-        return note
+                    reached = await _ping(life, peer)
+                    break
+        finally:
+            if reached or life.peers:  # a node that is alone may itself be the one that cannot be reached
+                self._dialled.note(place, reached)
+        return reached
 
     async def _places_of(self, place: str, peer: str) -> list[str]:
         """Where a peer is to be dialled: p2pd is given no name, behind which another address may lie by then."""
         configured = (place, peer) in self._book.bootstrap
         found = await self._lookups[configured].places_of(place)
         return [each for each in found if configured or (self._book.may_lie(each) and not is_name(each))]
-
-    def _pinging(self, life: NodeRun, peer: str) -> Callable[[], Awaitable[bool]]:
-        async def ping() -> bool:
-            return await _ping(life, peer)
-
-        return ping
 
     async def _fill_table(self, life: NodeRun) -> None:
         """Look for this node's own neighbours, which makes both sides known to one another."""

@@ -17,6 +17,7 @@ from swarmd.dht.wire.names import MembersPlace, shard_of
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ClockRecord, is_far
 from swarmd.errors import NetworkDown, RecordRejected
 
+WATCHED_SLOWLY = 6  # polls between two reads of the clock in a large swarm, where it is gossiped
 CALL_FIRST_S = 1.0  # after the start; each further call is twice as long after the one before
 CALL_EVERY_S = 10.0  # at the most
 CALLS_PER_S = 100.0  # of all followers together; where there are more of them, each calls less often
@@ -34,7 +35,8 @@ class SwarmClock:
         self._session = session
         self._reached = reached
         self._name = names.clock(session.swarm)
-        self._pace: ClockPace | None = None  # once it is followed
+        self._watch: KeyWatch | None = None  # once it is followed
+        self._deadline_at = math.inf  # of the stage that was announced last, POSIX seconds
         self._latest: Record | None = None
         self._told: RoundAnnounced | None = None
 
@@ -43,10 +45,10 @@ class SwarmClock:
         session = self._session
         session.heard_clock = self._hear
         session.exchange.contradicted = self._tell_both
-        self._pace = ClockPace(session, session.watch(self._name, self._see))
+        self._watch = session.watch(self._name, self._see)
         if not session.coordinating and session.coordinator:
             session.start(self._call_coordinator)
-            session.start(self._pace.look_when_overdue)
+            session.start(self._look_when_overdue, self._watch)
 
     async def _call_coordinator(self) -> None:
         """See now and then whether the coordinator itself answers: some node of the swarm may be all that one hears.
@@ -63,6 +65,14 @@ class SwarmClock:
                     session.hearing.answered()
             except NetworkDown:
                 continue
+
+    async def _look_when_overdue(self, watch: KeyWatch) -> None:
+        """Read a large swarm's clock in each poll if a stage should be over and nothing was heard of the next."""
+        session = self._session
+        while True:
+            await session.runtime.sleep(session.config.dht.poll_s)
+            if session.shards.is_large and session.policy.now() > self._deadline_at:
+                watch.look()
 
     def _hear(self, record: Record) -> None:
         """A record that was gossiped. Raises RecordRejected where it does not count."""
@@ -129,8 +139,9 @@ class SwarmClock:
         if isinstance(content, ClockRecord):
             session.hearing.announced(content.deadline_at, content.final)
             session.shards.note(content)
-            if self._pace is not None:
-                self._pace.heard(content)
+            self._deadline_at = math.inf if content.final else content.deadline_at
+            if self._watch is not None:
+                self._watch.poll_s = session.config.dht.poll_s * (WATCHED_SLOWLY if session.shards.is_large else 1)
         session.records.hold(self._name, record)
         session.herald.pass_on(record)
 
@@ -157,37 +168,6 @@ def _said(record: Record) -> RoundAnnounced:
     content = record.content
     assert isinstance(content, ClockRecord)
     return RoundAnnounced(content.round, content.stage, content.opened_at, content.deadline_at, content.final)
-
-
-WATCHED_SLOWLY = 6  # polls between two reads of the clock in a large swarm
-
-
-class ClockPace:
-    """Sets the pace at which the clock's key is read.
-
-    Args:
-        session: where all this happens.
-        watch: of the key.
-    """
-
-    def __init__(self, session: NetworkSession, watch: KeyWatch) -> None:
-        self._session = session
-        self._watch = watch
-        self._deadline_at = math.inf  # of the stage that was announced last, POSIX seconds
-
-    def heard(self, clock: ClockRecord) -> None:
-        """The clock says something newer; the session's shards are by it already."""
-        polls = WATCHED_SLOWLY if self._session.shards.is_large else 1
-        self._watch.poll_s = self._session.config.dht.poll_s * polls
-        self._deadline_at = math.inf if clock.final else clock.deadline_at
-
-    async def look_when_overdue(self) -> None:
-        """Read the clock in each poll when a stage should be over and nothing was heard of the next."""
-        session = self._session
-        while True:
-            await session.runtime.sleep(session.config.dht.poll_s)
-            if session.shards.is_large and session.policy.now() > self._deadline_at:
-                self._watch.look()
 
 
 class Shard(NamedTuple):

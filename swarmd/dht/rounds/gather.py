@@ -444,8 +444,3 @@ def note_slow(session: NetworkSession, peer: str) -> None:
 
 def _names_rollouts(record: Record) -> bool:
     return isinstance(record.content, ReportRecord) and record.content.groups > 0
-
-
-async def gather(session: NetworkSession, command: Gather) -> None:
-    """Do a `Gather` command. Raises NetworkDown."""
-    await Gathering(session, command).run()

@@ -6,9 +6,8 @@ No hivemind in it.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Generic, TypeVar
 
 from swarmd.core.commands import CollectReports
 from swarmd.core.events import ReportSeen
@@ -18,18 +17,24 @@ from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.rounds.clock import find_shards
 from swarmd.dht.rounds.key_watch import KeyWatch
-from swarmd.dht.store.seniority import Places, Rank, pick
+from swarmd.dht.store.seniority import Places, pick
 from swarmd.dht.wire import names
 from swarmd.dht.wire.names import shard_of
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import RecordRejected
 from swarmd.worker.runtime import Running, TimeSource
 
-T = TypeVar("T", bound=Hashable)
+NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
+IDLE_MAX = 16  # of those that have not worked
+CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.wire.evidence`
+CHANGES_APART_S = 10.0
+READ_AT_ONCE = 8  # shards that are read in each `dht.poll_s`, of those in which a member's report is missing
+EARLY_POLLS = 4  # so many polls lie between two reads while most reports are missing: their owners still train
+TOGETHER_S = 0.05  # what is brought within so long is handed on together
 
 
-class ChangeLimit(Generic[T]):
-    """What was taken of each peer.
+class ChangeLimit:
+    """How often what one peer says of one stage may change, before it is no longer listened to.
 
     Args:
         changes_max: taken after the first.
@@ -41,10 +46,10 @@ class ChangeLimit(Generic[T]):
         self._changes_max = changes_max
         self._apart_s = apart_s
         self._now = now
-        self._taken: dict[str, tuple[T, int, float]] = {}  # peer → (latest, changes, when)
-        self._waiting: dict[str, T] = {}  # seen too early; it is taken when it is still there in time
+        self._taken: dict[str, tuple[object, int, float]] = {}  # peer → (latest, changes, when)
+        self._waiting: dict[str, object] = {}  # seen too early; it is taken when it is still there in time
 
-    def admit(self, peer: str, content: T) -> bool:
+    def admit(self, peer: str, content: object) -> bool:
         """Record a value and return whether to report it: false if it was reported before or changes too early.
 
         Raises:
@@ -68,47 +73,11 @@ class ChangeLimit(Generic[T]):
         return False
 
 
-NEWCOMERS_MAX = 256  # peers without any credit whose reports count in a stage: those that worked most, then by lot
-IDLE_MAX = 16  # of those that have not worked
-CHANGES_MAX = 4  # of one peer's report of one stage; an honest one never changes, see `swarmd.dht.wire.evidence`
-CHANGES_APART_S = 10.0
-
-
-class Reporters(Generic[T]):
-    """The peers whose reports of one stage are taken.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
-
-    def __init__(self, now: TimeSource = time.monotonic) -> None:
-        self.peers: set[str] = set()
-        self._awaited: set[str] = set()
-        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
-        self._changes: ChangeLimit[T] = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, now)
-
-    def choose(self, ranks: Mapping[str, Rank]) -> None:
-        """Of peers not yet among them, take those whom the swarm knows, and a bounded number of newcomers."""
-        chosen = pick(ranks, self._places.try_occupy)
-        self.peers.update(chosen)
-        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
-
-    def is_awaited(self, peer: str) -> bool:
-        """Whether a stage may wait for this peer's report."""
-        return peer in self._awaited
-
-    def admit(self, peer: str, content: T) -> bool:
-        """Record a report and return whether it is new. Raises RecordRejected("flood") where it changes too often."""
-        return self._changes.admit(peer, content)
-
-
-READ_AT_ONCE = 8  # shards that are read in each `dht.poll_s`, of those in which a member's report is missing
-EARLY_POLLS = 4  # so many polls lie between two reads while most reports are missing: their owners still train
-TOGETHER_S = 0.05  # what is brought within so long is handed on together
-
-
 class SeenReports:
     """Tells of the reports of one stage, each once, of those whose reports count.
+
+    Attributes:
+        peers: whose reports were seen: those whom the swarm knows, and a bounded number of newcomers.
 
     Args:
         session: where all this happens.
@@ -117,39 +86,34 @@ class SeenReports:
     """
 
     def __init__(self, session: NetworkSession, round: int, stage: int) -> None:
+        self.peers: set[str] = set()
         self._session = session
         self._key = names.key_id(names.reports(session.swarm, round, stage))  # under which newcomers draw their lots
-        self._reporters: Reporters[ReportRecord] = Reporters(session.runtime.now)
-
-    @property
-    def peers(self) -> set[str]:
-        """Whose reports were seen."""
-        return self._reporters.peers
+        self._awaited: set[str] = set()  # of them, those that a stage may wait for
+        self._places = Places(MEMBERS_MAX, NEWCOMERS_MAX, IDLE_MAX)
+        self._changes = ChangeLimit(CHANGES_MAX, CHANGES_APART_S, session.runtime.now)
 
     def see(self, records: Mapping[str, Record]) -> None:
         """Take owner → record, new or seen before."""
-        for peer in self._chosen(records):
-            record = records[peer]
+        self._choose({peer: record for peer, record in records.items() if peer not in self.peers})
+        for peer, record in records.items():
             content = record.content
-            if isinstance(content, ReportRecord) and self._admit(peer, content):
+            if peer in self.peers and isinstance(content, ReportRecord) and self._admit(peer, content):
                 place = (peer, content.round, content.stage, content.reward, content.digest)
-                worked = self._reporters.is_awaited(peer)
-                self._session.emit(ReportSeen(*place, record=record.encode(), worked=worked))
+                self._session.emit(ReportSeen(*place, record=record.encode(), worked=peer in self._awaited))
+
+    def _choose(self, fresh: Mapping[str, Record]) -> None:
+        ranks = self._session.seniority.ranks_of(fresh, self._key)
+        chosen = pick(ranks, self._places.try_occupy)
+        self.peers.update(chosen)
+        self._awaited.update(peer for peer in chosen if ranks[peer].awaited)
 
     def _admit(self, peer: str, content: ReportRecord) -> bool:
         try:
-            barred = self._session.bars(peer, content.round)
-            return not barred and self._reporters.admit(peer, content)
+            return not self._session.bars(peer, content.round) and self._changes.admit(peer, content)
         except RecordRejected as error:
             self._session.rejections.count(peer, error.reason, error.message)
             return False
-
-    def _chosen(self, records: Mapping[str, Record]) -> list[str]:
-        """Whose reports count: those of whom the swarm knows, and of a bounded number of newcomers in a stage."""
-        reporters = self._reporters
-        fresh = {peer: record for peer, record in records.items() if peer not in reporters.peers}
-        reporters.choose(self._session.seniority.ranks_of(fresh, self._key))
-        return [peer for peer in records if peer in reporters.peers]
 
 
 class ReportCollector:

@@ -15,7 +15,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
 
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import (
@@ -43,7 +44,10 @@ def _order_of(rank: Rank) -> _Order:
     return rank.known and rank.small, not rank.idle, rank
 
 
-class KeyCapacity:
+K = TypeVar("K", str, tuple[bytes, str])  # the name of a record: its owner, or key id and owner
+
+
+class KeyCapacity(Generic[K]):
     """Sizes and ranks of records by name.
 
     Args:
@@ -58,8 +62,8 @@ class KeyCapacity:
         self._bytes_max = bytes_max
         self._idle_bytes_max = int(bytes_max * IDLE_SHARE) if idle_bytes_max is None else idle_bytes_max
         self._newcomers_bytes_max = bytes_max if newcomers_bytes_max is None else newcomers_bytes_max
-        self._kept: dict[str, tuple[int, Rank]] = {}  # owner → size, rank
-        self._sides: dict[bool, list[tuple[_Order, str]]] = {True: [], False: []}  # known → lowest first
+        self._kept: dict[K, tuple[int, Rank]] = {}  # owner → size, rank
+        self._sides: dict[bool, list[tuple[_Order, K]]] = {True: [], False: []}  # known → lowest first
         self._bytes: dict[bool | str, int] = {True: 0, False: 0, _IDLE: 0}
 
     @property
@@ -68,18 +72,18 @@ class KeyCapacity:
         return self._bytes[True] + self._bytes[False]
 
     @property
-    def ranks(self) -> dict[str, Rank]:
+    def ranks(self) -> dict[K, Rank]:
         """Rank of each owner."""
         return {owner: rank for owner, (_, rank) in self._kept.items()}
 
-    def put(self, owner: str, size: int, rank: Rank) -> None:
+    def put(self, owner: K, size: int, rank: Rank) -> None:
         """Note a record in the place of what the owner had."""
         self.drop(owner)
         self._kept[owner] = (size, rank)
         insort(self._sides[rank.known], (_order_of(rank), owner))
         _count(self._bytes, size, rank)
 
-    def drop(self, owner: str) -> None:
+    def drop(self, owner: K) -> None:
         """Forget a record."""
         size, rank = self._kept.pop(owner, (0, None))
         if rank is None:
@@ -88,7 +92,7 @@ class KeyCapacity:
         del side[bisect_left(side, (_order_of(rank), owner))]
         _count(self._bytes, size, rank, -1)
 
-    def admit(self, owner: str, size: int, rank: Rank) -> list[str] | None:
+    def admit(self, owner: K, size: int, rank: Rank) -> list[K] | None:
         """Note a record where there is room for it. Returns whose records must go for it; None when it must wait."""
         gone = self.find(owner, size, rank)
         if gone is None:
@@ -98,23 +102,24 @@ class KeyCapacity:
         self.put(owner, size, rank)
         return gone
 
-    def rank_anew(self, rounds_of: Callable[[str], int]) -> None:
+    def rank_anew(self, rounds_of: Callable[[K], int]) -> None:
         """Take over how many rounds each owner was credited for by now."""
         for owner, (size, rank) in list(self._kept.items()):
-            self.put(owner, size, rank._replace(rounds=rounds_of(owner)))
+            if (rounds := rounds_of(owner)) != rank.rounds:
+                self.put(owner, size, rank._replace(rounds=rounds))
 
-    def keep_only(self, owners: Iterable[str]) -> None:
+    def keep_only(self, owners: Iterable[K]) -> None:
         """Forget all records but those named."""
         for owner in self._kept.keys() - set(owners):
             self.drop(owner)
 
-    def find(self, owner: str, size: int, rank: Rank) -> list[str] | None:
+    def find(self, owner: K, size: int, rank: Rank) -> list[K] | None:
         """Owners whose records must go to make room for one of this size and rank; None when it must wait itself."""
         own = self._kept.get(owner)
         held = dict(self._bytes)
         if own is not None:
             _count(held, *own, -1)
-        at, gone = {True: 0, False: 0}, list[str]()
+        at, gone = {True: 0, False: 0}, list[K]()
         while (narrow := self._is_narrow(held, size, rank)) or held[True] + held[False] + size > self._bytes_max:
             other = not rank.known
             side = other if held[other] > self._share(other) and not narrow else rank.known
@@ -153,7 +158,6 @@ MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under
 RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
 
 Place = tuple[bytes, str]  # (key id, owner)
-_KEY_DIGITS = 40
 
 
 class TotalCapacity:
@@ -164,8 +168,7 @@ class TotalCapacity:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._newcomers_bytes_max = int(bytes_max * NEWCOMERS_SHARE)
-        self._room = KeyCapacity(bytes_max, self._newcomers_bytes_max)
+        self._room: KeyCapacity[Place] = KeyCapacity(bytes_max, int(bytes_max * NEWCOMERS_SHARE))
         self._latest: dict[tuple[str, type], dict[bytes, tuple[float, float]]] = {}  # owner, kind → key → how late
         self._kinds: dict[Place, type] = {}
 
@@ -176,7 +179,7 @@ class TotalCapacity:
 
     def is_filling(self, key: bytes, signed: SignedRecord, rank: Rank) -> bool:
         """Would some have to go for this one, or it wait? Then what has expired is not to be counted any more."""
-        return self._room.find(_name(key, signed.owner), _size(signed), rank) != []
+        return self._room.find((key, signed.owner), _size(signed), rank) != []
 
     def find(self, key: bytes, signed: SignedRecord, rank: Rank) -> list[Place]:
         """The records that must go to make room for this one.
@@ -185,10 +188,10 @@ class TotalCapacity:
             RecordRejected: "full" where it must wait itself.
         """
         older = self._too_old(key, signed)
-        gone = self._room.find(_name(older or key, signed.owner), _size(signed), rank)
+        gone = self._room.find((older or key, signed.owner), _size(signed), rank)
         if gone is None:
             raise RecordRejected("full", f"this node holds {self.size_bytes} bytes of those who come first")
-        return [*([(older, signed.owner)] if older else []), *map(_place, gone)]
+        return [*([(older, signed.owner)] if older else []), *gone]
 
     def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
         """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
@@ -204,14 +207,14 @@ class TotalCapacity:
     def put(self, key: bytes, signed: SignedRecord, rank: Rank) -> None:
         """Note a record in the place of what its owner had under the key."""
         kind = type(signed.content)
-        self._room.put(_name(key, signed.owner), _size(signed), rank)
+        self._room.put((key, signed.owner), _size(signed), rank)
         if kind is not ClockRecord:  # of which there is one key
             self._kinds[key, signed.owner] = kind
             self._latest.setdefault((signed.owner, kind), {})[key] = _lateness_of(signed)
 
     def drop(self, key: bytes, owner: str) -> None:
         """Forget a record."""
-        self._room.drop(_name(key, owner))
+        self._room.drop((key, owner))
         kind = self._kinds.pop((key, owner), None)
         if kind is not None:
             latest = self._latest[owner, kind]
@@ -221,25 +224,12 @@ class TotalCapacity:
 
     def keep_only(self, held: Iterable[Place]) -> None:
         """Forget what has expired."""
-        names = {_name(*place) for place in held}
-        for name in self._room.ranks.keys() - names:
-            self.drop(*_place(name))
+        for place in self._room.ranks.keys() - set(held):
+            self.drop(*place)
 
-    def rank_anew(self, rounds_of: Callable[[str], int], sizes: Mapping[Place, int]) -> None:
+    def rank_anew(self, rounds_of: Callable[[str], int]) -> None:
         """Rank all by whom the swarm knows now."""
-        for name, rank in self._room.ranks.items():
-            place = _place(name)
-            rounds = rounds_of(place[1])
-            if rounds != rank.rounds and place in sizes:
-                self._room.put(name, sizes[place] + RECORD_BYTES, rank._replace(rounds=rounds))
-
-
-def _name(key: bytes, owner: str) -> str:
-    return key.hex() + owner
-
-
-def _place(name: str) -> Place:
-    return bytes.fromhex(name[:_KEY_DIGITS]), name[_KEY_DIGITS:]
+        self._room.rank_anew(lambda place: rounds_of(place[1]))
 
 
 def _size(signed: SignedRecord) -> int:

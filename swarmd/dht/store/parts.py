@@ -23,6 +23,7 @@ from cachetools import FIFOCache
 from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped]
 
 from swarmd.bounds import Count, Real
+from swarmd.dht.identity.identity import varint
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain
 from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
@@ -74,7 +75,7 @@ _part: msgspec.msgpack.Decoder[Part] = msgspec.msgpack.Decoder(Part)
 def add_filter(request: Any, wanted: FindFilter) -> None:
     """Have a `FindRequest` say what of its key is wanted."""
     encoded = msgspec.msgpack.encode(wanted)
-    request.MergeFromString(_varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + _varint(len(encoded)) + encoded)
+    request.MergeFromString(varint(FILTER_FIELD << 3 | LENGTH_DELIMITED) + varint(len(encoded)) + encoded)
 
 
 def read_filter(request: Any) -> FindFilter | None:
@@ -116,14 +117,6 @@ def _decode(decoder: Any, encoded: bytes) -> Any:
         return decoder.decode(encoded)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no part of a key, and no filter for one: {error!s:.200}") from error
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*encoded, number])
 
 
 KEYS_MAX = 64

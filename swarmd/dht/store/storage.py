@@ -72,7 +72,7 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         super().__init__()
         self.changes = Changes()
         self._seniority = seniority or Seniority()
-        self._rooms: dict[DHTID, KeyCapacity] = {}
+        self._rooms: dict[DHTID, KeyCapacity[str]] = {}
         self._counted: dict[DHTID, tuple[int, float]] = {}  # key → version of the seniority, when
         self._whole = TotalCapacity(STORED_BYTES_MAX)
         self._whole_counted = (0, -RECOUNT_S)  # version of the seniority, when
@@ -191,17 +191,17 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
         if now <= at + RECOUNT_S:
             return
         self._whole_counted = (self._seniority.version, now)
-        sizes = {
-            (key.to_bytes(), owner): len(entry.value)
+        held = {
+            (key.to_bytes(), owner)
             for key, item in self.items()
             if isinstance(item.value, DictionaryDHTValue)
-            for owner, entry in item.value.items()
+            for owner, _ in item.value.items()
         }
-        self._whole.keep_only(sizes)
+        self._whole.keep_only(held)
         if version != self._seniority.version:
-            self._whole.rank_anew(self._seniority.rounds_of, sizes)
+            self._whole.rank_anew(self._seniority.rounds_of)
 
-    def _recount(self, key: DHTID) -> KeyCapacity:
+    def _recount(self, key: DHTID) -> KeyCapacity[str]:
         """The room of a key, without what has expired, by who is known now; not counted anew for every record."""
         version, at = self._counted.get(key, (-1, 0.0))
         if version != self._seniority.version or time.monotonic() > at + RECOUNT_S:

@@ -202,7 +202,7 @@ def _keys_of(worker: NetworkWorker, event: Event) -> tuple[str, ...]:
     """The keys of the records that a fact says are published; none for other facts."""
     match event:
         case Registered():
-            lies = worker.actions.members.place
+            lies = worker.agent.members.place
             return (names.members(SWARM, *lies, member_shard_of(SWARM, worker.node.peer, lies)),)
         case RoundPublished():
             return (CLOCK,)

@@ -26,7 +26,7 @@ from swarmd.core.events import (
     WeightsRefused,
 )
 from swarmd.core.values import PeerWeights, Standing
-from swarmd.dht.agent import NetworkAgent, SignedActions
+from swarmd.dht.agent import NetworkAgent
 from swarmd.dht.evidence import EvidenceGossip, RecordComparison
 from swarmd.dht.gossip import ClockGossip
 from swarmd.dht.identity.proof_of_work import WORK_BITS
@@ -120,7 +120,7 @@ class SimSession(NetworkSession):
         self.herald = ClockGossip(
             SimTopic(worker, names.clock_topic(SWARM)),
             lambda record: self.heard_clock(record),
-            lambda sender, error: self.rejections.count(sender, error.reason, error.message),
+            self.rejections.count,
             self.is_credited,
             self.runtime,
             self.random,
@@ -218,8 +218,7 @@ class NetworkWorker(SimWorker):
         self.runtime = VirtualRuntime(self.later, self._now, node.clock)
         self.disturbance = self.runtime.signal()
         self.session = SimSession(self, self.make_chance())
-        self.actions = SignedActions(self.session)
-        self._agent = NetworkAgent(self.session, self.actions)
+        self.agent = NetworkAgent(self.session)
         self._up = Condition()
         self._deaf = False
         self._hurries = False  # it is about to end, and says so without waiting for anybody
@@ -235,7 +234,7 @@ class NetworkWorker(SimWorker):
     @property
     def presences(self) -> Mapping[str, object]:
         """The members that it knows."""
-        return self.actions.members.presences.known
+        return self.agent.members.presences.known
 
     # --- the link ---
 
@@ -246,7 +245,7 @@ class NetworkWorker(SimWorker):
         self.dht.join(self)
         self.session.start(self.session.publisher.run)
         self.session.start(self.session.exchange.run)
-        self._agent.begin()
+        self.agent.begin()
         self.later(self.random.uniform(*JOIN_S), self._join)
         self.later(self.random.uniform(0.5, 1.0) * POLL_S, self._poll)
 
@@ -296,7 +295,7 @@ class NetworkWorker(SimWorker):
         """An orderly stop: the membership record says so."""
         if self.joined and not self._deaf:
             self._hurries = True
-            self.runtime.start(self._agent.leave())
+            self.runtime.start(self.agent.leave())
 
     def end(self) -> None:
         super().end()
@@ -318,7 +317,7 @@ class NetworkWorker(SimWorker):
         elif isinstance(command, Gather):
             self._gathers[command.id] = command
             self.world.checks.network.on_gather(self, command)
-        self.later(PIPE_S, self._agent.take, command)
+        self.later(PIPE_S, self.agent.take, command)
 
     def _fetch_weights(self, command: FetchWeights) -> None:
         """A peer's weights come after a while, too late at times; or they do not come. No bytes are moved here."""

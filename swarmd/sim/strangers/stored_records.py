@@ -27,7 +27,7 @@ class GuardedStore(Store):
 
     def __init__(self, dht: GuardedDht) -> None:
         super().__init__(dht)
-        self._rooms: dict[str, KeyCapacity] = {}
+        self._rooms: dict[str, KeyCapacity[str]] = {}
         self._counted: dict[str, int] = {}  # name → version of the holders' seniority
 
     def copy(self) -> GuardedStore:
@@ -68,7 +68,7 @@ class GuardedStore(Store):
         """Where a record stands for those that hold it."""
         return self.dht.seniority.rank(record.owner, name.encode(), self.dht.work_of(record.owner), record.size_bytes)
 
-    def _make_room(self, name: str, room: KeyCapacity) -> None:
+    def _make_room(self, name: str, room: KeyCapacity[str]) -> None:
         """Forget what has expired, and rank by who is known now."""
         now = self.dht.world.now
         for owner in [owner for owner, record in self.keys[name].items() if record.expiration < now]:

@@ -46,7 +46,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.membership import Members
 from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
 from swarmd.dht.rounds.clock import SwarmClock
-from swarmd.dht.rounds.gather import gather
+from swarmd.dht.rounds.gather import Gathering
 from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.stages import LeaderboardFollower
 from swarmd.dht.session import Session
@@ -138,7 +138,7 @@ class DhtSwarm:
         while True:
             try:
                 parts = (self._config, self._paths, self._identity, self._blobs)
-                self._session = Session(*parts, self, fills_process=False)
+                self._session = Session(*parts, self.observe, fills_process=False)
                 self._members = Members(self._session)
                 self._reports = ReportCollector(self._session, self._members.presences)
                 self._standings = LeaderboardFollower(self._session, self._settle)
@@ -315,7 +315,7 @@ class DhtSwarm:
 
 async def _gather(session: Session, blobs: Blobs, command: Gather) -> None:
     """What peers shared, in bounded room."""
-    await gather(session, command)
+    await Gathering(session, command).run()
     await asyncio.to_thread(blobs.prune, frozenset(), BLOB_BYTES_MAX)
 
 

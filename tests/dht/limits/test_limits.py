@@ -72,18 +72,18 @@ def test_all_members_behind_one_address_are_answered_at_once(members: int, body_
 
 
 @pytest.fixture
-def changes(now: list[float]) -> ChangeLimit[int]:
+def changes(now: list[float]) -> ChangeLimit:
     return ChangeLimit(2, 10.0, lambda: now[0])
 
 
-def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit[int], now: list[float]) -> None:
+def test_a_change_is_taken_when_its_time_has_come(changes: ChangeLimit, now: list[float]) -> None:
     changes.admit("a", 1)
     assert not changes.admit("a", 2)
     now[0] = 10.0
     assert changes.admit("a", 2) and not changes.admit("a", 2)
 
 
-def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit[int], now: list[float]) -> None:
+def test_after_some_changes_no_further_one_is_taken(changes: ChangeLimit, now: list[float]) -> None:
     for number in range(3):
         now[0] = 10.0 * number
         assert changes.admit("a", number)

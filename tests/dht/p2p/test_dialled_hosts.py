@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -138,7 +139,7 @@ def rejoin_of(book: AddressBook, monkeypatch: pytest.MonkeyPatch) -> tuple[Rejoi
 
 async def dial_all(rejoin: Rejoin) -> None:
     life = cast(Any, SimpleNamespace(peers=1))
-    await _run_bounded([rejoin._dialling(life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
+    await _run_bounded([partial(rejoin._dial, life, place, peer) for place, peer in rejoin._to_dial({"somebody"})])
 
 
 class Crowded:

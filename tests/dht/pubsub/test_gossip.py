@@ -64,7 +64,7 @@ class ClockListener:
         ClockGossip(
             self.topic,  # type: ignore[arg-type]
             self._hear,
-            lambda sender, error: self.refused.append((sender, error.reason)),
+            lambda sender, reason, detail: self.refused.append((sender, reason)),
             known.__contains__,
             LoopRuntime(),
             Random(1),

@@ -96,7 +96,7 @@ class Swarm:
 
     async def gather(self) -> set[str]:
         """Whose rollouts are gathered, with all the time in the world."""
-        await gather.gather(self.session, Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0))
+        await gather.Gathering(self.session, Gather("gather/1", 0, 1, 0, 0, time.time() + 3600.0)).run()
         told = self.told[-1]
         assert isinstance(told, RolloutsGathered)
         return {ref.peer for ref in told.rollouts}
