@@ -69,6 +69,14 @@ class Tracker:
         self._callback.on_train_end(self._arguments, TrainerState(), None)
 
 
+def make_callback(name: str, *arguments: Any) -> Any:
+    """One of transformers' integrations."""
+    from transformers.integrations import integration_utils
+
+    make: Callable[..., Any] = integration_utils.INTEGRATION_TO_CALLBACK[name]
+    return make(*arguments)
+
+
 class TensorBoard(Tracker):
     """Event files in a directory.
 
@@ -85,11 +93,11 @@ class TensorBoard(Tracker):
 
     def _open(self, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
-        from transformers.integrations import TensorBoardCallback
 
         prune(event_files(self._directory), FILES_MAX, TENSORBOARD_BYTES_MAX)
         writer: Callable[..., Any] = SummaryWriter
-        return TensorBoardCallback(writer(str(self._directory), purge_step=step + 1, max_queue=100, flush_secs=30))
+        opened = writer(str(self._directory), purge_step=step + 1, max_queue=100, flush_secs=30)
+        return make_callback("tensorboard", opened)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         super().log(step, figures)
@@ -114,7 +122,6 @@ class Wandb(Tracker):
         prune(oldest_first(directory / "wandb", "*run-*"), RUNS_MAX - 1)
         os.environ |= {"WANDB_LOG_MODEL": "false", "WANDB_WATCH": "false"}  # the callback is given no model
         import wandb
-        from transformers.integrations import WandbCallback
 
         self._run: Any = wandb.init(
             project=PROJECT,
@@ -127,7 +134,7 @@ class Wandb(Tracker):
                 console="off", silent=True, disable_git=True, x_disable_meta=True, x_disable_stats=True
             ),
         )
-        super().__init__(WandbCallback())
+        super().__init__(make_callback("wandb"))
 
     def close(self) -> None:
         self._run.finish()
@@ -142,7 +149,6 @@ class Trackio(Tracker):
         directory.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(directory)  # read when it is imported
         import trackio
-        from transformers.integrations import TrackioCallback
 
         trackio.init(
             project=PROJECT,
@@ -153,7 +159,7 @@ class Trackio(Tracker):
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
-        super().__init__(TrackioCallback())
+        super().__init__(make_callback("trackio"))
         self._callback._initialized = True  # else it has a run of its own, with figures of the machine
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:

@@ -202,7 +202,8 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         """Before the optimiser's step. Raises TrainingDiverged: a step along such a gradient would be kept for ever."""
-        norm: Any = super()._get_grad_norm(*args, **kwargs)
+        measure: Any = super()._get_grad_norm
+        norm = measure(*args, **kwargs)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         self._gradient_norm = math.nan if norm is None else float(norm)
         if norm is not None and not math.isfinite(self._gradient_norm):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers.integrations import WandbCallback
+from transformers.integrations import integration_utils
 
 from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
@@ -151,7 +151,6 @@ class Recorded:
     def __init__(self) -> None:
         self.opened: dict[str, Any] = {}
         self.logged: list[Any] = []
-        self.run = self.config = self
 
     def init(self, **arguments: Any) -> Recorded:
         self.opened = arguments
@@ -166,19 +165,14 @@ class Recorded:
     def finish(self) -> None:
         self.logged.append("finished")
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_, **__: None
-
 
 def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     double = Recorded()
     monkeypatch.setitem(sys.modules, "wandb", double)
     monkeypatch.setattr(module, "is_installed", lambda package: True)
-    monkeypatch.setattr("transformers.integrations.integration_utils.is_wandb_available", lambda: True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    callback = WandbCallback()
-    monkeypatch.setattr("transformers.integrations.WandbCallback", lambda: callback)
-    monkeypatch.setattr(callback, "_initialized", True)
+    monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: True)
+    monkeypatch.setattr(integration_utils.WandbCallback, "setup", lambda *_: None)
     trackers = make_trackers(config_of(trackers=("wandb",)), NodeDirectory(tmp_path), "peer", 0)
     trackers.log(3, {"step/loss": 1.0, "kl": None, "reward_std": math.nan})
     trackers.close()
