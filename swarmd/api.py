@@ -32,7 +32,7 @@ from swarmd.errors import (
     single_error,
 )
 from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
-from swarmd.eventlog.offline.replay import Verified, verify
+from swarmd.eventlog.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import NodeDirectory
 

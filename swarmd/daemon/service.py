@@ -40,8 +40,7 @@ from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.retention import log_bytes
-from swarmd.eventlog.store import EventLog
+from swarmd.eventlog.store import EventLog, log_bytes
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
 from swarmd.observe.live import Live

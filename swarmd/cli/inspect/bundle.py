@@ -155,7 +155,7 @@ def _status(place: Path) -> bytes:
 
 def _stories(place: Path) -> bytes:
     from swarmd.cli.inspect.explain import tell_latest
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     return to_json(tell_latest(place))
 

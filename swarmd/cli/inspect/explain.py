@@ -46,7 +46,7 @@ def explain(
     """
     from rich.console import Console
 
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     directory, round_ = read_words(words or [], config)
     if evidence:
@@ -163,7 +163,7 @@ def picture_of(story: Story) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from swarmd.eventlog.offline.text import clock
+    from swarmd.eventlog.export import clock
 
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)

@@ -132,8 +132,8 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 def status_from_log(node: Located, mute: str = "") -> Status:
     """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
     from swarmd.eventlog.fold import load
-    from swarmd.eventlog.retention import log_bytes
     from swarmd.eventlog.segment import list_segments
+    from swarmd.eventlog.store import log_bytes
     from swarmd.observe.status import LogStatus, status_of
     from swarmd.observe.weights import with_offer
 

@@ -18,8 +18,8 @@ from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
 from swarmd.errors import LogDamaged, NotFoundError
-from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold
+from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import first_seq_of, segment_name
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.observe.narrative.story import reached

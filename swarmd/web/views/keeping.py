@@ -8,9 +8,9 @@ from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.step import RULES
 from swarmd.errors import NotFoundError, SwarmdError
-from swarmd.eventlog.bookmark import Place, Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
 from swarmd.eventlog.fold import oldest_base
-from swarmd.eventlog.segment import first_seq_of, segment_name
+from swarmd.eventlog.segment import Place, first_seq_of, segment_name
+from swarmd.eventlog.summaries import Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
 from swarmd.logger import get_logger
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import Cursor

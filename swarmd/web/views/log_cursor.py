@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmd.errors import LogDamaged, NotFoundError
-from swarmd.eventlog.commit import Commit, decode_commit
-from swarmd.eventlog.frame import read_frames
+from swarmd.eventlog.frame import Commit, decode_commit, read_frames
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.files import regular_descriptor
 

@@ -18,7 +18,7 @@ from swarmd.core.by_peer import ByPeer
 from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
 from swarmd.core.state import State
-from swarmd.eventlog.offline.changes import changes_between
+from swarmd.eventlog.export import changes_between
 from swarmd.observe.logging.redaction import REDACTED, redact_text
 from swarmd.observe.narrative.describe import describe, place_of
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment

@@ -22,7 +22,7 @@ from swarmd.dht.wire.leaderboard import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
-from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.store import log_bytes
 from swarmd.observe.control import NoDaemon, ask
 from swarmd.observe.status import LogStatus, Status, status_of
 from swarmd.observe.telemetry.metrics import Metrics

@@ -163,7 +163,7 @@ def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(t
 
 def _prune(events: Path, keep: int) -> int:
     """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
-    from swarmd.eventlog.retention import retain
+    from swarmd.eventlog.store import retain
     from tests.eventlog.making import NODE
 
     sizes = [path.stat().st_size for path in list_segments(events)[-keep:]]
