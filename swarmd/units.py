@@ -31,7 +31,7 @@ from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.store import take_lock
 from swarmd.files import copy_reason, write_durably
 from swarmd.installed import tool_of
-from swarmd.observe.logging.redaction import secret_values
+from swarmd.observe.redaction import secret_values
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
 

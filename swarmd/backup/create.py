@@ -39,7 +39,7 @@ from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
 from swarmd.eventlog.store import take_lock
 from swarmd.files import open_regular
-from swarmd.observe.logging.redaction import redact_text
+from swarmd.observe.redaction import redact_text
 from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.secret_files import seal
 from swarmd.swarms.questions_file import questions_of

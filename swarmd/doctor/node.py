@@ -33,7 +33,7 @@ from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
-from swarmd.observe.logging.redaction import secret_locations, secret_values
+from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo

@@ -8,9 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from swarmd.errors import SwarmdError
-from swarmd.observe.health import Health, live, productive, ready
-from swarmd.observe.narrative.story import Story
-from swarmd.observe.status import Status
+from swarmd.observe.status import Health, Status, live, productive, ready
+from swarmd.observe.story import Story
 from swarmd.web.http.answers import JsonAnswer
 from swarmd.web.http.endpoints import SEQ_MAX, Endpoint, Parameter
 from swarmd.web.http.stream import Stream

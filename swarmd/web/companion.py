@@ -23,9 +23,9 @@ from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
 from swarmd.logger import get_logger
-from swarmd.observe.logging.redaction import known_secrets
-from swarmd.observe.telemetry import otlp
-from swarmd.observe.telemetry.metrics import Metrics, limits_of
+from swarmd.observe import otlp
+from swarmd.observe.metrics import Metrics, limits_of
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app

@@ -31,7 +31,7 @@ from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.dht import clock_watch
 from swarmd.errors import NotFoundError
-from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
+from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from tests.log_capture import capture_logs
 
 # --- the clock ---

@@ -124,17 +124,17 @@ WEB = (
 SECRETS = (
     Mutant(
         "what a field's name calls secret is logged",
-        "swarmd/observe/logging/redaction.py",
+        "swarmd/observe/redaction.py",
         "if depth > DEPTH_MAX or _SECRET_NAME.search(name):",
         "if depth > DEPTH_MAX:",
-        ("tests/observe/logging/test_redaction.py",),
+        ("tests/observe/test_redaction.py",),
     ),
     Mutant(
         "an address is logged with its password",
-        "swarmd/observe/logging/redaction.py",
+        "swarmd/observe/redaction.py",
         "shown = scheme + (REDACTED + at if user else at) + host",
         "shown = scheme + user + at + host",
-        ("tests/observe/logging/test_redaction.py",),
+        ("tests/observe/test_redaction.py",),
     ),
     Mutant(
         "a secret is written over what is there",
@@ -276,17 +276,17 @@ CARE = (
 LOOKING = (
     Mutant(
         "an old answer of the daemon counts as one of now",
-        "swarmd/observe/health.py",
+        "swarmd/observe/status.py",
         "    if age_s > STALE_S:\n",
         "    if False:\n",
-        ("tests/observe/test_health.py",),
+        ("tests/observe/test_status.py",),
     ),
     Mutant(
         "a daemon that is down is shown as up",
-        "swarmd/observe/telemetry/metrics.py",
+        "swarmd/observe/metrics.py",
         'yield "daemon_up", (), 0.0',
         'yield "daemon_up", (), 1.0',
-        ("tests/observe/telemetry/test_metrics.py",),
+        ("tests/observe/test_metrics.py",),
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",

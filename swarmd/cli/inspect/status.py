@@ -134,8 +134,7 @@ def status_from_log(node: Located, mute: str = "") -> Status:
     from swarmd.eventlog.fold import load
     from swarmd.eventlog.segment import list_segments
     from swarmd.eventlog.store import log_bytes
-    from swarmd.observe.status import LogStatus, status_of
-    from swarmd.observe.weights import with_offer
+    from swarmd.observe.status import LogStatus, status_of, with_offer
 
     events = NodeDirectory(node.data).events
     if not events.is_dir() or not list_segments(events):

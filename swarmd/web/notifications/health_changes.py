@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import msgspec
 
-from swarmd.observe.health import STALE_S
 from swarmd.observe.layers import Layer, LayerName, first_line
-from swarmd.observe.logging.redaction import redact_text
 from swarmd.observe.onchain import account_layer
-from swarmd.observe.status import ProcessStatus, Status
+from swarmd.observe.redaction import redact_text
+from swarmd.observe.status import STALE_S, ProcessStatus, Status
 
 START_S = 180.0  # of a daemon's life in which its other layers are not judged: a model loads, peers are found
 REASON_CHARACTERS_MAX = 400

@@ -24,8 +24,8 @@ from swarmd.config import NotifyConfig
 from swarmd.errors import NotifyFailed, SwarmdError
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
+from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
-from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.paths import NodeDirectory
 from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage, NodeState
 from swarmd.web.notifications.senders import NotificationSender, senders_of

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 from swarmd.config import NotifyConfig
 from swarmd.config_checks import open_service
 from swarmd.errors import ConfigError, NotifyFailed
-from swarmd.observe.logging.redaction import redact_text, service_secrets
+from swarmd.observe.redaction import redact_text, service_secrets
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
 from swarmd.web.notifications.health_changes import HealthMessage
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class NotificationSender(Protocol):
-    """One way out; `name` is one of `swarmd.observe.telemetry.labels.SENDERS`, `shown` tells it from others."""
+    """One way out; `name` is one of `swarmd.observe.labels.SENDERS`, `shown` tells it from others."""
 
     name: str
     shown: str

@@ -55,7 +55,7 @@ from swarmd.errors import SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
-from swarmd.observe.narrative.words import equivocation_notes
+from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.work import WorkPool
 from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread

@@ -22,7 +22,7 @@ from swarmd.eventlog.fold import Base, fold
 from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import first_seq_of, segment_name
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.observe.narrative.story import reached
+from swarmd.observe.story import reached
 from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX

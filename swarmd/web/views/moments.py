@@ -19,8 +19,8 @@ from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
 from swarmd.core.state import State
 from swarmd.eventlog.export import changes_between
-from swarmd.observe.logging.redaction import REDACTED, redact_text
-from swarmd.observe.narrative.describe import describe, place_of
+from swarmd.observe.describe import describe, place_of
+from swarmd.observe.redaction import REDACTED, redact_text
 from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
 
 TEXT_CHARACTERS_MAX = 2000  # of one text

@@ -24,9 +24,8 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
 from swarmd.eventlog.store import log_bytes
 from swarmd.observe.control import NoDaemon, ask
-from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.weights import with_offer
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import LogStatus, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.web.http.work import WorkPool
 from swarmd.web.shapes import (

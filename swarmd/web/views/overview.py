@@ -11,7 +11,7 @@ import msgspec
 from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.eventlog.fold import Base
-from swarmd.observe.narrative.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
+from swarmd.observe.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
 from swarmd.web.shapes import OVERVIEW_BUCKETS_MAX, OVERVIEW_ROUNDS_MAX, Overview, RoundMark
 from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from msgspec.structs import replace
 
-from swarmd.observe.narrative.story import Story, StoryTeller
+from swarmd.observe.story import Story, StoryTeller
 from swarmd.web.views.history import LogHistory
 from swarmd.web.views.log_cursor import begin_of
 from swarmd.web.views.overview import Timeline

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from swarmd.core.contract.clock import submissions_of
 from swarmd.core.peers.evidence import barred_until
 from swarmd.core.state import Coordination, State
-from swarmd.observe.narrative.waiting import waiting_notes
-from swarmd.observe.narrative.words import equivocation_notes
+from swarmd.observe.words import equivocation_notes, waiting_notes
 from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
 from swarmd.web.views.ledger import PeerAccount, PeerLedger
 from swarmd.web.views.moments import number, shown_text

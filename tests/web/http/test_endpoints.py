@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
-from swarmd.observe.narrative.describe import WORDS
+from swarmd.observe.describe import WORDS
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.views.overview import CALM, LANES, TYPES

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status, status_of
-from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notifications.health_changes import START_S, HealthChanges, HealthMessage
 from swarmd.web.notifications.notifier import HealthNotifier, NotifierState
 from tests.observe.test_onchain import STATE as ON_CHAIN

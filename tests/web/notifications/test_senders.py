@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, NotifyFailed
-from swarmd.observe.logging.redaction import service_secrets
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.redaction import service_secrets
 from swarmd.observe.status import Status
-from swarmd.observe.telemetry.metrics import Metrics
 from swarmd.web.notifications.health_changes import HealthChanges, HealthMessage
 from swarmd.web.notifications.notifier import QUEUED_MAX, HealthNotifier, notifier_of
 from swarmd.web.notifications.senders import ProgramSender, UrlSender, senders_of

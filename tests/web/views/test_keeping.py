@@ -21,7 +21,7 @@ from swarmd.eventlog.fold import Base, node_of, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.store import retain
 from swarmd.eventlog.summaries import bookmark_path, read_bookmark, write_bookmark
-from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.observe.metrics import Metrics
 from swarmd.web.views import history as history_module
 from swarmd.web.views import keeping as keeping_module
 from swarmd.web.views.node import _Counting

@@ -10,7 +10,7 @@ from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.fold import Base
-from swarmd.observe.narrative.story import Story as Told
+from swarmd.observe.story import Story as Told
 from swarmd.web.views import history as history_module
 from swarmd.web.views import overview as overview_module
 from swarmd.web.views import stories as stories_module

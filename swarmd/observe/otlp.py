@@ -17,13 +17,14 @@ from swarmd import __version__
 from swarmd.errors import ConfigError
 from swarmd.installed import extra_command
 from swarmd.logger import get_logger
+from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
-from swarmd.observe.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
     from prometheus_client.metrics_core import Metric
     from prometheus_client.samples import Sample
+
 
 PUSH_S = 30.0
 ANSWER_S = 60.0  # a receiver that has not taken a push by then counts as away: it may answer byte by byte, for ever

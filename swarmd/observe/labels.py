@@ -13,7 +13,7 @@ from swarmd.core.ids import CommandKind
 from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
 from swarmd.errors import EXIT_FOR_ROOM
 from swarmd.observe.layers import LayerName
-from swarmd.observe.narrative.waiting import Kind
+from swarmd.observe.words import Kind
 
 OTHER: Final = "other"
 LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")

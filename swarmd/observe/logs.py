@@ -27,9 +27,9 @@ import structlog
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.logger import get_logger
+from swarmd.observe.describe import ROUTINE, line_of
 from swarmd.observe.layers import printable
-from swarmd.observe.logging.redaction import redacting
-from swarmd.observe.narrative.describe import ROUTINE, line_of
+from swarmd.observe.redaction import redacting
 from swarmd.observe.status import Status
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}

@@ -73,8 +73,8 @@ from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import State, Submission
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.observe.layers import first_line, hold_words, holding
-from swarmd.observe.narrative.waiting import NO_NEWCOMERS, waiting_turn
-from swarmd.observe.narrative.words import (
+from swarmd.observe.words import (
+    NO_NEWCOMERS,
     aside_words,
     bars_nobody,
     block_words,
@@ -82,6 +82,7 @@ from swarmd.observe.narrative.words import (
     is_marked,
     peers_words,
     skills_words,
+    waiting_turn,
     weights_level,
     weights_round,
     weights_words,

@@ -45,10 +45,9 @@ from swarmd.core.events import (
 from swarmd.core.values import Prepared, RolloutsRef
 from swarmd.errors import EXIT_FOR_ROOM, ChainError
 from swarmd.eventlog.fold import load
+from swarmd.observe import labels
+from swarmd.observe.metrics import GAUGES, ConfiguredLimits, Metrics, read_memory
 from swarmd.observe.status import Status, status_of
-from swarmd.observe.telemetry import labels
-from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.telemetry.readings import GAUGES, ConfiguredLimits, read_memory
 from swarmd.paths import NodeDirectory
 from tests.core.story import announced, block, chain_settings, chain_up, gathered, said, trained
 from tests.core.story import settings as node_settings
@@ -59,7 +58,7 @@ from tests.observe.test_status import LIVE, LOG, NOW, STATE
 
 SERIES_MAX = 600  # of one node, whatever happens to it
 LOGS = sorted(path.parent for path in GOLDEN.glob("*/events"))
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 JOINED: list[Event] = [
     NodeStarted(node_settings(), "run1"),
     WorkerStarted("network", 11, 1),

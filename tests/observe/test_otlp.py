@@ -20,16 +20,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from swarmd.config import Config, SwarmConfig
 from swarmd.core.events import ReportPublished
 from swarmd.errors import ExitCode
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.otlp import make_exporter, push_metrics, push_once
 from swarmd.observe.status import status_of
-from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.telemetry.otlp import make_exporter, push_metrics, push_once
 from swarmd.paths import NodeDirectory
 from swarmd.web.companion import tasks_of
 from swarmd.web.views.node import LogNode
 from tests.core.story import announced, trained
 from tests.daemon.node import fake_node
 from tests.observe.counting import Samples, read, tell
-from tests.observe.telemetry.test_metrics import JOINED
+from tests.observe.test_metrics import JOINED
 from tests.observe.test_status import LIVE, LOG, NOW, STATE
 
 

@@ -21,10 +21,10 @@ from swarmd.core.events import (
     WorkerExited,
 )
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
-from swarmd.observe.narrative.story import SENTENCES_MAX, Story, StoryTeller
+from swarmd.observe.story import SENTENCES_MAX, Story, StoryTeller
 from tests.core import story as core
 
-GOLDEN = sorted(Path(__file__).parent.parent.parent.joinpath("golden").glob("*/events"))
+GOLDEN = sorted(Path(__file__).parent.parent.joinpath("golden").glob("*/events"))
 OUTCOMES = {"trained", "skipped", "missed", "open", "ahead", "unknown"}
 
 

@@ -22,8 +22,8 @@ from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.observe.narrative.describe import describe
-from swarmd.observe.narrative.waiting import closed_without
+from swarmd.observe.describe import describe
+from swarmd.observe.words import closed_without
 
 SENTENCES_MAX = 200  # of one story; what comes after is counted
 TROUBLES_KEPT = 8  # before the round
