@@ -29,8 +29,8 @@ from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app
+from swarmd.web.http.endpoints import Background, keep_up
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.http.work import Background, keep_up
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -92,7 +92,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications.notifier import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications import LOOK_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)

@@ -22,7 +22,7 @@ from swarmd.eventlog.store import EventLog
 from swarmd.eventlog.summaries import Unfit, bookmark_path, read_bookmark
 from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
-from swarmd.web.views.log_cursor import Cursor, commits_at
+from swarmd.web.views.history import Cursor, commits_at
 
 SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 

@@ -102,7 +102,7 @@ TYPOS = (
         'status.round.state in ("waiting", "pause")',
     ),
     Typo(
-        "swarmd/web/notifications/health_changes.py",
+        "swarmd/web/notifications.py",
         'what = "the node" if layer == "process"',
         'what = "the node" if layer == "daemon"',
     ),

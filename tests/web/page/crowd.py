@@ -24,7 +24,7 @@ from swarmd.core.chart import load_charts
 from swarmd.observe.status import LogStatus, status_of
 from swarmd.observe.story import Story as RoundStory
 from swarmd.web import shapes
-from swarmd.web.sources import PEERS_ANSWERED_MAX
+from swarmd.web.shapes import PEERS_ANSWERED_MAX
 from tests.core.story import Story, settings
 
 STATIC = Path(shapes.__file__).parent / "static"

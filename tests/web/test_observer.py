@@ -29,7 +29,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.manifest import Manifest
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts
 from swarmd.web.http.stream import Stream
-from swarmd.web.observing.observer import DhtSwarm
+from swarmd.web.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from tests.dht.driver import SWARM, Driver
 from tests.dht.test_worker import announce

@@ -1,27 +1,43 @@
-"""A swarm read from the DHT by somebody who takes no part in it: it dials, reads and writes nothing.
+"""A swarm read by somebody who takes no part in it: in the DHT, and in the contract where one keeps the rounds.
 
-The parts are those of a node's network worker, without a membership record: clock, members, reports, rollouts and the
-leaderboard come as events, as a node's do, and go into the same books. What was before the observer came is known from
-the leaderboard of the last round alone. Where a contract keeps the rounds, it is read as well
-(`swarmd.web.observing.contract`) and counts above the DHT, which tells who is there and what they write.
+- The parts are those of a node's network and chain workers, without membership record and account: what they see comes
+  as the same events as in a node's log, and goes into the same books.
+- What was before the observer came is known from the last round's leaderboard alone; on a chain, from the contract's
+  own sums, less the blocks that were read.
+- The contract counts above the DHT, which tells who is there and what they write.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from swarmd import __version__
-from swarmd.config import Config, DhtConfig, LogsConfig, SwarmConfig
+from swarmd.bounds import Backoff
+from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
+from swarmd.chain.ports import HeadListener, NotThere
+from swarmd.chain.requirements import ChainRequirements
+from swarmd.chain.watching.watcher import Reach, Watcher
+from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
 from swarmd.core.applied import Applied
-from swarmd.core.commands import CollectReports, Gather
+from swarmd.core.commands import CollectReports, Gather, WatchChain
 from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
     Envelope,
     Equivocated,
     Event,
@@ -31,16 +47,18 @@ from swarmd.core.events import (
     MemberLeft,
     MemberSeen,
     MembersSeen,
+    PolicyLog,
     ReportSeen,
     ReportsSeen,
     RolloutsGathered,
     RoundAnnounced,
+    StageLog,
 )
 from swarmd.core.ids import command_id
 from swarmd.core.node.results import preceding
 from swarmd.core.peers.evidence import keep
-from swarmd.core.state import Clock, State
-from swarmd.core.values import ChainSettings, Settings
+from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
+from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.dht.addresses import check_bootstrap
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.members.membership import Members
@@ -51,19 +69,321 @@ from swarmd.dht.rounds.report_collector import ReportCollector
 from swarmd.dht.rounds.standings import LeaderboardFollower
 from swarmd.dht.session import Session
 from swarmd.dht.wire.leaderboard import LeaderboardBody
-from swarmd.errors import SwarmdError, single_error
+from swarmd.errors import ChainError, SwarmdError, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.manifest import Manifest
 from swarmd.observe.words import equivocation_notes
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.work import WorkPool
-from swarmd.web.observing.contract import CONTRACT_EVENTS, ContractEvent, ContractFeed, deadline_of, heed, unread
-from swarmd.web.shapes import CURVES_MAX, Curves, Gossip, Message, PageSource, PeerPage, SwarmView
-from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal
+from swarmd.web.http.endpoints import WorkPool
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    PEERS_ANSWERED_MAX,
+    ChangeSignal,
+    Curves,
+    Gossip,
+    Message,
+    PageSource,
+    PeerPage,
+    SwarmView,
+)
 from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.ledger import PeerLedger
-from swarmd.web.views.swarm import ViewContext, isolated_words, peer_page, peer_rows, swarm_view
+from swarmd.web.views.moments import shown_text
+from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_page, peer_rows, swarm_view
+from swarmd.worker.ports import EventSink
+
+PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
+RETRY = Backoff(5.0, 600.0)
+FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
+
+log = get_logger(__name__)
+
+
+class BalanceQuery(NamedTuple):
+    """What is asked for, and what the ledger had just then."""
+
+    tip: BlockRef
+    rewards: dict[str, float]
+
+
+class OpeningBalances:
+    """Adds them to the ledger, once for each peer.
+
+    Args:
+        ledger: has what blocks say.
+        scale: a reward of 1.0 is this integer in the contract.
+
+    Attributes:
+        needed: blocks with rewards may lie before the first that is read.
+    """
+
+    def __init__(self, ledger: PeerLedger, scale: int) -> None:
+        self.needed = False
+        self._ledger = ledger
+        self._scale = scale
+        self._done: set[str] = set()
+        self._look: BalanceQuery | None = None
+        self._due = asyncio.Event()
+        self._failures = 0
+        self._seeded = False  # the contract's own board has been read
+
+    def told(self) -> str:
+        """A sentence about the rewards."""
+        if self._failures >= FAILURES_TOLD:
+            return "Rewards as well: the contract's own sums cannot be had."
+        if not self._seeded:
+            return "The contract's own sums of what was before are still being read."
+        return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
+
+    def look(self, tip: BlockRef) -> None:
+        """Ask for those not asked for yet, if none are being asked for. The ledger has all blocks up to `tip`."""
+        if not self.needed or self._look is not None:
+            return
+        accounts = self._ledger.accounts
+        self._done &= accounts.keys()  # whom the ledger has forgotten
+        fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
+        if fresh or not self._seeded:
+            self._look = BalanceQuery(tip, {peer: accounts[peer].reward for peer in fresh})
+            self._due.set()
+
+    async def run(self, coordinator: Coordinator) -> None:
+        """Read opening balances until cancelled."""
+        self._look = None  # what was to be asked when an earlier run ended
+        self._due.clear()
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._ask(coordinator)
+                self._failures = 0
+            except SwarmdError as error:
+                log.info("sums cannot be read: %s", error.message)
+                self._failures += 1
+                await anyio.sleep(RETRY.after(self._failures))
+            self._look = None
+
+    async def _ask(self, coordinator: Coordinator) -> None:
+        assert self._look is not None
+        tip, rewards = self._look
+        if not self._seeded:
+            board = await coordinator.winner_board(hex(tip.number))
+            unheard = [peer for peer in board if peer not in self._ledger.accounts and can_be_asked(peer)]
+            rewards |= dict.fromkeys(unheard, 0.0)
+        totals = await totals_of(coordinator, list(rewards), hex(tip.number))
+        if (await coordinator.blocks.at(tip.number)).hash != tip.hash:
+            raise NotThere(f"block {tip.number} changed while sums were read")
+        for peer, total in totals.items():
+            self._ledger.carry(peer, total / self._scale - rewards[peer])
+        self._done.update(totals)
+        self._seeded = True
+
+
+async def totals_of(coordinator: Coordinator, peers: list[str], block: str) -> dict[str, int]:
+    """The contract's sums at a block. Raises ChainError, ContractRefused."""
+    totals: dict[str, int] = {}
+    for at in range(0, len(peers), PEERS_A_CALL):
+        asked = peers[at : at + PEERS_A_CALL]
+        found = await coordinator.total_rewards(asked, block)
+        if len(found) != len(asked):
+            raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(found)}")
+        totals |= zip(asked, found, strict=True)
+    return totals
+
+
+def can_be_asked(peer: str) -> bool:
+    """Not where its id is bytes that are no text."""
+    return not NOT_UTF8.search(peer)
+
+
+HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
+POLL_S = 2.0  # between two looks where an endpoint has no subscription
+RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
+REASON_CHARACTERS_MAX = 500  # of what went wrong
+CONTRACT_EVENTS = (ChainUp, ChainBlock, ChainReorged, ChainDegraded)
+
+ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
+log = get_logger(__name__)
+
+
+class ContractFeed:
+    """Reads the contract until cancelled; trouble is told and waited out.
+
+    Args:
+        manifest: of a swarm whose rounds a contract keeps.
+        urls: endpoints, best first; checked already.
+        peer: the observer's peer id, which is registered nowhere.
+        ledger: takes what peers had before the first block that is read.
+        emit: takes the events, and must have them in the ledger when it returns. In the event loop.
+        on_head: called when all there is has been read.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        urls: Sequence[str],
+        peer: str,
+        ledger: PeerLedger,
+        emit: EventSink,
+        on_head: HeadListener,
+    ) -> None:
+        assert manifest.chain is not None, "the swarm has no contract"
+        self._config = config_of(manifest, urls)
+        self._stages = manifest.recipe.stages
+        self._peer = peer
+        self._emit = emit
+        self._on_head = on_head
+        self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
+        self._anchor: BlockRef | None = None  # what comes after it is read
+        self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
+        self._genesis = ""
+        self._reach: Reach | None = None
+
+    async def run(self) -> None:
+        """Follow it until cancelled; a second time, from where it was left."""
+        config = self._config
+        rpc = Rpc(config.rpc, config.chain_id)
+        coordinator = Coordinator(rpc, config.contract, config.from_block)
+        terms = ChainRequirements(config, self._stages, self._peer, coordinator)
+        heads = Heads(rpc, config.contract, config.poll_s)
+        watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
+        watcher.on_progress = self._note
+        watcher.on_head = lambda: self._arrive(watcher.branch.tip)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(heads.run)
+                tasks.start_soon(self._sums.run, coordinator)
+                await self._follow(watcher, coordinator)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                await rpc.close()
+
+    async def _follow(self, watcher: Watcher, coordinator: Coordinator) -> None:
+        while True:
+            try:
+                await watcher.run(await self._order(coordinator))
+            except SwarmdError as error:  # of another chain, of another contract, or not to be had at all
+                self._take(ChainDegraded(error.message))
+                watcher.say_again()
+            await anyio.sleep(RETRY_S)
+
+    async def _order(self, coordinator: Coordinator) -> WatchChain:
+        """Where to begin. Raises ChainError, ChainMismatch."""
+        if self._anchor is None:
+            head = await coordinator.blocks.head()
+            created = max(self._config.from_block - 1, 0)
+            self._anchor = await coordinator.blocks.at(max(created, head.number - HISTORY_BLOCKS))
+            self._recent = (self._anchor,)
+            self._sums.needed = self._anchor.number > created
+        return WatchChain("watch", self._recent, self._genesis)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, ChainUp):
+            self._genesis = event.genesis
+        block = _block_of(event)
+        if block is not None:
+            before = [known for known in self._recent if known.number < block.number]
+            self._recent = (*before[1 - BLOCKS_KEPT :], block)
+        self._emit(event)
+
+    def _arrive(self, tip: BlockRef) -> None:
+        self._sums.look(tip)
+        self._on_head()
+
+    def _note(self, reach: Reach) -> None:
+        self._reach = reach
+
+    def notes(self, chain: Chain) -> tuple[str, ...]:
+        """What is unknown of the contract and why, in sentences."""
+        notes = []
+        if chain.chart == "degraded":
+            reason = shown_text(chain.reason, REASON_CHARACTERS_MAX)
+            notes.append(f"The contract cannot be read at present: {reason}. What is shown of it may be old.")
+        elif chain.chart != "up":
+            far = f": block {self._reach.tip} of {self._reach.head}" if self._reach else ""
+            notes.append(f"The contract is still being read{far}.")
+        if self._anchor is not None and self._sums.needed:
+            notes.append(
+                f"The contract's blocks are read from {self._anchor.number + 1} on: rounds, votes and curves begin "
+                f"there. {self._sums.told()}"
+            )
+        return tuple(notes)
+
+
+def _block_of(event: Event) -> BlockRef | None:
+    """The latest block that the chain has after an event, where it tells one."""
+    if isinstance(event, ChainBlock):
+        return event.block
+    if isinstance(event, ChainUp):
+        return event.head
+    return event.fork if isinstance(event, ChainReorged) else None
+
+
+def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
+    """How an observer reads the contract: without an account."""
+    chain = manifest.chain
+    assert chain is not None
+    return ChainConfig(
+        rpc=tuple(urls),
+        chain_id=chain.chain_id,
+        contract=chain.contract,
+        from_block=chain.from_block,
+        depth=chain.depth,
+        poll_s=POLL_S,
+        sender="none",
+    )
+
+
+def unread(manifest: Manifest) -> Chain:
+    """The contract before anything was read of it."""
+    assert manifest.chain is not None
+    return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
+
+
+def deadline_of(chain: Chain) -> float:
+    """When the policy lets anybody end the stage, POSIX seconds; infinite where it sets no time."""
+    return chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
+
+
+def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
+    """The contract after an event that the ledger has taken."""
+    if isinstance(event, ChainDegraded):
+        return replace(chain, chart="degraded", reason=event.reason)
+    if isinstance(event, ChainUp):
+        chain = _at_head(chain, event)
+    elif isinstance(event, ChainBlock):
+        chain = _with_block(chain, event)
+    else:
+        chain = replace(chain, recent=(event.fork,))
+    if isinstance(event, ChainBlock) and not (event.logs and chain.chart == "up"):
+        return chain  # nothing new, or read to catch up
+    return replace(chain, reporters=ledger.reporters(chain.round, chain.stage))
+
+
+def _at_head(chain: Chain, event: ChainUp) -> Chain:
+    return replace(
+        chain,
+        chart="up",
+        reason="",
+        genesis=event.genesis,
+        stages=event.stages,
+        extensions=event.extensions,
+        min_submissions=event.min_submissions,
+        max_stage_s=event.max_stage_s,
+        round=event.round,
+        stage=event.stage,
+        opened_at=event.opened_at,
+        recent=(event.head,),
+    )
+
+
+def _with_block(chain: Chain, event: ChainBlock) -> Chain:
+    for entry in event.logs:
+        if isinstance(entry, StageLog):
+            chain = replace(chain, round=entry.round, stage=entry.stage, opened_at=event.block.at)
+        elif isinstance(entry, PolicyLog):
+            chain = replace(chain, min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
+    return replace(chain, recent=(event.block,))
+
 
 CURVES_SHOWN = 10  # where none are asked for
 THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
