@@ -21,8 +21,7 @@ from swarmd.core.reported import ReportRow
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.core.values import CoordinatorSettings, Settings
-from swarmd.eventlog.commit import Commit, encode_commit
-from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.frame import NO_COMMANDS, Commit, encode_commit
 from swarmd.eventlog.snapshot import encode_state
 from swarmd.shell.batches import ROW_MAX
 

@@ -32,7 +32,7 @@ from swarmd.dht.identity.identity import generate_identity
 from swarmd.dht.wire import bodies, names
 from swarmd.dht.wire.bodies import LeaderboardBody, encode_board, open_report
 from swarmd.dht.wire.records import RecordPolicy, ReportRecord, SignedRecord, check_record, decode_signed, sign
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.batches import ROW_MAX
 from swarmd.shell.loop import plan

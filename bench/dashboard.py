@@ -34,7 +34,7 @@ from swarmd.core.events import (
     WorkerStarted,
 )
 from swarmd.core.values import CoordinatorSettings, RolloutsRef, Settings
-from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.store import EventLog
 
 PEERS = 1000

@@ -20,7 +20,7 @@ from swarmd.core.step import StateFold
 from swarmd.core.values import CoordinatorSettings, Role, Settings
 from swarmd.dht.identity.identity import Ed25519Identity
 from swarmd.dht.wire.records import ReportRecord, sign
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, SEGMENT_BYTES, EventLog
 
 FACTS_A_COMMIT = 32  # one sync each: a daemon under load groups them so too

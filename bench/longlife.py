@@ -21,7 +21,7 @@ from bench.measure import sample
 from bench.place import Unavailable
 from bench.table import Row
 from swarmd.eventlog.reader import end_of
-from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.store import log_bytes
 
 SIZES = (10_000, 100_000, 1_000_000)
 LONGEST = 5_000_000

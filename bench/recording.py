@@ -20,8 +20,7 @@ from swarmd.core.node.catchup import expand
 from swarmd.core.state import State
 from swarmd.core.step import step
 from swarmd.core.values import CoordinatorSettings, Role, RolloutsRef, Settings
-from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.eventlog.store import EventLog
 
 BEGAN_AT = 1_700_000_000.0

@@ -24,8 +24,8 @@ from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.core.values import Role
 from swarmd.eventlog.fold import fold_commit
-from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import verify
 
 EVENTS = 100_000  # in all
 ROUNDS = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 from swarmd.config import load_config
 from swarmd.core.values import Worker
 from swarmd.daemon.service import run_node
-from swarmd.observe.logging.logs import configure
+from swarmd.observe.logs import configure
 from swarmd.paths import NodeDirectory
 
 PROGRAMS: dict[Worker, tuple[str, ...]] = {

@@ -32,7 +32,7 @@ from swarmd.errors import (
     single_error,
 )
 from swarmd.eventlog.fold import base_upto, fold_log, load, node_of, refuse_removed
-from swarmd.eventlog.offline.replay import Verified, verify
+from swarmd.eventlog.replay import Verified, verify
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import NodeDirectory
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from swarmd.daemon.service import Node
     from swarmd.observe.status import Status
-    from swarmd.web.observing.observer import DhtSwarm
+    from swarmd.web.observer import DhtSwarm
     from swarmd.web.shapes import Curves, Gossip, SwarmView
 
 __all__ = ["Log", "RunningNode", "Swarm", "open_log", "open_node", "open_swarm", "read_swarm"]
@@ -139,7 +139,7 @@ async def open_swarm(
     """
     from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.manifest import read_manifest
-    from swarmd.web.observing.observer import DhtSwarm
+    from swarmd.web.observer import DhtSwarm
 
     read = read_manifest(Path(manifest))
     if rpc and read.chain is None:

@@ -28,10 +28,10 @@ from swarmd.config import Config
 from swarmd.daemon.notes import Moved, refuse_moved, write_note
 from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
-from swarmd.eventlog.lock import take_lock
+from swarmd.eventlog.store import take_lock
 from swarmd.files import copy_reason, write_durably
 from swarmd.installed import tool_of
-from swarmd.observe.logging.redaction import secret_values
+from swarmd.observe.redaction import secret_values
 from swarmd.paths import NodeDirectory, configs_directory
 from swarmd.secret_files import CREDENTIAL
 

@@ -18,7 +18,7 @@ from bench.recording import record, write_log
 from bench.table import Row
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 
 ROOT = Path(__file__).resolve().parent.parent
 

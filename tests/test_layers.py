@@ -27,7 +27,7 @@ CORE_MAY_IMPORT = {
 }
 CHART_MAY_IMPORT = CORE_MAY_IMPORT | {"pathlib", "transitions", "warnings", "yaml"}  # loads YAML once, before any event
 SHELL_MAY_IMPORT = CORE_MAY_IMPORT | {"contextlib", "signal"}  # of `signal` only the numbers
-SHELL_MAY_USE = ("swarmd.shell", "swarmd.eventlog.digest", "swarmd.worker.messages", "swarmd.config")
+SHELL_MAY_USE = ("swarmd.shell", "swarmd.eventlog.frame", "swarmd.worker.messages", "swarmd.config")
 HEAVY = ("torch", "hivemind", "transformers", "trl", "datasets", "reasoning_gym")
 
 

@@ -25,10 +25,10 @@ from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import ArchiveError, BundleHoldsSecret
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.offline.replay import verify
-from swarmd.eventlog.retention import disk_bytes
+from swarmd.eventlog.replay import verify
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import encode_state, list_snapshots, snapshot_directory, snapshot_seq
+from swarmd.eventlog.store import disk_bytes
 from swarmd.files import open_regular
 
 NOTES = "notes.txt"

@@ -32,15 +32,14 @@ from swarmd.daemon.service import digests_in_use
 from swarmd.dht.identity.backup import BackupMarks, marks_of
 from swarmd.errors import ArchiveError, ArchiveUnwritable
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.commit import decode_commit
 from swarmd.eventlog.fold import base_upto, fold_commit, node_of
-from swarmd.eventlog.frame import read_frames
-from swarmd.eventlog.lock import take_lock
+from swarmd.eventlog.frame import decode_commit, read_frames
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.eventlog.store import take_lock
 from swarmd.files import open_regular
-from swarmd.observe.logging.redaction import redact_text
+from swarmd.observe.redaction import redact_text
 from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.secret_files import seal
 from swarmd.swarms.questions_file import questions_of

@@ -20,7 +20,7 @@ from swarmd.daemon.notes import Restored, write_note
 from swarmd.dht.identity.identity import parse_identity, write_private
 from swarmd.errors import ArchiveError, LogDamaged, OtherVersion
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.offline.replay import Verified, verify
+from swarmd.eventlog.replay import Verified, verify
 from swarmd.paths import IDENTITY, NodeDirectory
 from swarmd.secret_files import unseal
 

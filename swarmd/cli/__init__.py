@@ -306,7 +306,7 @@ def tell_unexpected(error: Exception) -> int:
     if refused is not None:
         tell_error(refused.message, refused.fix)
         return ExitCode.CANNOT_CREATE
-    from swarmd.observe.logging.redaction import redact_text
+    from swarmd.observe.redaction import redact_text
 
     say(redact_text("".join(traceback.format_exception(error))).rstrip("\n"))
     tell_error("swarmd met an error it does not know", "Please report it with the lines above")

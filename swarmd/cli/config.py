@@ -83,7 +83,7 @@ def _commented(value: Any, origin: str) -> Item:
 
 def without_secrets(value: Any) -> Any:
     """URLs without what a provider or a password hides in them; anything else as it is."""
-    from swarmd.observe.logging.redaction import REDACTED, address_secrets, redact_text
+    from swarmd.observe.redaction import REDACTED, address_secrets, redact_text
 
     if isinstance(value, list | tuple):
         return [without_secrets(inner) for inner in value]

@@ -152,7 +152,7 @@ async def take(
     from swarmd.eventlog.blobs import Blobs
     from swarmd.paths import NodeDirectory
     from swarmd.training.weights.offering import digest_policy, digest_tokenizer
-    from swarmd.web.observing.observer import observer_config
+    from swarmd.web.observer import observer_config
 
     class Answers:
         def __init__(self) -> None:

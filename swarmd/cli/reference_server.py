@@ -37,7 +37,7 @@ def reference_server(
     import asyncio
 
     from swarmd.http_server import check_listen, load_token, parse_listen
-    from swarmd.observe.logging.logs import configure, tell_fatal
+    from swarmd.observe.logs import configure, tell_fatal
 
     address, token = parse_listen(listen, 59807), load_token(token_file, Path.cwd())
     check_listen(address, token, "the reference server")  # before torch is loaded

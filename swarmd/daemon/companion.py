@@ -17,9 +17,9 @@ from swarmd.config import Config, encode
 from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.logger import get_logger
-from swarmd.observe.logging.logs import LineFolder
-from swarmd.observe.logging.redaction import Redactor
-from swarmd.observe.telemetry import otlp
+from swarmd.observe import otlp
+from swarmd.observe.logs import LineFolder
+from swarmd.observe.redaction import Redactor
 
 PROGRAM = (sys.executable, "-m", "swarmd.web")
 RESTART = Backoff(1.0, 60.0)

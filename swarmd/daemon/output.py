@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from swarmd.observe.logging.redaction import REDACTED, Redactor
+from swarmd.observe.redaction import REDACTED, Redactor
 
 LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
 LINES_KEPT = 20  # last lines, for the reason of an exit

@@ -40,15 +40,13 @@ from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.retention import log_bytes
-from swarmd.eventlog.store import EventLog
+from swarmd.eventlog.store import EventLog, log_bytes
 from swarmd.files import remove_left
 from swarmd.logger import get_logger
-from swarmd.observe.live import Live
-from swarmd.observe.logging.logs import EventLines, progress_words
-from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_from
-from swarmd.observe.status import LogStatus, Status, headline, status_of
-from swarmd.observe.weights import with_offer
+from swarmd.observe.layers import Live
+from swarmd.observe.logs import EventLines, progress_words
+from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
+from swarmd.observe.status import LogStatus, Status, headline, status_of, with_offer
 from swarmd.paths import NodeDirectory
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop

@@ -22,8 +22,8 @@ from swarmd.core.values import Worker
 from swarmd.daemon.process import Child
 from swarmd.daemon.worker_process import WorkerProcess
 from swarmd.logger import get_logger
-from swarmd.observe.live import WorkerLive
-from swarmd.observe.logging.redaction import Redactor
+from swarmd.observe.layers import WorkerLive
+from swarmd.observe.redaction import Redactor
 from swarmd.shell.ports import FactSink
 from swarmd.shell.supervision import Action, Execute, Kill, Send, Supervision, Tell, Terminate
 from swarmd.worker.messages import FromWorker, Start

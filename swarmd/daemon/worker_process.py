@@ -15,9 +15,9 @@ from swarmd.daemon.output import LineReader
 from swarmd.daemon.process import Child
 from swarmd.errors import FrameError
 from swarmd.logger import get_logger
-from swarmd.observe.live import WorkerLive
-from swarmd.observe.logging.logs import LineFolder
-from swarmd.observe.logging.redaction import Redactor
+from swarmd.observe.layers import WorkerLive
+from swarmd.observe.logs import LineFolder
+from swarmd.observe.redaction import Redactor
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX, PINGS_MISSED
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker

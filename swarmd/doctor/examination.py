@@ -35,7 +35,7 @@ from swarmd.errors import ControlError, ExitCode, SwarmdError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.segment import list_segments
 from swarmd.files import refusal
-from swarmd.observe.logging.redaction import (
+from swarmd.observe.redaction import (
     REDACTED,
     SecretLocation,
     redact_text,

@@ -24,7 +24,7 @@ from swarmd.daemon.space import free_bytes
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError
-from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.store import log_bytes
 from swarmd.installed import extra_command, install_command
 from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox

@@ -23,17 +23,17 @@ from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identit
 from swarmd.doctor.examination import Finding, Subject, error, note, warning, well
 from swarmd.errors import LogDamaged, NotFoundError, OtherVersion, SwarmdError, UnitError
 from swarmd.eventlog.fold import node_of
-from swarmd.eventlog.offline.check import LogCheck
-from swarmd.eventlog.offline.check import check_log as check_whole_log
 from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.replay import LogCheck
+from swarmd.eventlog.replay import check_log as check_whole_log
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import list_snapshots
+from swarmd.eventlog.store import log_bytes
 from swarmd.files import read_start
 from swarmd.http_server import PAGE_PORT, check_listen, parse_listen
 from swarmd.manifest import Manifest, ManifestRecipe, read_manifest, recipe_of
 from swarmd.observe.layers import Layer
-from swarmd.observe.logging.redaction import secret_locations, secret_values
+from swarmd.observe.redaction import secret_locations, secret_values
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo

@@ -14,7 +14,7 @@ from swarmd.core.commands import Command
 from swarmd.core.state import State
 from swarmd.core.step import StateFold
 from swarmd.errors import LogDamaged, NotFoundError
-from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader, end_of, read_commits
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from swarmd.eventlog.snapshot import check_not_ahead, list_snapshots, read_snapshot, snapshot_seq

@@ -1,24 +1,194 @@
-"""Frames: u32 length, u32 CRC32C, payload; little-endian.
+"""Frames, and the commits that lie in them.
 
-The CRC starts from the CRC of the segment's header, so bytes that were a frame elsewhere (in another segment, or
-planted by a peer in a record that an event carries) are no frame here.
+A frame is a length, a CRC-32C that goes on from the header of its segment, and a payload: a commit, the events that
+were made durable together with a digest of the commands that they caused. `docs/LOG.md` has the bytes.
+
+- Bytes that an interrupted append has left at a log's end are no damage (`judge_tail`): only where a valid frame
+  follows.
+- That is tried at every place, in a time that does not grow with the length of the frame that is looked for
+  (`PartSums`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from io import FileIO
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
-from swarmd.eventlog.commit import COMMIT_BYTES_MAX
-from swarmd.eventlog.part_sums import PartSums
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, Event
+from swarmd.core.step import RULES
+from swarmd.errors import CommitTooLarge, OtherVersion
+
+BLOCK_BYTES = 4096  # zeros up to these are gone through
+ZEROS = memoryview(bytes(BLOCK_BYTES))
+BITS = 32
+
+Table = tuple[list[int], list[int], list[int], list[int]]  # a matrix: what it makes of each byte, the lowest first
+
+
+class PartSums:
+    """CRCs of parts of one buffer.
+
+    Args:
+        buffer: gone through once, byte by byte; it takes four times as much memory besides.
+    """
+
+    def __init__(self, buffer: bytes) -> None:
+        self._sums = array("I", [0])  # of the first 0, 1, 2 ... bytes
+        crc = 0
+        for at in range(len(buffer)):
+            crc = crc32c(buffer[at : at + 1], crc)
+            self._sums.append(crc)
+        self._zeros = [crc32c(ZEROS[:count], 0) for count in range(BLOCK_BYTES)]
+        self._tables = _make_tables(len(buffer) // BLOCK_BYTES)
+
+    def crc(self, begin: int, end: int, seed: int) -> int:
+        """`crc32c(buffer[begin:end], seed)`."""
+        return self._sums[end] ^ self._take_on(self._sums[begin] ^ seed, end - begin)
+
+    def _take_on(self, crc: int, count: int) -> int:
+        """What so many zero bytes make of a CRC."""
+        blocks, rest = divmod(count, BLOCK_BYTES)
+        crc = crc32c(ZEROS[:rest], crc) ^ self._zeros[rest]
+        for table in self._tables:
+            if not blocks:
+                break
+            if blocks & 1:
+                crc = _multiply(table, crc)
+            blocks >>= 1
+        return crc
+
+
+def _make_tables(blocks: int) -> list[Table]:
+    """Matrices of 1, 2, 4 ... blocks of zeros, up to as many as there are."""
+    nothing = crc32c(ZEROS, 0)
+    columns = [crc32c(ZEROS, 1 << bit) ^ nothing for bit in range(BITS)]
+    tables = []
+    for _ in range(blocks.bit_length()):
+        table = _table_of(columns)
+        tables.append(table)
+        columns = [_multiply(table, column) for column in columns]
+    return tables
+
+
+def _table_of(columns: Sequence[int]) -> Table:
+    """A matrix by bytes.
+
+    Args:
+        columns: what it makes of each bit, the lowest first.
+    """
+    parts = []
+    for first in range(0, BITS, 8):
+        part = [0]
+        for column in columns[first : first + 8]:
+            part += [column ^ before for before in part]
+        parts.append(part)
+    return (parts[0], parts[1], parts[2], parts[3])
+
+
+def _multiply(table: Table, crc: int) -> int:
+    low, second, third, high = table
+    return low[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ high[crc >> 24]
+
+
+COMMANDS_DIGEST_BYTES = 16
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def _digest(commands: Sequence[Command]) -> bytes:
+    return hashlib.blake2b(_encoder.encode(commands), digest_size=COMMANDS_DIGEST_BYTES).digest()
+
+
+NO_COMMANDS = _digest(())
+
+
+def digest_commands(commands: Sequence[Command]) -> bytes:
+    """BLAKE2b (16 bytes) over the deterministic msgpack array of the commands, in the order they were emitted."""
+    return _digest(commands) if commands else NO_COMMANDS
+
+
+def digest_file(file: FileIO) -> bytes:
+    """SHA-256 of a whole open file, as `sha256sum` prints it in hex."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").digest()
+
+
+COMMIT_BYTES_MAX = 16 * 1024 * 1024  # one encoded commit; a larger one is refused before anything is written
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What one frame holds, as a msgpack array in this order; fields may only be added behind, with defaults.
+
+    Attributes:
+        seq: sequence number of the first event; the others follow without gaps.
+        at: POSIX seconds at which the node took the events up, the same for all of them.
+        rules: `swarmd.core.step.RULES` of whoever wrote it; a log of other rules is refused.
+        events: at least one.
+        commands_digest: `digest_commands` of all commands these events caused, in order.
+    """
+
+    seq: int
+    at: float
+    rules: int
+    events: tuple[Event, ...]
+    commands_digest: bytes
+
+    @property
+    def end_seq(self) -> int:
+        """Sequence number of the first event after this commit."""
+        return self.seq + len(self.events)
+
+    def envelopes(self) -> list[Envelope]:
+        """The events, each with its place and time."""
+        at = self.at
+        return [Envelope(seq, at, event) for seq, event in enumerate(self.events, self.seq)]
+
+
+_decoder = msgspec.msgpack.Decoder(Commit)
+
+
+def encode_commit(commit: Commit) -> bytes:
+    """The payload of a frame. Raises CommitTooLarge beyond `COMMIT_BYTES_MAX`."""
+    assert commit.events, "a commit holds at least one event"
+    payload = _encoder.encode(commit)
+    if len(payload) > COMMIT_BYTES_MAX:
+        raise CommitTooLarge(
+            f"a commit of {len(commit.events)} events takes {len(payload)} bytes, the limit is {COMMIT_BYTES_MAX}",
+            "Commit fewer events at once",
+        )
+    return payload
+
+
+def decode_commit(payload: bytes, path: Path) -> Commit:
+    """The commit of a valid frame; `path` names its file in errors.
+
+    Raises:
+        OtherVersion: it has other rules, or it holds events that this swarmd does not know.
+    """
+    try:
+        commit = _decoder.decode(payload)
+    except DECODE_ERRORS as error:
+        raise OtherVersion(
+            f"{path} holds a valid frame that this swarmd cannot read: {error}", "Use the swarmd that wrote it"
+        ) from error
+    if commit.rules != RULES:
+        raise OtherVersion.of(str(path), "rules", commit.rules, RULES)
+    return commit
+
 
 HEAD = struct.Struct("<II")
 FRAME_BYTES_MAX = HEAD.size + COMMIT_BYTES_MAX
-RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment_writer`
+RESERVE_BYTES = 1024 * 1024  # zeros written ahead of the frames, see `swarmd.eventlog.segment`
 TAIL_BYTES_MAX = FRAME_BYTES_MAX + RESERVE_BYTES  # the most that one interrupted append can leave behind
 CHUNK_BYTES = 1024 * 1024
 LOOKED_AT_MAX = 1024 * 1024 * 1024  # bytes gone through for CRCs in a tail before those of parts are put together

@@ -13,11 +13,8 @@ from pathlib import Path
 from types import TracebackType
 
 from swarmd.errors import LogDamaged, LogForeign
-from swarmd.eventlog.bookmark import Place
-from swarmd.eventlog.commit import Commit, decode_commit
-from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.frame import judge_tail, read_frames
-from swarmd.eventlog.segment import Opening, damaged, first_seq_of, list_segments, read_header
+from swarmd.eventlog.frame import Commit, decode_commit, digest_file, judge_tail, read_frames
+from swarmd.eventlog.segment import Opening, Place, damaged, first_seq_of, list_segments, read_header
 from swarmd.files import open_regular
 
 

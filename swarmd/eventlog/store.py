@@ -1,10 +1,18 @@
-"""The log as its one writer has it: open and recover, append, seal, keep within bounds."""
+"""The log as its one writer has it: locked, opened and recovered, appended to, sealed, kept within bounds.
+
+- One process writes: an advisory lock ends with the process that holds it.
+- What an interrupted append has left is cut off when the log is opened; anything else that does not fit is refused.
+- Old segments go, beyond a budget, only where a snapshot that was just read stands in for them: the log begins where a
+  fold can begin.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Sequence
 from io import FileIO
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -13,23 +21,137 @@ import msgspec
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogForeign, LogWriteFailed, NoSpaceLeft
-from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
-from swarmd.eventlog.digest import digest_file
-from swarmd.eventlog.frame import judge_tail, read_frames
-from swarmd.eventlog.lock import take_lock
-from swarmd.eventlog.retention import retain
-from swarmd.eventlog.segment import Opening, SegmentHeader, damaged, first_seq_of, list_segments, read_header
-from swarmd.eventlog.segment_writer import SegmentWriter
+from swarmd.errors import LogDamaged, LogForeign, LogInUse, LogWriteFailed, NoSpaceLeft
+from swarmd.eventlog.fold import load, node_of
+from swarmd.eventlog.frame import Commit, decode_commit, digest_file, encode_commit, judge_tail, read_frames
+from swarmd.eventlog.segment import (
+    Opening,
+    SegmentHeader,
+    SegmentWriter,
+    damaged,
+    first_seq_of,
+    list_segments,
+    read_header,
+)
 from swarmd.eventlog.snapshot import (
     Snapshot,
     check_not_ahead,
     list_snapshots,
+    read_snapshot,
     snapshot_directory,
     snapshot_seq,
     write_snapshot,
 )
-from swarmd.files import TEMPORARY, make_directory, open_regular, write_failure
+from swarmd.files import TEMPORARY, make_directory, open_regular, sync_directory, write_failure
+
+LOCK_NAME = "writer.lock"
+PID_BYTES_MAX = 32
+
+
+def take_lock(directory: Path) -> int:
+    """Lock the log for writing and leave this process's pid in the lock file. Returns the descriptor that holds it.
+
+    Raises:
+        LogInUse: another process holds the lock; the message names its pid.
+        NoSpaceLeft, LogWriteFailed: the lock file cannot be written.
+    """
+    path = directory / LOCK_NAME
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise write_failure(error, path, "opening") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise LogInUse(
+            f"another process ({f'pid {holder}' if holder else 'pid unknown'}) writes the event log in {directory}",
+            "Stop that daemon, or give this one a data directory of its own",
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise write_failure(error, path, "locking") from error
+    return descriptor
+
+
+BLOCK_BYTES = 4096  # a file takes whole blocks, so many small segments count for what they cost
+
+
+def disk_bytes(path: Path) -> int:
+    """What a file takes on disk, in whole blocks; 0 when it is gone."""
+    try:
+        return -(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
+
+
+def log_bytes(directory: Path) -> int:
+    """What segments and snapshots take on disk."""
+    return sum(map(disk_bytes, (*list_segments(directory), *list_snapshots(directory))))
+
+
+def retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
+    """Remove the oldest segments until the log fits its budget, as far as snapshots allow.
+
+    A segment may go only when a later one exists and a snapshot that was just read and checked begins at or behind its
+    end; all segments before that snapshot go together, so that the log begins where a fold can begin. The log may
+    therefore stay over its budget by what was written since the newest snapshot.
+
+    Returns:
+        What was removed, the oldest first.
+
+    Raises:
+        LogWriteFailed: a removal failed; the log itself is sound.
+    """
+    try:
+        return _retain(directory, node, bytes_max)
+    except OSError as error:
+        raise write_failure(error, directory, "removal of old segments") from error
+
+
+def _retain(directory: Path, node: str, bytes_max: int) -> list[Path]:
+    excess = log_bytes(directory) - bytes_max
+    if excess <= 0:
+        return []
+    segments = list_segments(directory)
+    removed: list[Path] = []
+    for path in list_snapshots(directory):
+        if excess <= 0:
+            break
+        covered = [old for old, after in pairwise(segments) if first_seq_of(after) <= snapshot_seq(path)]
+        doomed = [old for old in covered if old not in removed]
+        if not doomed or not _is_sound(path, node):
+            continue
+        excess -= sum(map(disk_bytes, doomed))
+        removed += doomed
+        for old in doomed:
+            old.unlink(missing_ok=True)
+    sync_directory(directory)
+    return removed + _drop_snapshots(directory)
+
+
+def _is_sound(path: Path, node: str) -> bool:
+    try:
+        read_snapshot(path, node)
+    except LogDamaged:
+        return False
+    return True
+
+
+def _drop_snapshots(directory: Path) -> list[Path]:
+    """Remove snapshots from before the log's present beginning: nothing is left that follows on them."""
+    segments = list_segments(directory)
+    first_seq = first_seq_of(segments[0]) if segments else 0
+    stale = [path for path in list_snapshots(directory) if snapshot_seq(path) < first_seq]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    if stale:
+        sync_directory(snapshot_directory(directory))
+    return stale
+
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 LOG_BYTES_MAX = 2 * 1024 * 1024 * 1024
@@ -90,7 +212,7 @@ class EventLog:
             node: this node's peer id.
             run: id of this process's life.
             segment_bytes: a segment that has reached it is sealed.
-            bytes_max: what the log may take on disk; see `swarmd.eventlog.retention.retain`.
+            bytes_max: what the log may take on disk; see `swarmd.eventlog.store.retain`.
 
         Raises:
             LogInUse: another process writes it.
@@ -262,3 +384,30 @@ def _bytes_since_snapshot(directory: Path) -> int:
     seqs = [snapshot_seq(path) for path in list_snapshots(directory)]
     newest = max(seqs, default=0)
     return sum(path.stat().st_size for path in list_segments(directory) if first_seq_of(path) >= newest)
+
+
+RUN = "compaction"  # no segment is begun under it
+
+
+class Compacted(msgspec.Struct, frozen=True):
+    """What the log takes on disk, in bytes, and how many segments went."""
+
+    before_bytes: int
+    after_bytes: int
+    segments: int
+
+
+def compact(directory: Path, keep_bytes: int = 0) -> Compacted:
+    """Snapshot the state at the log's end, then remove the oldest segments until at most `keep_bytes` are left.
+
+    The last segment stays in any case. What is removed cannot be replayed any more.
+
+    Raises:
+        LogInUse: the node runs.
+        LogDamaged and its kin: as reading raises them; nothing was removed.
+        NoSpaceLeft, LogWriteFailed: the snapshot could not be written; nothing was removed.
+    """
+    before_bytes, segments = log_bytes(directory), len(list_segments(directory))
+    with EventLog.open(directory, node_of(directory), RUN, bytes_max=keep_bytes) as log:
+        log.write_snapshot(load(directory)[0])
+    return Compacted(before_bytes, log_bytes(directory), segments - len(list_segments(directory)))

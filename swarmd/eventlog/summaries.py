@@ -1,23 +1,177 @@
-"""What was gathered from a log's whole life, kept beside it, so that the next reader goes on from there.
+"""What readers of a log have made of it, kept beside it, so that the next reader goes on from there.
 
-`summaries/<kind>.sum` beside the segments is a bookmark (`swarmd.eventlog.bookmark`), written by whoever reads much of
-a log. One that was made by another version of its kind, or does not fit the log, is made anew.
+`summaries/<kind>.sum` beside the segments is a bookmark: a place in the log, the end of any commit, and all that was
+made of what lies before. It is a cache, and written whole or not at all.
+
+- It is used only if the log up to its place is the one that was read: the header of the segment there has the SHA-256
+  of the segment before, and so of all before that, and what of this segment lies before the place has the SHA-256 that
+  it had.
+- One that was made by another version of its kind, or does not fit the log, is made anew.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+import struct
+import time
+from collections.abc import Sequence
 from contextlib import suppress
+from io import FileIO
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.state import State
-from swarmd.errors import SwarmdError
-from swarmd.eventlog.bookmark import Place, Unfit, read_bookmark, unread_bytes, write_bookmark
-from swarmd.eventlog.commit import Commit
+from swarmd.errors import LogDamaged, OtherVersion, SwarmdError
 from swarmd.eventlog.fold import Base, oldest_base
+from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
+from swarmd.files import TEMPORARY, make_directory, open_regular, read_regular, write_durably
+
+MAGIC = b"SWRMMRK1"
+LENGTH = struct.Struct("<I")
+DIGEST_BYTES = 32
+HEAD_BYTES_MAX = 4096
+LEFT_S = 3600.0  # a temporary file so old is of a writer that was killed
+CHUNK_BYTES = 1024 * 1024
+
+
+class Unfit(SwarmdError):
+    """A bookmark that cannot be used with this log; the message says why, as the end of a sentence."""
+
+
+class Head(msgspec.Struct, frozen=True, array_like=True):
+    """What stands before the body.
+
+    Attributes:
+        version: of who made it; another version makes its own.
+        node: whose log it is.
+        place: up to where it was read.
+        previous: as in the header of the segment there.
+        read: SHA-256 of that segment up to the place.
+        body: SHA-256 of the body.
+        sizes: of the parts that the body is made of, bytes.
+    """
+
+    version: str
+    node: str
+    place: Place
+    previous: bytes
+    read: bytes
+    body: bytes
+    sizes: tuple[int, ...]
+
+
+def bookmark_path(directory: Path, kind: str) -> Path:
+    """Where the bookmark of a log lies."""
+    return directory / "summaries" / f"{kind}.sum"
+
+
+def write_bookmark(directory: Path, kind: str, version: str, place: Place, parts: Sequence[bytes]) -> None:
+    """Keep it durably, in the place of an earlier one.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it could not be written; the next reader takes longer.
+        LogDamaged, OtherVersion, OSError: the log cannot be read at that place.
+    """
+    node, previous, read = _at(directory, place)
+    body = hashlib.sha256()
+    for part in parts:
+        body.update(part)
+    sizes = tuple(map(len, parts))
+    head = msgspec.msgpack.encode(Head(version, node, place, previous, read, body.digest(), sizes))
+    path = bookmark_path(directory, kind)
+    make_directory(path.parent)
+    _remove_left(path)
+    write_durably(path, MAGIC + LENGTH.pack(len(head)) + hashlib.sha256(head).digest() + head, *parts)
+
+
+def bookmark_place(directory: Path, kind: str, version: str) -> Place | None:
+    """Where a bookmark lies that may be used; whether it fits is not looked at."""
+    with contextlib.suppress(OSError, Unfit), open_regular(bookmark_path(directory, kind)) as file:
+        head, _ = _head_of(file.read(len(MAGIC) + LENGTH.size + DIGEST_BYTES + HEAD_BYTES_MAX))
+        return head.place if head.version == version else None
+    return None
+
+
+def read_bookmark(directory: Path, kind: str, version: str) -> tuple[Place, list[memoryview]] | None:
+    """The place and the parts of a bookmark that fits; None where there is none.
+
+    Raises:
+        Unfit: there is one, and it cannot be used.
+    """
+    try:
+        content = read_regular(bookmark_path(directory, kind))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unfit(f"it cannot be read: {error.strerror}") from error
+    head, begin = _head_of(content)
+    body = memoryview(content)[begin:]
+    if hashlib.sha256(body).digest() != head.body or sum(head.sizes) != len(body):
+        raise Unfit("it is damaged")
+    if head.version != version:
+        raise Unfit(f"it is of swarmd {head.version}")
+    try:
+        fits = _at(directory, head.place) == (head.node, head.previous, head.read)
+    except (OSError, LogDamaged, OtherVersion):
+        fits = False
+    if not fits:
+        raise Unfit("it is of another log, or of one that was cut since")
+    ends = list(accumulate(head.sizes))
+    return head.place, [body[end - size : end] for end, size in zip(ends, head.sizes, strict=True)]
+
+
+def unread_bytes(directory: Path, place: Place) -> int:
+    """How much of a log lies behind a place, with what is written ahead. Raises NotFoundError, OSError."""
+    sizes = {first_seq_of(path): path.stat().st_size for path in list_segments(directory)}
+    return sum(size for first, size in sizes.items() if first >= place.segment) - place.offset
+
+
+def _head_of(content: bytes) -> tuple[Head, int]:
+    """The head, and where the body begins. Raises Unfit."""
+    begin = len(MAGIC) + LENGTH.size + DIGEST_BYTES
+    if content[: len(MAGIC)] != MAGIC or len(content) < begin:
+        raise Unfit("it is damaged")
+    end = begin + min(LENGTH.unpack_from(content, len(MAGIC))[0], HEAD_BYTES_MAX)
+    if hashlib.sha256(content[begin:end]).digest() != content[begin - DIGEST_BYTES : begin]:
+        raise Unfit("it is damaged")
+    try:
+        return msgspec.msgpack.decode(content[begin:end], type=Head), end
+    except DECODE_ERRORS as error:
+        raise Unfit("it is of another swarmd") from error
+
+
+def _at(directory: Path, place: Place) -> tuple[str, bytes, bytes]:
+    """Whose log it is, `previous` of the segment at a place, and the SHA-256 of that segment up to there."""
+    path = directory / segment_name(place.segment)
+    with open_regular(path) as file:
+        header = read_header(file, path).header
+        return header.node, header.previous, _digest_upto(file, place.offset)
+
+
+def _digest_upto(file: FileIO, size_bytes: int) -> bytes:
+    """Of the first bytes of a file; of the whole where it is shorter."""
+    digest, offset = hashlib.sha256(), 0
+    while chunk := os.pread(file.fileno(), min(CHUNK_BYTES, size_bytes - offset), offset):
+        digest.update(chunk)
+        offset += len(chunk)
+    return digest.digest()
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what writers that were killed have left of this file."""
+    with contextlib.suppress(OSError):
+        for left in path.parent.glob(f"{path.name}.*{TEMPORARY}"):
+            if time.time() - left.stat().st_mtime > LEFT_S:
+                left.unlink()
+
 
 WORTH_BYTES = 8 * 1024 * 1024  # of a log that the next reader is spared; below, nothing is kept
 

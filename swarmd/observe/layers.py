@@ -1,4 +1,4 @@
-"""What all layers of a status have in common, and what is said of a worker process."""
+"""What all layers of a status have in common, what is said of a worker, and what only a running daemon knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,30 @@ import msgspec
 
 from swarmd.core.coordinator.coordination import is_alone
 from swarmd.core.state import Coordination, State, WorkerState
-from swarmd.observe.live import Live, WorkerLive
+from swarmd.worker.messages import Progress
+
+
+class WorkerLive(msgspec.Struct, frozen=True):
+    """A running worker process."""
+
+    pid: int
+    age_s: float
+    silent_s: float  # since its last frame
+    spoken: bool  # it has sent a frame: until then it is starting
+    answering: bool  # it has spoken, and missed no more than two pings
+    progress: Progress | None = None
+    progress_age_s: float = 0.0
+
+
+class Live(msgspec.Struct, frozen=True):
+    """A running daemon."""
+
+    pid: int
+    rss_bytes: int
+    network: WorkerLive | None = None
+    trainer: WorkerLive | None = None
+    chain: WorkerLive | None = None
+
 
 MIB = 1024 * 1024
 ENDING_WORDS = "there is room again: waiting for the trainer, which was told to stop when there was too little"

@@ -11,8 +11,7 @@ from swarmd.core.chart_types import LinkState, SubmissionState
 from swarmd.core.state import Chain, State, Submission
 from swarmd.core.values import ChainSettings, day_of
 from swarmd.gas import BUDGET_TOLD_SHARE, COIN_WEI, ROUNDS_MAX, ROUNDS_WANTED
-from swarmd.observe.layers import Layer, WorkerStatus, first_line, silence, worker_status
-from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.layers import Layer, Live, WorkerLive, WorkerStatus, first_line, silence, worker_status
 
 WAITING: tuple[SubmissionState, ...] = ("intended", "prepared", "lost")  # charts in which nothing is on its way
 UNDER_WAY: tuple[SubmissionState, ...] = (*WAITING, "sent")

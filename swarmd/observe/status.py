@@ -1,25 +1,30 @@
-"""How a node is, in layers, each with its state, age and a reason in words.
+"""Where a node is and how it is, layer by layer, out of its log and what its daemon adds. Pure, but for sizes on disk.
 
-Made from the folded state alone, so it can be made from the log of a node that is down; a running daemon adds what only
-it knows (`swarmd.observe.live`). Ages are seconds; an age is counted from when the layer came into its state. What is
-no number, or infinite, is left out or bounded: JSON has no such numbers, and whoever asks would understand nothing.
+- `status_of` makes the status; whoever has no daemon to ask makes it of the log alone.
+- Three depths of health: it lives, it is ready for a stage, it earns. Restart what does not live; wait for, or look
+  at, what is not ready; look at what lives and earns nothing.
 """
 
 from __future__ import annotations
 
 import math
+import os
+from pathlib import Path
 from typing import Literal, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
 from swarmd.core.node.restored import is_barred
-from swarmd.core.state import Coordination, StageReward, State
+from swarmd.core.state import Coordination, StageReward, State, WeightsOutcome
 from swarmd.core.values import Skill
 from swarmd.observe.layers import (
     Layer,
+    LayerName,
+    Live,
     WorkerStatus,
     first_line,
     hold_words,
@@ -28,11 +33,158 @@ from swarmd.observe.layers import (
     silence,
     worker_status,
 )
-from swarmd.observe.live import Live
-from swarmd.observe.narrative.waiting import Kind, not_waited_for, waiting_notes
-from swarmd.observe.narrative.words import coordinator_trouble, equivocation_notes
 from swarmd.observe.onchain import UNDER_WAY, ChainStatus, SubmissionsStatus, chain_status, submissions_status
-from swarmd.observe.weights import WeightsStatus, weights_status
+from swarmd.observe.words import Kind, coordinator_trouble, equivocation_notes, not_waited_for, waiting_notes
+from swarmd.paths import NodeDirectory
+from swarmd.weights.offered import OFFER, OfferedWeights
+
+FILES_MAX = 100_000  # looked at in one directory; further ones are not counted
+SEGMENT = ".seg"
+
+
+class DiskUsage(msgspec.Struct, frozen=True):
+    """Sizes in bytes."""
+
+    log: int
+    segments: int  # number of files
+    blobs: int
+    checkpoints: int
+    free: int | None  # that this user may still write; None where it cannot be told
+
+
+def measure_disk(paths: NodeDirectory) -> DiskUsage:
+    """Look at a data directory. Directories that are not there count as empty. Blocks for as long as the disk takes."""
+    log = sizes(paths.events)
+    segments = [size for name, size in log.items() if name.endswith(SEGMENT)]
+    return DiskUsage(
+        log=sum(log.values()),
+        segments=len(segments),
+        blobs=sum(sizes(paths.blobs).values()),
+        checkpoints=sum(sizes(paths.checkpoints).values()),
+        free=_free(paths.root),
+    )
+
+
+def sizes(directory: Path) -> dict[str, int]:
+    """Size of every file below a directory, by path; what goes away meanwhile is left out."""
+    found: dict[str, int] = {}
+    for base, _, names in os.walk(directory):
+        for name in names:
+            path = Path(base) / name
+            try:
+                found[str(path)] = path.lstat().st_size
+            except OSError:  # removed since it was listed
+                continue
+            if len(found) >= FILES_MAX:
+                return found
+    return found
+
+
+def _free(directory: Path) -> int | None:
+    try:
+        room = os.statvfs(directory)
+    except OSError:
+        return None
+    return room.f_bavail * room.f_frsize
+
+
+PEER_SHOWN = 12  # last characters of a peer's id
+MIB = 1024 * 1024
+
+
+class OfferedStatus(msgspec.Struct, frozen=True):
+    """What this node offers now."""
+
+    round: int  # the last one that it was trained in
+    age_s: float
+    accuracy: float | None  # on held-out questions, as this node claims it
+    size_bytes: int  # that it takes on disk, with the one before and deltas
+    words: str  # for people
+
+
+class TakenStatus(msgspec.Struct, frozen=True):
+    """What became of a peer's weights last."""
+
+    outcome: Literal["fetched", "adopted", "refused", "late"]
+    age_s: float
+    peer: str  # whose; empty where there were none
+    round: int  # the last one that they were trained in; -1: unknown
+    cause: str  # of a refusal
+    reason: str
+    received_bytes: int
+    held_out_before: float | None  # accuracy of the own weights here
+    held_out: float | None  # that of the peer's, or of the mean with them
+    words: str  # for people
+
+
+class WeightsStatus(msgspec.Struct, frozen=True):
+    """Weights given and taken. Nothing of it is a fault."""
+
+    awaited_s: float | None = None  # seconds that are left to the wait for a peer's; None: it does not wait
+    offered: OfferedStatus | None = None
+    taken: TakenStatus | None = None
+
+
+def weights_status(state: State, now: float) -> WeightsStatus | None:
+    """What the log says of peers' weights; None where it says nothing."""
+    catch_up, last = state.catch_up, state.weights
+    awaits = catch_up is not None and not catch_up.over and not catch_up.average
+    awaited_s = catch_up.until_at - now if catch_up is not None and awaits else None
+    if awaited_s is None and last is None:
+        return None
+    return WeightsStatus(awaited_s, taken=_taken(last, now) if last is not None else None)
+
+
+def with_offer(status: Status, directory: Path) -> Status:
+    """The status with what lies in the directory of offered weights; the same where nothing is offered there."""
+    offer = OfferedWeights(directory).current()
+    if offer is None:
+        return status
+    try:
+        age_s = max(0.0, status.at - (directory / OFFER).stat().st_mtime)
+    except OSError:  # taken back since
+        return status
+    size_bytes = sum(sizes(directory).values())
+    claimed = "" if offer.accuracy is None else f", held-out accuracy {offer.accuracy:.2f}"
+    words = f"offers its own after round {offer.round}{claimed}, {size_bytes / MIB:.1f} MiB on disk"
+    offered = OfferedStatus(offer.round, age_s, offer.accuracy, size_bytes, words)
+    return replace(status, weights=replace(status.weights or WeightsStatus(), offered=offered))
+
+
+def _taken(last: WeightsOutcome, now: float) -> TakenStatus:
+    return TakenStatus(
+        last.outcome,
+        max(0.0, now - last.at),
+        last.peer,
+        last.round,
+        last.cause,
+        last.reason,
+        last.received_bytes,
+        last.held_out_before,
+        last.held_out,
+        _words(last),
+    )
+
+
+def _words(last: WeightsOutcome) -> str:
+    whose = f"the weights of {last.peer[-PEER_SHOWN:]}" if last.peer else "a peer's weights"
+    whose += f" after round {last.round}" if last.round >= 0 else ""
+    match last.outcome:
+        case "fetched":
+            return f"fetched {whose}, {last.received_bytes / MIB:.1f} MiB, not measured yet"
+        case "adopted":
+            began = f"began from {'a mean with ' if last.averaged else ''}{whose}"
+            here, before = _number(last.held_out), _number(last.held_out_before)
+            return f"{began}: held-out accuracy {here} here, its own had {before}"
+        case "refused":
+            return f"did not begin from {whose} ({last.cause}): {last.reason}"
+        case "late":
+            return f"{whose} did not come in time"
+
+
+def _number(accuracy: float | None) -> str:
+    return "-" if accuracy is None else f"{accuracy:.2f}"
+
 
 SKIPS_SHOWN = 5
 REWARDS_SHOWN = 32
@@ -462,3 +614,97 @@ def _link_words(chart: LinkState) -> str:
             return "the node runs but reaches nobody"
         case _:
             assert_never(chart)
+
+
+STALE_S = 30.0  # a status older than this says nothing of now
+DEADLINES = 3.0  # stage lengths within which a node is expected to have trained and, on a chain, been confirmed
+STAGE_LEAST_S = 20.0  # a shorter stage counts as so long: a trainer's restart must not make a node look barren
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether it is well, and why not."""
+
+    ok: bool
+    reasons: tuple[str, ...] = ()
+
+
+class NodeProgress(msgspec.Struct):
+    """What a node got done since its daemon started; times are POSIX seconds, 0 where there is none yet."""
+
+    started_at: float = 0.0
+    stage_s: float = 0.0  # length of the stage that is open, 0 while none is known
+    trained_at: float = 0.0  # last
+    confirmed_at: dict[str, float] = {}  # last, by kind of submission
+    submits: bool = False  # the node is to submit to a contract
+    finished: bool = False  # the swarm has run its rounds
+
+
+def live(status: Status | None, now: float | None = None) -> Health:
+    """Whether the daemon answers. Its answer comes out of its one loop, so that moves as well.
+
+    Args:
+        status: the last one known.
+        now: POSIX seconds; without it the status counts as of now.
+    """
+    if status is None:
+        return Health(False, ("nothing is known of the daemon",))
+    if status.source != "daemon":
+        return Health(False, (status.process.reason or "the daemon does not run",))
+    age_s = 0.0 if now is None else now - status.at
+    if age_s > STALE_S:
+        return Health(False, (f"the daemon answered last {age_s:.0f} s ago",))
+    return Health(True)
+
+
+def ready(status: Status | None, now: float | None = None) -> Health:
+    """Whether it can do its part of a stage: it lives, is connected, its trainer is able, and the round not stalled.
+
+    A node that starts lives and is not ready. The chain does not count: while it is away the node trains on.
+    """
+    alive = live(status, now)
+    if not alive.ok or status is None:
+        return alive
+    layers: tuple[tuple[LayerName, Layer], ...] = (
+        ("process", status.process),
+        ("network", status.network),
+        ("training", status.training),
+        ("round", status.round),
+    )
+    reasons = tuple(told(name, layer) for name, layer in layers if not layer.healthy)
+    return Health(not reasons, reasons)
+
+
+def productive(
+    status: Status | None, progress: NodeProgress, now: float | None = None, deadlines: float = DEADLINES
+) -> Health:
+    """Whether it earns: it lives, trained a stage lately, and on a chain had a reward confirmed lately.
+
+    Args:
+        progress: of the same node, as `swarmd.observe.metrics.Metrics.progress` has it.
+        now: POSIX seconds; without it the status counts as of now.
+        deadlines: how many stage lengths "lately" is. A daemon that started lately is given as long.
+    """
+    alive = live(status, now)
+    if not alive.ok or status is None:
+        return alive
+    at = status.at if now is None else now
+    patience_s = deadlines * max(progress.stage_s, STAGE_LEAST_S)
+    if progress.finished or at - progress.started_at <= patience_s:
+        return Health(True)
+    reasons = []
+    if at - progress.trained_at > patience_s:
+        reasons.append(_nothing("trained", progress.trained_at, at))
+    if progress.submits and at - progress.confirmed_at.get("reward", 0.0) > patience_s:
+        reasons.append(_nothing("confirmed on the chain", progress.confirmed_at.get("reward", 0.0), at))
+    return Health(not reasons, tuple(reasons))
+
+
+def _nothing(what: str, last_at: float, now: float) -> str:
+    return (
+        f"nothing was {what} for {now - last_at:.0f} s" if last_at else f"nothing was {what} since the daemon started"
+    )
+
+
+def told(name: LayerName, layer: Layer) -> str:
+    """A layer that is not well, in words: "network: connecting to the DHT"."""
+    return f"{name}: {layer.reason or layer.state}"

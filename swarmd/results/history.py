@@ -31,8 +31,8 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import SKILLS_MAX, Skill, SkipCause
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base
+from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.summaries import SummaryKind, gather
 

@@ -1,25 +1,31 @@
-"""Trackers: where the figures of training go for people to look at, step by step. All of them write below the data
-directory; none asks the network unless the operator's own environment says so.
+"""Trackers: where the figures of training go for people to look at, step by step.
 
-The step of every figure is the optimiser step of the node's life, so curves go on where they were after a restart. A
-stage that is trained again first takes back what was told of its steps (`rewind`).
+- transformers' own integrations write them, so TRL's figures have the names that they have anywhere, below `train/`.
+- All write below the data directory; none asks the network unless the operator's own environment says so.
+- Each is called beside training. One that fails or takes too long is given up with one warning until the trainer starts
+  again, and training goes on.
+- The step of every figure is the optimiser step of the node's life, so curves go on where they were after a restart. A
+  stage that is trained again first takes back what was told of its steps (`rewind`).
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextvars import Context, copy_context
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Protocol, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from swarmd.animals import animal_name
 from swarmd.config import Config
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, SwarmdError
 from swarmd.installed import extra_command, install_command
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
@@ -29,8 +35,7 @@ FILE_BYTES_MAX = 8 * 1024 * 1024  # of one TensorBoard event file; the next one 
 FILES_MAX = 512  # event files kept
 TENSORBOARD_BYTES_MAX = 128 * 1024 * 1024  # event files kept, all together; the oldest go first
 RUNS_MAX = 32  # directories of wandb runs kept
-TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then only figures of whole stages are added
-STAGE_PREFIX = "stage/"
+TRACKIO_BYTES_MAX = 256 * 1024 * 1024  # of trackio's database; then it takes no more
 SIZE_CHECK_LOGS = 100  # between two looks at a file's size
 MAKE_S = 40.0  # longest wait for a tracker that begins: wandb's server, say, where it is to be told, may not answer
 TELL_S = 10.0  # and for one that takes figures: local disks alone are waited for, unless the environment says otherwise
@@ -40,22 +45,39 @@ T = TypeVar("T")
 log = get_logger(__name__)
 
 
-class Tracker(Protocol):
-    """One place that takes figures. Any method may raise: `Trackers` gives the tracker up then."""
+class Tracker:
+    """One of transformers' integrations. Any method may raise: `Trackers` gives the tracker up then."""
 
-    name: str
+    _arguments = SimpleNamespace(to_dict=dict, run_name=None)  # nothing of the trainer's is told
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
         """Take the figures of an optimiser step, by name."""
+        from transformers import TrainerState
+
+        self._callback.on_log(self._arguments, TrainerState(global_step=step), None, logs=figures)
 
     def rewind(self, step: int) -> None:
         """What was told of steps after this one does not count: they come again."""
 
     def close(self) -> None:
         """Write out what is still held."""
+        from transformers import TrainerState
+
+        self._callback.on_train_end(self._arguments, TrainerState(), None)
 
 
-class TensorBoard:
+def make_callback(name: str, *arguments: Any) -> Any:
+    """One of transformers' integrations."""
+    from transformers.integrations import integration_utils
+
+    make: Callable[..., Any] = integration_utils.INTEGRATION_TO_CALLBACK[name]
+    return make(*arguments)
+
+
+class TensorBoard(Tracker):
     """Event files in a directory.
 
     Args:
@@ -63,67 +85,42 @@ class TensorBoard:
         step: the last optimiser step that counts.
     """
 
-    name = "TensorBoard"
-
     def __init__(self, directory: Path, step: int) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
         self._logs = 0
-        self._open(step)
+        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(self._open(step))
 
-    def _open(self, step: int) -> None:
+    def _open(self, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        prune_files(self._directory)
+        prune(event_files(self._directory), FILES_MAX, TENSORBOARD_BYTES_MAX)
         writer: Callable[..., Any] = SummaryWriter
-        self._writer = writer(str(self._directory), purge_step=step + 1, max_queue=100, flush_secs=30)
+        opened = writer(str(self._directory), purge_step=step + 1, max_queue=100, flush_secs=30)
+        return make_callback("tensorboard", opened)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
-            self._writer.add_scalar(name, value, step)
+        super().log(step, figures)
         self._logs += 1
-        if self._logs % SIZE_CHECK_LOGS == 0 and self._file_bytes() > FILE_BYTES_MAX:
+        if self._logs % SIZE_CHECK_LOGS == 0 and event_files(self._directory)[-1].stat().st_size > FILE_BYTES_MAX:
             self.rewind(step)  # nothing comes after it yet: a new file, and nothing is taken back
 
-    def _file_bytes(self) -> int:
-        files = event_files(self._directory)
-        return files[-1].stat().st_size if files else 0
-
     def rewind(self, step: int) -> None:
-        self._writer.close()
-        self._open(step)
-
-    def close(self) -> None:
-        self._writer.close()
+        self.close()
+        self._callback = self._open(step)
 
 
-def event_files(directory: Path) -> list[Path]:
-    """The event files, oldest first."""
-    return sorted(directory.glob("events.out.tfevents.*"), key=lambda path: (path.stat().st_mtime, path.name))
-
-
-def prune_files(directory: Path, files_max: int = FILES_MAX, bytes_max: int = TENSORBOARD_BYTES_MAX) -> None:
-    """Remove the oldest event files beyond either bound."""
-    kept_bytes = 0
-    for place, path in enumerate(reversed(event_files(directory))):
-        kept_bytes += path.stat().st_size
-        if place >= files_max or kept_bytes > bytes_max:
-            path.unlink(missing_ok=True)
-
-
-class Wandb:
+class Wandb(Tracker):
     """A run of Weights & Biases, in `wandb` below the directory; `wandb sync` sends it later.
 
-    Offline, unless WANDB_MODE says otherwise.
-    Every process has a run of its own, in one group. Runs cannot take back what they were told: a stage that was
-    trained again stands there twice.
+    Offline, unless WANDB_MODE says otherwise. Every process has a run of its own, in one group. Runs cannot take back
+    what they were told: a stage that was trained again stands there twice.
     """
-
-    name = "wandb"
 
     def __init__(self, directory: Path, run: str, group: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        prune_runs(directory / "wandb")
+        prune(oldest_first(directory / "wandb", "*run-*"), RUNS_MAX - 1)
+        os.environ |= {"WANDB_LOG_MODEL": "false", "WANDB_WATCH": "false"}  # the callback is given no model
         import wandb
 
         self._run: Any = wandb.init(
@@ -137,39 +134,23 @@ class Wandb:
                 console="off", silent=True, disable_git=True, x_disable_meta=True, x_disable_stats=True
             ),
         )
-        self._run.define_metric("*", step_metric="step")
-
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._run.log({"step": step, **figures})
-
-    def rewind(self, step: int) -> None:
-        """Not possible; the figures carry their step."""
+        super().__init__(make_callback("wandb"))
 
     def close(self) -> None:
         self._run.finish()
 
 
-def prune_runs(directory: Path, runs_max: int = RUNS_MAX) -> None:
-    """Remove the oldest runs, so that one more makes `runs_max`."""
-    runs = sorted(path for path in directory.glob("*run-*") if path.is_dir() and not path.is_symlink())
-    for path in sorted(runs, key=lambda path: path.stat().st_mtime)[: max(len(runs) - runs_max + 1, 0)]:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-class Trackio:
+class Trackio(Tracker):
     """A run in trackio's local database, the same one over restarts; a stage trained again stands there twice."""
 
-    name = "trackio"
-
     def __init__(self, directory: Path, run: str, group: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._full = False
         self._logs = 0
+        directory.mkdir(parents=True, exist_ok=True)
         os.environ["TRACKIO_DIR"] = str(directory)  # read when it is imported
         import trackio
 
-        self._run: Any = trackio.init(
+        trackio.init(
             project=PROJECT,
             name=run,
             group=group,
@@ -178,78 +159,38 @@ class Trackio:
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
+        super().__init__(make_callback("trackio"))
+        self._callback._initialized = True  # else it has a run of its own, with figures of the machine
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
+        if self._logs % SIZE_CHECK_LOGS == 0:
+            size_bytes = sum(path.stat().st_size for path in self._directory.glob("*.db"))
+            if size_bytes > TRACKIO_BYTES_MAX:
+                raise SwarmdError(f"its database is full, with {size_bytes} bytes", f"Move {self._directory} away")
         self._logs += 1
-        if self._logs % SIZE_CHECK_LOGS == 1 and not self._full:
-            self._look_at_size()
-        if not self._full or any(name.startswith(STAGE_PREFIX) for name in figures):
-            self._run.log(dict(figures), step=step)
-
-    def _look_at_size(self) -> None:
-        size_bytes = sum(path.stat().st_size for path in self._directory.glob("*.db"))
-        self._full = size_bytes > TRACKIO_BYTES_MAX
-        if self._full:
-            log.warning("trackio's database is full, single steps are no longer added", size_bytes=size_bytes)
-
-    def rewind(self, step: int) -> None:
-        """Not possible; the figures carry their step."""
-
-    def close(self) -> None:
-        self._run.finish()
+        super().log(step, figures)
 
 
-class TrackerThread:
-    """A tracker and the thread in which everything of it happens: whoever waits for it waits so long, and no longer.
+def event_files(directory: Path) -> list[Path]:
+    """TensorBoard's files, oldest first."""
+    return oldest_first(directory, "events.out.tfevents.*")
 
-    Raises what `make` raises, and TimeoutError where it takes more than `MAKE_S`.
-    """
 
-    def __init__(self, name: str, make: Callable[[], Tracker]) -> None:
-        self.name = name
-        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        threading.Thread(target=self._run, name=f"tracker {name}", daemon=True).start()
-        try:
-            self._tracker = self._wait_for(make, MAKE_S)
-        except BaseException:
-            self.leave()
-            raise
+def oldest_first(directory: Path, pattern: str) -> list[Path]:
+    return sorted(directory.glob(pattern), key=lambda path: (path.lstat().st_mtime, path.name))
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._wait_for(lambda: self._tracker.log(step, figures), TELL_S)
 
-    def rewind(self, step: int) -> None:
-        self._wait_for(lambda: self._tracker.rewind(step), TELL_S)
-
-    def close(self) -> None:
-        self._wait_for(lambda: self._tracker.close(), CLOSE_S)
-        self.leave()
-
-    def leave(self) -> None:
-        """Ask for nothing more: the thread ends, once what it is at does."""
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while call := self._calls.get():
-            call()
-
-    def _wait_for(self, call: Callable[[], T], limit_s: float) -> T:
-        """What a call returns or raises. Raises TimeoutError beyond the limit."""
-        outcome: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                outcome.set_result(call())
-            except BaseException as error:
-                outcome.set_exception(error)
-
-        self._calls.put(run)
-        try:
-            return outcome.result(limit_s)
-        except TimeoutError as error:
-            if outcome.done():
-                raise
-            raise TimeoutError(f"not done within {limit_s:g} s") from error
+def prune(paths: list[Path], count_max: int, bytes_max: float = math.inf) -> None:
+    """Remove the first of files, and of directories, beyond either bound."""
+    kept_bytes = 0
+    for place, path in enumerate(reversed(paths)):
+        kept_bytes += path.lstat().st_size
+        if place < count_max and kept_bytes <= bytes_max:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 class Trackers:
@@ -259,36 +200,59 @@ class Trackers:
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], Tracker]] | None = None) -> None:
-        self._trackers: list[TrackerThread] = []
+        self._trackers: dict[str, tuple[Tracker, Context]] = {}
         for name, make in (makers or {}).items():
+            context = copy_context()  # trackio keeps its run in it
             try:
-                self._trackers.append(TrackerThread(name, make))
+                self._trackers[name] = wait_for(make, MAKE_S, context), context
             except Exception as error:
                 _warn(name, error)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Of those that still take figures."""
-        return tuple(tracker.name for tracker in self._trackers)
+        return tuple(self._trackers)
 
-    def log(self, step: int, figures: Mapping[str, float]) -> None:
-        self._tell(lambda tracker: tracker.log(step, figures))
+    def log(self, step: int, figures: Mapping[str, float | None]) -> None:
+        """Take the figures of an optimiser step, by name; those that are no number are left out."""
+        told = {name: value for name, value in figures.items() if value is not None and math.isfinite(value)}
+        self._tell(lambda tracker: tracker.log(step, told), TELL_S)
 
     def rewind(self, step: int) -> None:
-        self._tell(lambda tracker: tracker.rewind(step))
+        """What was told of steps after this one does not count: they come again."""
+        self._tell(lambda tracker: tracker.rewind(step), TELL_S)
 
     def close(self) -> None:
-        self._tell(lambda tracker: tracker.close())
+        """Have all write out what they still hold."""
+        self._tell(lambda tracker: tracker.close(), CLOSE_S)
         self._trackers.clear()
 
-    def _tell(self, tell: Callable[[TrackerThread], None]) -> None:
-        for tracker in tuple(self._trackers):
+    def _tell(self, tell: Callable[[Tracker], None], limit_s: float) -> None:
+        for name, (tracker, context) in tuple(self._trackers.items()):
             try:
-                tell(tracker)
+                wait_for(partial(tell, tracker), limit_s, context)
             except Exception as error:
-                self._trackers.remove(tracker)
-                tracker.leave()
-                _warn(tracker.name, error)
+                del self._trackers[name]
+                _warn(name, error)
+
+
+def wait_for(call: Callable[[], T], limit_s: float, context: Context) -> T:
+    """What a call in a thread of its own returns or raises. Raises TimeoutError beyond the limit."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(context.run(call))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="tracker", daemon=True).start()  # one that hangs does not keep the process
+    try:
+        return outcome.result(limit_s)
+    except TimeoutError as error:
+        if outcome.done():
+            raise
+        raise TimeoutError(f"not done within {limit_s:g} s") from error
 
 
 def _warn(name: str, error: Exception) -> None:
@@ -321,14 +285,12 @@ def make_trackers(config: Config, paths: NodeDirectory, peer: str, step: int) ->
     check_trackers(config)
     run = config.name or animal_name(peer, "_")
     group = f"{config.swarm.id}-{peer}"
-    makers: dict[str, Callable[[], Tracker]] = {}
-    chosen = config.results.trackers
-    if "tensorboard" in chosen and not is_installed("tensorboard"):
+    makers: dict[str, Callable[[], Tracker]] = {
+        "tensorboard": lambda: TensorBoard(paths.results / "tensorboard", step),
+        "wandb": lambda: Wandb(paths.results, run, group),
+        "trackio": lambda: Trackio(paths.results / "trackio", run, group),
+    }
+    if "tensorboard" in config.results.trackers and not is_installed("tensorboard"):
         log.info("no event files: the package tensorboard is not installed", fix=install_command("tensorboard"))
-    elif "tensorboard" in chosen:
-        makers["TensorBoard"] = lambda: TensorBoard(paths.results / "tensorboard", step)
-    if "wandb" in chosen:
-        makers["wandb"] = lambda: Wandb(paths.results, run, group)
-    if "trackio" in chosen:
-        makers["trackio"] = lambda: Trackio(paths.results / "trackio", run, group)
-    return Trackers(makers)
+        del makers["tensorboard"]
+    return Trackers({name: make for name, make in makers.items() if name in config.results.trackers})

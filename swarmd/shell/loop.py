@@ -18,7 +18,7 @@ from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
 from swarmd.core.node.catchup import advance
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.shell.batches import ROW_MIN, as_one, in_halves, row_length
 from swarmd.shell.ports import CommandPort, CommitLog
 from swarmd.shell.snapshots import Snapshots

@@ -31,9 +31,8 @@ from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
 from swarmd.errors import ChartError
-from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit
+from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
 from swarmd.sim.ports.disk import WANTED_BYTES, SimDisk
 from swarmd.sim.ports.supervisor import SimSupervisor

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from swarmd.core.chart import GAPS
 from swarmd.core.commands import Submit
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
-from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.frame import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
 from swarmd.sim.figures import Counted, Figures

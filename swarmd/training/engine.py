@@ -309,9 +309,9 @@ class TrainingEngine:
         def tell() -> None:
             done = self.steps - first
             report(done, self._training.steps, figures_of(stage, done, self._training.steps))
-            self.trackers.log(self.steps, step_figures(stage, self._trainer, self.policy))
 
         self._pace.report = tell
+        self._pace.log = lambda logs: self.trackers.log(self.steps, logs | step_figures(stage))
         self._take_steps(stage, order)
         trained_s = stage.seconds
         measured = self._measure_if_due(order, cancellation)

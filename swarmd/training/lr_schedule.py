@@ -48,7 +48,7 @@ def _scheduled(training: TrainingConfig, steps: int) -> float:
 
 
 class StepCallback(TrainerCallback):
-    """Sets the learning rate, counts steps, tells of each, and stops between them when cancelled."""
+    """Sets the learning rate, counts steps, tells of each and what TRL logs of it, and stops between them."""
 
     def __init__(self, training: TrainingConfig) -> None:
         self._training = training
@@ -57,6 +57,7 @@ class StepCallback(TrainerCallback):
         self.fresh_from = 0  # steps at which the optimiser's moments began anew
         self.cancellation = Cancellation()
         self.report: Callable[[], None] = lambda: None
+        self.log: Callable[[dict[str, Any]], None] = lambda logs: None
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         rate = rate_at(self._training, self.steps, self.fresh_from)
@@ -67,3 +68,7 @@ class StepCallback(TrainerCallback):
         self.steps += 1
         self.report()
         self.cancellation.check()
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any) -> None:
+        if "loss" in logs:  # else it is of the whole call of `train`
+            self.log({**logs, "learning_rate": self.optimizer.param_groups[0]["lr"]})  # not that of TRL's schedule

@@ -10,10 +10,7 @@ from swarmd.swarms.plan import Plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.swarms.scored import encode_scored, of_peers
 from swarmd.training.batches.groups import Collected
-from swarmd.training.models.model import Policy
 from swarmd.training.stage import Stage
-from swarmd.training.trainer import SwarmTrainer
-from swarmd.training.trl_names import read_as_trl
 
 log = get_logger(__name__)
 
@@ -50,11 +47,7 @@ def figures_of(stage: Stage, done: int, steps: int) -> dict[str, float]:
     }
 
 
-def step_figures(stage: Stage, trainer: SwarmTrainer, policy: Policy) -> dict[str, float]:
-    """Of the step that was just taken, by the names that trackers get."""
-    gauges = trainer.read_gauges()
-    figures = {**stage.tally.step.read(), **gauges}
-    figures["tokens_per_s"] = stage.tokens / max(stage.seconds, 1e-6)
-    parts = trainer.args.gradient_accumulation_steps
-    also = read_as_trl(stage.tally.step_groups, policy.stop_ids, gauges, trainer.trl_metrics, parts)
-    return {f"step/{name}": value for name, value in figures.items()} | also
+def step_figures(stage: Stage) -> dict[str, float]:
+    """Of the step that was just taken, what TRL does not log; by the names that trackers get."""
+    figures = stage.tally.step.read() | {"tokens_per_s": stage.tokens / max(stage.seconds, 1e-6)}
+    return {f"step/{name}": value for name, value in figures.items()}

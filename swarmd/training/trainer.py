@@ -6,7 +6,7 @@
 * The prompt is computed once for its group in training too, not once for every completion.
 
 Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_buffered_inputs`
-and `_step` are private there.
+and `_step` are private there, and `_get_grad_norm` in transformers 5.23.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -40,7 +41,6 @@ from swarmd.training.batches.corroborate import (
 from swarmd.training.batches.objective import keep_positive, mark_foreign, silence_flat
 from swarmd.training.distributed.parallelism import SpreadKind, find_spread
 from swarmd.training.distributed.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
-from swarmd.training.gauges import Gauges
 from swarmd.training.kl import KlReference, bound_reference, use_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.adapters import lengthen_adapters
@@ -134,7 +134,8 @@ def _read_arguments(
         dataloader_pin_memory=False,
         ddp_find_unused_parameters=False,
         accelerator_config=SHARDED if kind == "fsdp" else None,
-        logging_strategy="no",
+        logging_strategy="steps",
+        logging_steps=1,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
@@ -147,7 +148,7 @@ def read_reward(completions: Sequence[str], **columns: Any) -> list[float | None
     return list(columns[REWARD_KEY])
 
 
-class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
+class SwarmTrainer(ZeroSeams, GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's text."""
 
     args: Any  # a GRPOConfig
@@ -156,6 +157,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     tell_held: Callable[[HeldBack], None] = staticmethod(lambda held: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Replicas()
+    _gradient_norm = math.nan  # of the last step
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
@@ -200,7 +202,10 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         """Before the optimiser's step. Raises TrainingDiverged: a step along such a gradient would be kept for ever."""
-        norm = super()._get_grad_norm(*args, **kwargs)
+        measure: Any = super()._get_grad_norm
+        norm = measure(*args, **kwargs)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self._gradient_norm = math.nan if norm is None else float(norm)
         if norm is not None and not math.isfinite(self._gradient_norm):
             raise TrainingDiverged(
                 f"the gradient of step {self.state.global_step + 1} of the stage is no number",

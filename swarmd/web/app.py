@@ -1,10 +1,16 @@
-"""The application: the table of addresses, the pages and the guard around them."""
+"""The application: the table of all addresses of the HTTP interface, the page's files, and the guard around them.
+
+- What serves a request and what the OpenAPI document says are one table.
+- `/`, `/node`, `/login` and `/static/NAME` are the page's files; nothing else of the disk can be reached.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,29 +20,260 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from swarmd.errors import SwarmdError
+from swarmd.observe.status import Health, Status, live, productive, ready
+from swarmd.observe.story import Story
 from swarmd.uvicorn_server import HttpRefusal
-from swarmd.web import api, pages
-from swarmd.web.http.answers import JsonAnswer, refusal, refusal_of
-from swarmd.web.http.endpoints import Endpoint
+from swarmd.web.http.endpoints import SEQ_MAX, Background, Endpoint, JsonAnswer, Parameter, keep_up, refusal, refusal_of
 from swarmd.web.http.guard import AccessRules, Login, RequestGuard
 from swarmd.web.http.openapi import openapi
 from swarmd.web.http.stream import Stream
-from swarmd.web.http.work import Background, keep_up
-from swarmd.web.shapes import PageSource
-from swarmd.web.sources import SwarmSource
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    EVENTS_PAGE_MAX,
+    OVERVIEW_BUCKETS_MAX,
+    PEERS_ANSWERED_MAX,
+    ChartsView,
+    Curves,
+    EventPage,
+    Gossip,
+    Moment,
+    Overview,
+    PageSource,
+    PeerPage,
+    RecipeView,
+    StagesView,
+    SwarmSource,
+    SwarmView,
+    TrainingView,
+)
+from swarmd.web.views.moments import plain
 from swarmd.web.views.node import LogNode
+
+STATIC = Path(__file__).parent / "static"
+PAGES = {"/node": "node.html", "/login": "login.html"}
+START = "swarm.html"
+TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+
+
+def page_of(path: str) -> str:
+    """The page that an address shows; any that is not known shows the start page."""
+    return PAGES.get(path.rstrip("/"), START)
+
+
+async def serve_page(request: Request) -> Response:
+    """A page, never stored."""
+    return serve_file(request, page_of(request.url.path), "no-store")
+
+
+async def serve_static(request: Request) -> Response:
+    """A file of the page; browsers ask each time whether it changed."""
+    return serve_file(request, request.path_params["name"], "no-cache")
+
+
+async def refuse_unknown(request: Request) -> Response:
+    """An address of the interface that there is not."""
+    return refusal(404, "there is no such address; /api/openapi.json lists those that there are")
+
+
+def serve_file(request: Request, name: str, caching: str) -> Response:
+    """One of the files that are there."""
+    known = {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
+    if name not in known or known[name].suffix not in TYPES:
+        return refusal(404, "there is no such file")
+    body = known[name].read_bytes()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"cache-control": caching, "etag": tag, "content-type": TYPES[known[name].suffix]}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers)
+
+
+TIME_MAX = 1e12
+EVENT_STREAM = "text/event-stream"
+METRICS = "text/plain"
+
+_FIRST = Parameter("first", "integer", "The first event; negative: counted from the end.", -SEQ_MAX, default=-100)
+_COUNT = Parameter("count", "integer", "How many events.", 1, EVENTS_PAGE_MAX, default=100)
+_SEQ = Parameter("seq", "integer", "The event's number.", required=True, in_path=True)
+_ROUND = Parameter("round", "integer", "The round's number.", required=True, in_path=True)
+_PEER = Parameter("peer", "string", "A peer's id; by default the first ten.", 1, 128, many=CURVES_MAX)
+_LIMIT = Parameter("limit", "integer", "How many peers.", 1, PEERS_ANSWERED_MAX, default=PEERS_ANSWERED_MAX)
+_SINCE = Parameter("since", "number", "POSIX seconds; by default where the log begins.", -TIME_MAX, TIME_MAX)
+_UNTIL = Parameter("until", "number", "POSIX seconds; by default where the log ends.", -TIME_MAX, TIME_MAX)
+_BUCKETS = Parameter("buckets", "integer", "Parts of that time.", 1, OVERVIEW_BUCKETS_MAX, default=256)
+_SINCE_ROUND = Parameter("since_round", "integer", "The first round of interest.", -1, default=-1)
+_BEHIND = Parameter("first", "integer", "How many of the first by rank are left out.", 0, default=0)
+_FIND = Parameter("find", "string", "Only peers with this in name or id, in any case.", 0, 128, default="")
+
+
+def swarm_endpoints(source: SwarmSource) -> tuple[Endpoint, ...]:
+    """The swarm page's."""
+
+    async def view(given: dict[str, Any]) -> SwarmView:
+        return await source.view(given["limit"])
+
+    async def peers(given: dict[str, Any]) -> PeerPage:
+        return await source.peers(given["first"], given["count"], given["find"])
+
+    async def curves(given: dict[str, Any]) -> Curves:
+        return await source.curves(given["peer"])
+
+    async def gossip(given: dict[str, Any]) -> Gossip:
+        return await source.gossip(given["since_round"])
+
+    return (
+        Endpoint("/api/v1/swarm", "Where the swarm is and who takes part.", SwarmView, view, parameters=(_LIMIT,)),
+        Endpoint(
+            "/api/v1/swarm/peers",
+            "Part of the leaderboard, or of those with a text in name or id.",
+            PeerPage,
+            peers,
+            parameters=(_BEHIND, _LIMIT._replace(name="count"), _FIND),
+        ),
+        Endpoint("/api/v1/swarm/curves", "Rewards of some peers.", Curves, curves, parameters=(_PEER,)),
+        Endpoint("/api/v1/swarm/gossip", "What peers wrote.", Gossip, gossip, parameters=(_SINCE_ROUND,)),
+    )
+
+
+def node_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+    """The node page's."""
+
+    async def events(given: dict[str, Any]) -> EventPage:
+        return await node.events(given["first"], given["count"])
+
+    async def moment(given: dict[str, Any]) -> Moment:
+        return await node.moment(given["seq"])
+
+    async def overview(given: dict[str, Any]) -> Overview:
+        return await node.overview(given["since"], given["until"], given["buckets"])
+
+    async def charts(given: dict[str, Any]) -> ChartsView:
+        return node.charts()
+
+    async def stages(given: dict[str, Any]) -> StagesView:
+        return node.stages()
+
+    async def training(given: dict[str, Any]) -> TrainingView:
+        return node.training()
+
+    async def recipe(given: dict[str, Any]) -> RecipeView:
+        return node.recipe()
+
+    async def story(given: dict[str, Any]) -> JsonAnswer:
+        return JsonAnswer(await node.story(given["round"]))
+
+    async def status(given: dict[str, Any]) -> JsonAnswer:
+        return JsonAnswer(await node.shown_status())
+
+    return (
+        Endpoint("/api/v1/node/status", "How the node is.", Status, status),
+        Endpoint("/api/v1/node/events", "Events in words.", EventPage, events, parameters=(_FIRST, _COUNT)),
+        Endpoint(
+            "/api/v1/node/overview", "The log in time.", Overview, overview, parameters=(_SINCE, _UNTIL, _BUCKETS)
+        ),
+        Endpoint("/api/v1/node/moments/{seq}", "An event and all that came of it.", Moment, moment, parameters=(_SEQ,)),
+        Endpoint("/api/v1/node/charts", "The statecharts and where they are.", ChartsView, charts),
+        Endpoint("/api/v1/node/stages", "What was done of each stage.", StagesView, stages),
+        Endpoint("/api/v1/node/training", "What each trained stage gave.", TrainingView, training),
+        Endpoint("/api/v1/node/recipe", "What is trained, and how.", RecipeView, recipe),
+        Endpoint(
+            "/api/v1/node/rounds/{round}", "What became of a round, in sentences.", Story, story, parameters=(_ROUND,)
+        ),
+    )
+
+
+def stream_endpoint(stream: Stream) -> Endpoint:
+    """What happens, as it happens."""
+    return Endpoint("/api/v1/stream", "What happens, as it happens.", EVENT_STREAM, serve_request=stream.open)
+
+
+def here_endpoint(node: LogNode | None, observed: PageSource | None) -> Endpoint:
+    """What this server shows."""
+
+    async def here(given: dict[str, Any]) -> PageSource:
+        if node is not None:
+            return node.here()
+        assert observed is not None
+        return observed
+
+    return Endpoint("/api/v1/here", "What this server shows.", PageSource, here)
+
+
+def monitoring_endpoints(node: LogNode) -> tuple[Endpoint, ...]:
+    """Metrics and health, for programs that watch."""
+
+    async def status_or_none() -> Status | None:
+        try:
+            return await node.status()
+        except SwarmdError:
+            return None
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = await node.render_metrics(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    async def livez(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(live(await status_or_none()))
+
+    async def readyz(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(ready(await status_or_none()))
+
+    async def productivez(given: dict[str, Any]) -> JsonAnswer:
+        return health_answer(productive_of(node, await status_or_none()))
+
+    return (
+        Endpoint("/metrics", "Metrics for Prometheus.", METRICS, serve_request=metrics),
+        Endpoint("/livez", "Whether the daemon answers; 503 if not.", Health, livez, refusals=(503,)),
+        Endpoint("/readyz", "Whether it can do its part of a stage; 503 if not.", Health, readyz, refusals=(503,)),
+        Endpoint(
+            "/productivez",
+            "Whether its work came to something of late; 503 if not.",
+            Health,
+            productivez,
+            refusals=(503,),
+        ),
+    )
+
+
+def productive_of(node: LogNode, status: Status | None) -> Health:
+    """Whether a node's work came to something of late; that is in its log, and not known before all of it was read."""
+    if live(status).ok:
+        here = node.here()
+        if here.trouble:
+            return Health(False, (f"its log cannot be read to its end: {here.trouble}",))
+        if here.read < 1:
+            return Health(False, (f"its log is being read: {here.read:.0%} so far",))
+    return productive(status, node.metrics.progress)
+
+
+def health_answer(health: Health) -> JsonAnswer:
+    """200 or 503, with the reasons."""
+    return JsonAnswer(
+        {"ok": health.ok, "reasons": [plain(reason) for reason in health.reasons]}, 200 if health.ok else 503
+    )
 
 
 def endpoints_of(
     swarm: SwarmSource, node: LogNode | None, stream: Stream, here: PageSource | None = None
 ) -> tuple[Endpoint, ...]:
     """All addresses of the interface, those of a node where there is one."""
-    of_node = (*api.node_endpoints(node), *api.monitoring_endpoints(node)) if node is not None else ()
+    of_node = (*node_endpoints(node), *monitoring_endpoints(node)) if node is not None else ()
     return (
-        api.here_endpoint(node, here),
-        *api.swarm_endpoints(swarm),
+        here_endpoint(node, here),
+        *swarm_endpoints(swarm),
         *of_node,
-        api.stream_endpoint(stream),
+        stream_endpoint(stream),
     )
 
 
@@ -81,10 +318,10 @@ def make_app(
         *(endpoint.route() for endpoint in endpoints),
         Route("/api/openapi.json", serve_document),
         Route("/login", Login(doors.token).enter, methods=["POST"]),
-        Route("/api", pages.refuse_unknown),
-        Route("/api/{rest:path}", pages.refuse_unknown),
-        Route("/static/{name:path}", pages.serve_static),
-        Route("/{rest:path}", pages.serve_page),
+        Route("/api", refuse_unknown),
+        Route("/api/{rest:path}", refuse_unknown),
+        Route("/static/{name:path}", serve_static),
+        Route("/{rest:path}", serve_page),
     ]
     return RequestGuard(Starlette(routes=routes, lifespan=running, exception_handlers=REFUSALS), doors, stream.end)
 

@@ -23,14 +23,14 @@ from swarmd.config import Config, NotifyConfig, decode
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
 from swarmd.logger import get_logger
-from swarmd.observe.logging.redaction import known_secrets
-from swarmd.observe.telemetry import otlp
-from swarmd.observe.telemetry.metrics import Metrics, limits_of
+from swarmd.observe import otlp
+from swarmd.observe.metrics import Metrics, limits_of
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import HttpServer, bind, configure_logging, url_of
 from swarmd.web.app import make_app
+from swarmd.web.http.endpoints import Background, keep_up
 from swarmd.web.http.guard import AccessRules
-from swarmd.web.http.work import Background, keep_up
 from swarmd.web.views.moments import cover_also
 from swarmd.web.views.node import LogNode, facts_of
 
@@ -92,7 +92,7 @@ def tasks_of(config: Config, root: Path, node: LogNode) -> tuple[Background, ...
     """What runs beside the server. Raises ConfigError for notifications; metrics that cannot be pushed are told of."""
     if config.notify == NotifyConfig() and not otlp.is_wanted():
         return ()
-    from swarmd.web.notifications.notifier import LOOK_S, notifier_of  # here: what sends messages takes memory
+    from swarmd.web.notifications import LOOK_S, notifier_of  # here: what sends messages takes memory
 
     tasks: list[Background] = []
     notifier = notifier_of(config.notify, root, node.metrics)

@@ -14,8 +14,8 @@ import msgspec
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.http_server import Address, load_token
-from swarmd.observe.logging.redaction import known_secrets
-from swarmd.observe.telemetry.metrics import Metrics, limits_of
+from swarmd.observe.metrics import Metrics, limits_of
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from swarmd.uvicorn_server import serve, url_of
 from swarmd.web.app import make_app

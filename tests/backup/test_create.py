@@ -23,8 +23,8 @@ from swarmd.core.events import MemberSeen
 from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
-from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.store import EventLog
 from swarmd.paths import NodeDirectory
 from swarmd.secret_files import seal

@@ -8,7 +8,7 @@ from pathlib import Path
 from swarmd.backup.create import BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, restore_backup
 from swarmd.core.events import NodeStarted, ReportPublished, RoundAnnounced, StageTrained
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 from tests.backup.making import PASSPHRASE
 from tests.daemon.node import fake_node
 

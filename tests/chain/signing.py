@@ -33,7 +33,7 @@ WORK = 2**10
 IMPORTED = (
     "swarmd.cli.node.signer",
     "swarmd.chain.signer.http",
-    "swarmd.observe.logging.logs",
+    "swarmd.observe.logs",
     "swarmd.daemon.process",
 )
 

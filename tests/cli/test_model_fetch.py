@@ -27,7 +27,7 @@ from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokeni
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
 from tests.test_manifest import signed
-from tests.web.observing.test_observer import made, manifest_of
+from tests.web.test_observer import made, manifest_of
 
 pytestmark = pytest.mark.anyio
 

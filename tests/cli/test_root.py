@@ -149,8 +149,8 @@ def test_a_daemon_that_ends_by_a_refused_file_names_it(
         raise OSError(errno.EIO, "Input/output error", "node/moved.json")
 
     monkeypatch.setattr("swarmd.daemon.service.run_node", run_node)
-    monkeypatch.setattr("swarmd.observe.logging.logs.configure", lambda *_, **__: False)
-    monkeypatch.setattr("swarmd.observe.logging.logs.tell_fatal", told.append)
+    monkeypatch.setattr("swarmd.observe.logs.configure", lambda *_, **__: False)
+    monkeypatch.setattr("swarmd.observe.logs.tell_fatal", told.append)
     assert cli.run_command(["swarm", "new", "demo", "--dir", str(tmp_path / "node")]) == ExitCode.OK
     assert cli.run_command(["run", str(tmp_path / "node")]) == ExitCode.FAILURE
     assert [str(each) for each in told] == ["node/moved.json: Input/output error. Check the disk"]

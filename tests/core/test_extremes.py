@@ -25,7 +25,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.step import step
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from tests import extremes
 from tests.core.story import Story, announced, chain_settings, chain_up, coordinator_settings, gathered, settings

@@ -21,8 +21,8 @@ from swarmd.daemon.process import Child
 from swarmd.daemon.service import WORKER_PROGRAMS, run_node
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.logging.logs import configure, tell_fatal
-from swarmd.observe.logging.redaction import known_secrets
+from swarmd.observe.logs import configure, tell_fatal
+from swarmd.observe.redaction import known_secrets
 from swarmd.paths import NodeDirectory
 from tests.forked import Forked, order_fork
 

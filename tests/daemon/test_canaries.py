@@ -25,7 +25,7 @@ from swarmd.cli import run_command
 from swarmd.config import load_config
 from swarmd.core.events import LinkDegraded, WorkerExited
 from swarmd.errors import BundleHoldsSecret, ExitCode
-from swarmd.observe.logging.redaction import known_secrets
+from swarmd.observe.redaction import known_secrets
 from tests.daemon.canaries import Canaries, files_below, processes_of
 from tests.daemon.node import FakeNode, fake_node
 from tests.daemon.telltale import FILES

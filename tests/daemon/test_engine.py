@@ -24,7 +24,7 @@ from swarmd.core.state import Deadline, State
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import Engine
 from swarmd.errors import CommitTooLarge, LogWriteFailed, NoSpaceLeft
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
 from tests.log_capture import capture_logs
 

@@ -92,7 +92,7 @@ import sys
 from pathlib import Path
 from swarmd.config import load_config
 from swarmd.daemon.service import run_node
-from swarmd.observe.logging.logs import configure
+from swarmd.observe.logs import configure
 from swarmd.paths import NodeDirectory
 from tests.daemon.run_fake import program
 configure("info", "json")

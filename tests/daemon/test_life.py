@@ -16,7 +16,7 @@ import pytest
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained, StopRequested, WorkerExited
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from tests.daemon.node import FakeNode, fake_node, is_alive
 

@@ -30,7 +30,7 @@ from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
 from swarmd.daemon.service import program_of
 from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.errors import NotFoundError
-from swarmd.observe.logging.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
+from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.worker import runtime
 from tests.log_capture import capture_logs
 

@@ -11,8 +11,7 @@ import pytest
 from swarmd.core.events import RoundsSkipped, SpaceFreed, SpaceLow, StageTrained
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.offline.check import check_log
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import check_log, verify
 from tests.daemon.node import FakeNode, fake_node, is_alive
 
 MIB = 1024 * 1024

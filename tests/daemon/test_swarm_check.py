@@ -12,9 +12,8 @@ from swarmd.core.state import State
 from swarmd.core.values import BlockRef, Settings
 from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
-from swarmd.eventlog.digest import digest_commands
-from swarmd.eventlog.lock import LOCK_NAME
-from swarmd.eventlog.store import EventLog
+from swarmd.eventlog.frame import digest_commands
+from swarmd.eventlog.store import LOCK_NAME, EventLog
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import plan
 from tests.core.story import settings

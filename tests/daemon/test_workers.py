@@ -9,7 +9,7 @@ from pathlib import Path
 
 from swarmd.core.events import NodeStopped, StageTrained, WorkerExited, WorkerStarted
 from swarmd.errors import EXIT_FOR_ROOM
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 from tests.daemon.fake_worker import CANARY
 from tests.daemon.node import FakeNode, fake_node, is_alive
 

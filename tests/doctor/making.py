@@ -18,7 +18,7 @@ from swarmd.dht.identity.identity import create_identity
 from swarmd.doctor.checks import choose_checks
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import DoctorReport, Finding, Once, Subject, examine
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
 from tests.core.story import settings

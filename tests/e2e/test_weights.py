@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from swarmd.config import TrainingConfig
 from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsFetched, WeightsRefused
-from swarmd.observe.narrative.words import weights_words
+from swarmd.observe.words import weights_words
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import MODELS_DIR
 from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.digest import NO_COMMANDS, digest_commands
 from swarmd.eventlog.fold import fold_commit
+from swarmd.eventlog.frame import NO_COMMANDS, Commit, digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from tests.core.story import Story, announced, coordinator_settings, gathered, settings, trained
 

@@ -13,12 +13,10 @@ from swarmd.core.events import MemberSeen, ReportSeen
 from swarmd.core.state import State
 from swarmd.core.step import RULES
 from swarmd.errors import LogDamaged, LogForeign, OtherVersion
-from swarmd.eventlog.commit import Commit, encode_commit
-from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.frame import RESERVE_BYTES, TAIL_BYTES_MAX, encode_frame
-from swarmd.eventlog.offline.check import check_log
+from swarmd.eventlog.frame import NO_COMMANDS, RESERVE_BYTES, TAIL_BYTES_MAX, Commit, encode_commit, encode_frame
 from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import check_log
 from swarmd.eventlog.segment import (
     FORMAT,
     MAGIC,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarmd.core.state import State
-from swarmd.eventlog.digest import NO_COMMANDS
-from swarmd.eventlog.lock import LOCK_NAME
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.segment import list_segments
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
+from swarmd.eventlog.store import LOCK_NAME
 from tests.durability import Disk, recording
 from tests.eventlog.making import members, open_log, write_groups
 

@@ -11,17 +11,14 @@ import pytest
 from bench.long_log import write_long_log
 from swarmd.core.state import State
 from swarmd.core.step import RULES
-from swarmd.errors import LogDamaged, LogForeign, OtherVersion, ReplayDifference
+from swarmd.errors import LogDamaged, LogForeign, LogInUse, OtherVersion, ReplayDifference
 from swarmd.eventlog.fold import base_upto, bases_of, fold_log, load, newest_base, oldest_base
 from swarmd.eventlog.frame import RESERVE_BYTES
-from swarmd.eventlog.offline.check import check_log
-from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
-from swarmd.eventlog.retention import log_bytes
-from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.eventlog.segment_writer import SegmentWriter
+from swarmd.eventlog.replay import check_log, verify
+from swarmd.eventlog.segment import SegmentWriter, first_seq_of, list_segments
 from swarmd.eventlog.snapshot import Snapshot, encode_state, list_snapshots, read_snapshot, snapshot_seq, write_snapshot
-from swarmd.eventlog.store import EventLog
+from swarmd.eventlog.store import EventLog, compact, log_bytes
 from swarmd.results.history import read_history
 from tests.eventlog.making import ANY_BYTES, NODE, follower_story, open_log, write_story
 
@@ -212,3 +209,36 @@ def test_a_long_life_stays_within_its_budget_and_goes_on_from_what_is_left(
     history = read_history(tmp_path)
     assert history.from_seq == oldest_base(tmp_path).seq
     assert [stage.round for stage in history.stages] == list(range(history.stages[0].round, last))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    with open_log(tmp_path / "events", segment_bytes=600) as log:
+        write_story(log, follower_story(12), State())
+    return tmp_path / "events"
+
+
+def test_the_state_stays_and_the_log_goes_on(log: Path) -> None:
+    before = load(log)
+    count = len(list_segments(log))
+    done = compact(log)
+    assert load(log) == before
+    assert done.segments == count - 1 and done.after_bytes < done.before_bytes
+    check_log(log)
+    verify(log)
+    with open_log(log, "later") as later:
+        write_story(later, follower_story(1)[:1], before[0])
+    verify(log)
+
+
+def test_no_more_goes_than_was_asked_for(log: Path) -> None:
+    whole = compact(log, 1 << 30)
+    assert whole.segments == 0
+    some = compact(log, whole.after_bytes - 5000)
+    assert 0 < some.segments < len(list_segments(log)) + some.segments - 1
+    assert some.after_bytes <= whole.after_bytes - 5000
+
+
+def test_a_running_node_is_left_alone(log: Path) -> None:
+    with open_log(log, "running"), pytest.raises(LogInUse):
+        compact(log)

@@ -14,15 +14,15 @@ from crc32c import crc32c
 
 from swarmd.errors import BlobError, LogDamaged
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.bookmark import Unfit, bookmark_path, read_bookmark
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.segment import CHECKED_BYTES, FORMAT, MAGIC, PREFIX, list_segments
 from swarmd.eventlog.snapshot import read_snapshot
 from swarmd.eventlog.store import EventLog
+from swarmd.eventlog.summaries import Unfit, bookmark_path, read_bookmark
 from swarmd.files import READ_BYTES_MAX
 from swarmd.results.history import read_history
-from swarmd.web.views.log_cursor import Cursor, commits_at
+from swarmd.web.views.history import Cursor, commits_at
 
 SOURCE = Path(__file__).parent.parent / "golden" / "coordinator" / "events"
 

@@ -15,11 +15,10 @@ import pytest
 
 from swarmd.core.events import LinkDown, MemberSeen
 from swarmd.errors import ExitCode, LogInUse, LogWriteFailed, NoSpaceLeft
-from swarmd.eventlog import segment_writer
-from swarmd.eventlog.digest import NO_COMMANDS
-from swarmd.eventlog.frame import RESERVE_BYTES
-from swarmd.eventlog.offline.check import check_log
+from swarmd.eventlog import segment
+from swarmd.eventlog.frame import NO_COMMANDS, RESERVE_BYTES
 from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import check_log
 from swarmd.eventlog.segment import list_segments, read_header
 from tests.eventlog.making import NODE, members, open_log, write_groups
 
@@ -29,7 +28,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from swarmd.core.events import MemberSeen
-from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.store import EventLog
 
 with EventLog.open(Path(sys.argv[1]), "12D3KooWAlice", "child", segment_bytes=4096) as log:
@@ -216,7 +215,7 @@ def test_a_failed_sync_is_never_tried_again(tmp_path: Path, monkeypatch: pytest.
 
     with open_log(tmp_path) as log:
         log.append(0.0, [MemberSeen("first")], NO_COMMANDS)
-        monkeypatch.setattr(segment_writer.os, "fdatasync", fail)
+        monkeypatch.setattr(segment.os, "fdatasync", fail)
         with pytest.raises(LogWriteFailed, match=r"sync of .* failed: Input/output error"):
             log.append(1.0, [MemberSeen("second")], NO_COMMANDS)
         monkeypatch.undo()

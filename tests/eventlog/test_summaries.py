@@ -12,11 +12,11 @@ from swarmd.cli.inspect.gathered_boards import BOARDS, CHAIN, read_boards
 from swarmd.cli.inspect.standings import board_of_log
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
-from swarmd.eventlog.bookmark import Place, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import node_of
 from swarmd.eventlog.reader import LogReader
-from swarmd.eventlog.retention import retain
-from swarmd.eventlog.segment import list_segments
+from swarmd.eventlog.segment import Place, list_segments
+from swarmd.eventlog.store import retain
+from swarmd.eventlog.summaries import read_bookmark, write_bookmark
 from swarmd.results.history import KIND as HISTORY
 from swarmd.results.history import read_history
 from tests.eventlog.recut import recut

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
-from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import load
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
 from swarmd.sim.node import SimNode

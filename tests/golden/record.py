@@ -18,7 +18,7 @@ import msgspec
 from swarmd.core.events import tag_of
 from swarmd.core.state import State, to_plain
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.lock import LOCK_NAME
+from swarmd.eventlog.store import LOCK_NAME
 from swarmd.sim.node import SimNode
 from tests.golden.play import play, write_log
 

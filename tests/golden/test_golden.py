@@ -13,8 +13,8 @@ import pytest
 from swarmd.core.events import Event, tag_of
 from swarmd.core.state import to_plain
 from swarmd.eventlog.fold import fold_log, load
-from swarmd.eventlog.offline.replay import verify
 from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import verify
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from tests.golden.record import EVENTS_MAX, SCENES, state_json
 

@@ -17,7 +17,7 @@ from swarmd.dht.identity.identity import load_identity
 from swarmd.dht.swarm_view import SILENT_S, CoordinatorContact
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ClockRecord, sign
-from swarmd.observe.live import Live
+from swarmd.observe.layers import Live
 from swarmd.observe.status import LogStatus, status_of
 from tests.core.story import Story, settings
 from tests.dht.driver import SWARM

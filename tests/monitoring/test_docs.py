@@ -6,10 +6,8 @@ import re
 
 import pytest
 
-from swarmd.observe.telemetry import labels
-from swarmd.observe.telemetry.metrics import NOTIFICATIONS
-from swarmd.observe.telemetry.outcomes import COUNTERS
-from swarmd.observe.telemetry.readings import GAUGES
+from swarmd.observe import labels
+from swarmd.observe.metrics import COUNTERS, GAUGES, NOTIFICATIONS
 from tests.monitoring.tools import DOCS, alerts, families
 
 PAGE = DOCS.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.node import FakeNode, fake_node
-from tests.web.notifications.test_senders import Receiver, receiving
+from tests.web.test_notifications import Receiver, receiving
 
 PATIENCE_S = 60.0
 

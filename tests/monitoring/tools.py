@@ -10,9 +10,7 @@ from typing import Any
 
 import yaml
 
-from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.telemetry.outcomes import COUNTERS
-from swarmd.observe.telemetry.readings import GAUGES
+from swarmd.observe.metrics import COUNTERS, GAUGES, Metrics
 from tests.programs import path_of
 
 ROOT = Path(__file__).resolve().parents[2]

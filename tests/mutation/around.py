@@ -35,10 +35,10 @@ WEB = (
     ),
     Mutant(
         "what is too much to work on waits without end",
-        "swarmd/web/http/work.py",
+        "swarmd/web/http/endpoints.py",
         "if self._bounded and (",
         "if False and (",
-        ("tests/web/http/test_work.py::test_one_address_may_ask_for_so_much_and_all_together_for_more",),
+        ("tests/web/http/test_endpoints.py::test_one_address_may_ask_for_so_much_and_all_together_for_more",),
     ),
     Mutant(
         "half requests keep their places",
@@ -84,57 +84,55 @@ WEB = (
     ),
     Mutant(
         "two processes tell of one node",
-        "swarmd/web/notifications/notifier.py",
+        "swarmd/web/notifications.py",
         "                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "                pass\n",
-        ("tests/web/notifications/test_health_changes.py",),
+        ("tests/web/test_notifications.py",),
     ),
     Mutant(
         "a layer that flaps is told of each time",
-        "swarmd/web/notifications/health_changes.py",
+        "swarmd/web/notifications.py",
         "patience_s = quiet_s if self.relapses else after_s",
         "patience_s = after_s",
-        ("tests/web/notifications/test_health_changes.py",),
+        ("tests/web/test_notifications.py",),
     ),
     Mutant(
         "a failed message is logged with its address",
-        "swarmd/web/notifications/senders.py",
+        "swarmd/web/notifications.py",
         '            reason = reason.replace(secret, "[redacted]")\n',
         "            pass\n",
-        ("tests/web/notifications/test_senders.py::test_a_failure_is_told_without_its_secrets",),
+        ("tests/web/test_notifications.py::test_a_failure_is_told_without_its_secrets",),
     ),
     Mutant(
         "what the library logs of an address gets out",
         "swarmd/config_checks.py",
         "    log.propagate = False\n",
         "",
-        ("tests/web/notifications/test_senders.py::test_no_record_of_the_library_gets_out",),
+        ("tests/web/test_notifications.py::test_no_record_of_the_library_gets_out",),
     ),
     Mutant(
         "a program that is told gets all of the environment",
-        "swarmd/web/notifications/senders.py",
+        "swarmd/web/notifications.py",
         "environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}",
         "environment = dict(os.environ)",
-        (
-            "tests/web/notifications/test_senders.py::test_a_program_gets_the_message_on_its_stdin_and_no_secret_of_ours",
-        ),
+        ("tests/web/test_notifications.py::test_a_program_gets_the_message_on_its_stdin_and_no_secret_of_ours",),
     ),
 )
 
 SECRETS = (
     Mutant(
         "what a field's name calls secret is logged",
-        "swarmd/observe/logging/redaction.py",
+        "swarmd/observe/redaction.py",
         "if depth > DEPTH_MAX or _SECRET_NAME.search(name):",
         "if depth > DEPTH_MAX:",
-        ("tests/observe/logging/test_redaction.py",),
+        ("tests/observe/test_redaction.py",),
     ),
     Mutant(
         "an address is logged with its password",
-        "swarmd/observe/logging/redaction.py",
+        "swarmd/observe/redaction.py",
         "shown = scheme + (REDACTED + at if user else at) + host",
         "shown = scheme + user + at + host",
-        ("tests/observe/logging/test_redaction.py",),
+        ("tests/observe/test_redaction.py",),
     ),
     Mutant(
         "a secret is written over what is there",
@@ -276,17 +274,17 @@ CARE = (
 LOOKING = (
     Mutant(
         "an old answer of the daemon counts as one of now",
-        "swarmd/observe/health.py",
+        "swarmd/observe/status.py",
         "    if age_s > STALE_S:\n",
         "    if False:\n",
-        ("tests/observe/test_health.py",),
+        ("tests/observe/test_status.py",),
     ),
     Mutant(
         "a daemon that is down is shown as up",
-        "swarmd/observe/telemetry/metrics.py",
+        "swarmd/observe/metrics.py",
         'yield "daemon_up", (), 0.0',
         'yield "daemon_up", (), 1.0',
-        ("tests/observe/telemetry/test_metrics.py",),
+        ("tests/observe/test_metrics.py",),
     ),
     Mutant(
         "a peer's wrong clock is measured by ours",

@@ -12,8 +12,8 @@ from swarmd.core.events import Event
 from swarmd.core.node.catchup import advance
 from swarmd.core.state import State
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
+from swarmd.observe.metrics import Metrics
 from swarmd.observe.status import Status
-from swarmd.observe.telemetry.metrics import Metrics
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"

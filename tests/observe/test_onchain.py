@@ -10,7 +10,7 @@ from swarmd.cli.local_swarm.nodes import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
 from swarmd.gas import COIN_WEI
-from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.onchain import FUNDS_KEPT_S, account_layer
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import LogStatus, Status, headline, status_of

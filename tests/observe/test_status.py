@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +16,7 @@ from swarmd.bounds import SUM_MAX
 from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope, LinkUp, SpaceFreed, SpaceLow, TimerFired
 from swarmd.core.state import (
+    CatchUp,
     Clock,
     Coordination,
     Deadline,
@@ -24,18 +27,33 @@ from swarmd.core.state import (
     StageReward,
     State,
     Trainer,
+    WeightsOutcome,
     Work,
     WorkerState,
 )
 from swarmd.core.values import CoordinatorSettings, Settings, Skill, Standing
-from swarmd.observe.live import Live, WorkerLive
-from swarmd.observe.narrative.describe import line_of
-from swarmd.observe.narrative.story import doing, sentences_of
-from swarmd.observe.narrative.words import STAGES_COUNTED
+from swarmd.observe.describe import line_of
+from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.panel import panel_of
-from swarmd.observe.status import LogStatus, Status, headline, status_of
+from swarmd.observe.status import (
+    STALE_S,
+    LogStatus,
+    NodeProgress,
+    Status,
+    headline,
+    live,
+    productive,
+    ready,
+    status_of,
+    with_offer,
+)
+from swarmd.observe.story import doing, sentences_of
+from swarmd.observe.words import STAGES_COUNTED
+from swarmd.weights.offered import OFFER, OfferedWeights
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, announced, settings
+from tests.weights.making import bfloat16
+from tests.weights.test_offered import offer
 
 NOW = 10_000.0
 LOG = LogStatus("/data/events", 321, 5000)
@@ -274,3 +292,139 @@ def test_a_node_that_awaits_its_trainer_after_a_pause_says_that_there_is_room_ag
     assert not status.round.healthy
     assert status.round.reason in headline(node.state)
     assert doing(node.state, 1.0) == "waiting for its trainer to stop what it was at before the pause"
+
+
+WELL_STATUS = status_of(STATE, NOW, LOG, LIVE)
+STARTING = replace(STATE, chart="joining", link=Link("connecting"), trainer=Trainer("loading"), clock=None, work=None)
+EARNING = NodeProgress(started_at=NOW - 5000, stage_s=150, trained_at=NOW - 60)
+
+
+def test_a_node_at_work_is_well_to_every_depth() -> None:
+    assert live(WELL_STATUS, NOW).ok and ready(WELL_STATUS, NOW).ok and productive(WELL_STATUS, EARNING, NOW).ok
+
+
+def test_a_starting_node_lives_and_is_not_ready() -> None:
+    status = status_of(STARTING, NOW, LOG, Live(pid=10, rss_bytes=1, network=NEW, trainer=NEW))
+    assert live(status, NOW).ok
+    verdict = ready(status, NOW)
+    assert not verdict.ok
+    assert [reason.partition(":")[0] for reason in verdict.reasons] == ["network", "training", "round"]
+    assert productive(status, NodeProgress(started_at=NOW - 10), NOW).ok, "it has had no time yet"
+
+
+@pytest.mark.parametrize(
+    ("fields", "live_fields", "layer"),
+    [
+        ({"link": Link("degraded", NOW - 9, "no peer answers")}, {}, "network"),
+        ({}, {"network": STUCK}, "network"),
+        ({"trainer": Trainer("down")}, {"trainer": None}, "training"),
+        ({}, {"trainer": STUCK}, "training"),
+        ({"clock": Clock(5, 0, NOW - 900, NOW - 600)}, {}, "round"),
+        ({"chart": "draining", "stop_reason": "enough"}, {}, "process"),
+    ],
+)
+def test_each_layer_broken_makes_it_unready_with_a_reason(
+    fields: dict[str, Any], live_fields: dict[str, Any], layer: str
+) -> None:
+    status = status_of(replace(STATE, **fields), NOW, LOG, replace(LIVE, **live_fields))
+    verdict = ready(status, NOW)
+    assert live(status, NOW).ok
+    assert not verdict.ok
+    named = {name: words for name, _, words in (reason.partition(": ") for reason in verdict.reasons)}
+    assert named[layer], "and says why"
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        status_of(STATE, NOW, LOG),
+        status_of(STATE, NOW, LOG, mute="it does not answer"),
+        status_of(State(), NOW, LOG),
+    ],
+)
+def test_a_daemon_that_does_not_answer_is_well_to_no_depth(status: Any) -> None:
+    verdicts = [live(status, NOW), ready(status, NOW), productive(status, EARNING, NOW)]
+    assert [verdict.ok for verdict in verdicts] == [False] * 3
+    assert all(verdict.reasons[0] for verdict in verdicts)
+
+
+def test_an_old_answer_is_none() -> None:
+    assert live(WELL_STATUS, NOW + STALE_S - 1).ok
+    verdict = live(WELL_STATUS, NOW + STALE_S + 10)
+    assert not verdict.ok and "40 s ago" in verdict.reasons[0]
+
+
+def test_a_node_that_trains_nothing_is_ready_and_not_productive() -> None:
+    idle = replace(EARNING, trained_at=NOW - 451)
+    assert ready(WELL_STATUS, NOW).ok
+    verdict = productive(WELL_STATUS, idle, NOW)
+    assert not verdict.ok and verdict.reasons == ("nothing was trained for 451 s",)
+    assert productive(WELL_STATUS, replace(idle, trained_at=NOW - 449), NOW).ok
+    assert productive(WELL_STATUS, idle, NOW, deadlines=4).ok
+    never = productive(WELL_STATUS, replace(EARNING, trained_at=0.0), NOW)
+    assert never.reasons == ("nothing was trained since the daemon started",)
+
+
+def test_on_a_chain_a_reward_must_have_been_confirmed_too() -> None:
+    chained = replace(EARNING, submits=True, confirmed_at={"register": NOW - 10})
+    assert not productive(WELL_STATUS, chained, NOW).ok
+    assert productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 10}), NOW).ok
+    late = productive(WELL_STATUS, replace(chained, confirmed_at={"reward": NOW - 500}), NOW)
+    assert late.reasons == ("nothing was confirmed on the chain for 500 s",)
+
+
+def test_a_swarm_that_has_run_its_rounds_asks_for_nothing() -> None:
+    assert productive(WELL_STATUS, replace(EARNING, trained_at=0.0, finished=True), NOW).ok
+
+
+def test_a_short_stage_leaves_time_for_a_restart() -> None:
+    assert productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 59), NOW).ok
+    assert not productive(WELL_STATUS, replace(EARNING, stage_s=1.0, trained_at=NOW - 61), NOW).ok
+
+
+ADOPTED = WeightsOutcome(NOW - 90, "adopted", "12D3KooW-peer-anna", 7, "", "", 4 * 2**20, 0.25, 0.5)
+WORDS = {
+    "fetched": "fetched the weights of oW-peer-anna after round 7, 4.0 MiB, not measured yet",
+    "adopted": "began from the weights of oW-peer-anna after round 7: held-out accuracy 0.50 here, its own had 0.25",
+    "refused": "did not begin from the weights of oW-peer-anna after round 7 (no-better): as good as its own",
+}
+
+
+def said(**fields: Any) -> Status:
+    """The status as a client of the daemon reads it."""
+    status = status_of(replace(STATE, **fields), NOW, LOG, LIVE)
+    return msgspec.json.decode(msgspec.json.encode(status), type=Status)
+
+
+@pytest.mark.parametrize("outcome", WORDS)
+def test_what_became_of_weights_is_told_with_its_cause(outcome: Any) -> None:
+    fields: dict[str, Any] = {"cause": "no-better", "reason": "as good as its own"} if outcome == "refused" else {}
+    status = said(weights=replace(ADOPTED, **fields, outcome=outcome))
+    assert status.weights is not None and status.weights.taken is not None
+    assert (status.weights.taken.words, status.weights.taken.age_s) == (WORDS[outcome], 90)
+    assert f"weights  1m 30s ago: {WORDS[outcome]}" in printed(status)
+
+
+def test_weights_that_did_not_come_and_those_that_are_waited_for_are_told() -> None:
+    status = said(weights=WeightsOutcome(NOW - 5, "late"), catch_up=CatchUp(8, NOW + 20))
+    assert status.weights is not None and status.weights.awaited_s == 20
+    assert "weights  waits for a peer's, 20s more at most" in printed(status)
+    assert "weights  5s ago: a peer's weights did not come in time" in printed(status)
+    averaging = said(catch_up=CatchUp(8, NOW + 20, average=True))
+    assert averaging.weights is None, "nothing waits for it"
+    over = said(catch_up=CatchUp(8, NOW + 20, over=True))
+    assert over.weights is None and "weights" not in printed(over)
+
+
+def test_what_a_node_offers_is_told_with_what_it_takes_on_disk(tmp_path: Path) -> None:
+    for state in (STATE, State()):  # running, or never started
+        status = status_of(state, NOW, LOG)
+        assert with_offer(status, tmp_path / "weights") is status
+    offer(OfferedWeights(tmp_path / "weights"), bfloat16(2**20, 0), 9)
+    told = with_offer(replace(status, at=(tmp_path / "weights" / OFFER).stat().st_mtime + 60), tmp_path / "weights")
+    assert told.weights is not None and told.weights.offered is not None
+    offered = told.weights.offered
+    assert (offered.round, offered.accuracy, round(offered.age_s)) == (9, 0.5, 60)
+    assert offered.size_bytes > 2**21
+    assert "offers its own after round 9, held-out accuracy 0.50, 2.0 MiB on disk, 1m 0s ago" in printed(told)

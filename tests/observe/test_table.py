@@ -2,7 +2,7 @@
 
 from rich.console import Console, RenderableType
 
-from swarmd.observe.table import (
+from swarmd.observe.panel import (
     ROUND_ROWS_MAX,
     NodeRow,
     TrainedRound,

@@ -28,7 +28,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State, from_plain
 from swarmd.core.values import RolloutsRef, Settings, Skill
 from swarmd.eventlog.fold import Base, load
-from swarmd.observe.narrative.describe import line_of
+from swarmd.observe.describe import line_of
 from swarmd.results.card import HUB_DATA, CardSubject, data_of, escape, make_card
 from swarmd.results.history import (
     HistoryGathering,

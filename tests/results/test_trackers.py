@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers.integrations import integration_utils
 
 from swarmd.config import Config, ResultsConfig, SwarmConfig
 from swarmd.errors import ConfigError
 from swarmd.paths import NodeDirectory
 from swarmd.results import trackers as module
-from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune_files
+from swarmd.results.trackers import TensorBoard, Tracker, Trackers, event_files, make_trackers, prune
 from tests.log_capture import capture_logs
 
 
@@ -32,15 +34,13 @@ def config_of(**results: tuple[str, ...]) -> Config:
     return Config(SwarmConfig(id="test"), role="coordinator", results=ResultsConfig(**results))  # type: ignore[arg-type]
 
 
-class Fragile:
+class Fragile(Tracker):
     """A tracker that fails at the third step."""
-
-    name = "fragile"
 
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    def log(self, step: int, figures: dict[str, float]) -> None:
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
         if step == 3:
             raise OSError("the disk is full")
         self.steps.append(step)
@@ -62,7 +62,7 @@ def test_a_curve_goes_on_over_a_restart_without_doubles(tmp_path: Path) -> None:
         second.log(step, {"step/reward": step / 100})
     second.close()
     expected = [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.05), (6, 0.06), (7, 0.07)]
-    assert read_scalars(tmp_path, "step/reward") == expected
+    assert read_scalars(tmp_path, "train/step/reward") == expected
 
 
 def test_a_stage_that_is_trained_again_takes_its_figures_back(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_stage_that_is_trained_again_takes_its_figures_back(tmp_path: Path) ->
     board.rewind(2)
     board.log(3, {"step/loss": 2.0})
     board.close()
-    assert read_scalars(tmp_path, "step/loss") == [(1, 1.0), (2, 1.0), (3, 2.0)]
+    assert read_scalars(tmp_path, "train/step/loss") == [(1, 1.0), (2, 1.0), (3, 2.0)]
 
 
 @pytest.mark.parametrize(("files_max", "bytes_max", "left"), [(2, 1000, [3, 4]), (9, 25, [3, 4]), (9, 9, [])])
@@ -82,13 +82,12 @@ def test_the_oldest_event_files_go_first(tmp_path: Path, files_max: int, bytes_m
         path.write_bytes(b"x" * 10)
         os.utime(path, (number, number))
     (tmp_path / "notes.txt").write_text("not ours")
-    prune_files(tmp_path, files_max, bytes_max)
+    prune(event_files(tmp_path), files_max, bytes_max)
     assert [int(path.suffix[1:]) for path in event_files(tmp_path)] == left and (tmp_path / "notes.txt").exists()
 
 
 def test_a_tracker_that_fails_is_given_up_with_one_warning() -> None:
     fragile, sound = Fragile(), Fragile()
-    sound.name = "sound"
     sound.log = lambda step, figures: sound.steps.append(step)  # type: ignore[method-assign]
     trackers = Trackers({"fragile": lambda: fragile, "sound": lambda: sound})
     with capture_logs() as lines:
@@ -147,11 +146,11 @@ def test_a_tracker_that_is_asked_for_and_not_installed_ends_the_start(
 
 
 class Recorded:
-    """The part of wandb's and trackio's interface that is used, with the arguments it is used with."""
+    """The part of wandb's interface that is used, with the arguments it is used with."""
 
     def __init__(self) -> None:
         self.opened: dict[str, Any] = {}
-        self.logged: list[tuple[Any, ...]] = []
+        self.logged: list[Any] = []
 
     def init(self, **arguments: Any) -> Recorded:
         self.opened = arguments
@@ -160,14 +159,11 @@ class Recorded:
     def Settings(self, **arguments: Any) -> dict[str, Any]:
         return arguments
 
-    def define_metric(self, *names: str, step_metric: str) -> None:
-        self.logged.append((*names, step_metric))
-
-    def log(self, figures: dict[str, float], step: int | None = None) -> None:
-        self.logged.append((figures, step))
+    def log(self, figures: dict[str, float]) -> None:
+        self.logged.append(figures)
 
     def finish(self) -> None:
-        self.logged.append(("finished",))
+        self.logged.append("finished")
 
 
 def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,12 +171,14 @@ def test_wandb_is_offline_and_below_the_data_directory(tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "wandb", double)
     monkeypatch.setattr(module, "is_installed", lambda package: True)
     monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setattr(integration_utils, "is_wandb_available", lambda: True)
+    monkeypatch.setattr(integration_utils.WandbCallback, "setup", lambda *_: None)
     trackers = make_trackers(config_of(trackers=("wandb",)), NodeDirectory(tmp_path), "peer", 0)
-    trackers.log(3, {"step/loss": 1.0})
+    trackers.log(3, {"step/loss": 1.0, "kl": None, "reward_std": math.nan})
     trackers.close()
     assert double.opened["mode"] == "offline" and double.opened["project"] == "swarmd"
     assert Path(double.opened["dir"]).is_relative_to(tmp_path)
-    assert double.logged == [("*", "step"), ({"step": 3, "step/loss": 1.0}, None), ("finished",)]
+    assert double.logged == [{"train/step/loss": 1.0, "train/global_step": 3}, "finished"]
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])

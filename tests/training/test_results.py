@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from swarmd.config import HubConfig, ResultsConfig
 from swarmd.core.events import ModelPushed, StageTrained, TrainerReady
 from swarmd.paths import NodeDirectory
-from swarmd.results.trackers import TensorBoard, Trackers
+from swarmd.results.trackers import TensorBoard, Tracker, Trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
 from swarmd.worker.messages import Perform, Stop
@@ -26,20 +26,20 @@ from tests.training.conftest import make_config, order
 from tests.training.sampling.test_generation import AfterTokens
 from tests.training.test_worker import LOAD_S, Worker
 
-STEP_FIGURES = {"reward", "accuracy", "format", "loss", "gradient_norm", "learning_rate", "tokens_per_s", "own_groups"}
-STEP_FIGURES |= {"other_groups", "flat_share", "completion_tokens"}
+STEP_FIGURES = {"reward", "accuracy", "format", "tokens_per_s", "own_groups", "other_groups", "flat_share"}
+STEP_FIGURES |= {"completion_tokens"}
+OF_TRL = {"reward", "reward_std", "frac_reward_zero_std", "kl", "entropy", "completions/mean_length"}
+OF_TRL |= {"clip_ratio/region_mean", "loss", "grad_norm", "learning_rate"}
 STAGE_FIGURES = {"reward", "accuracy", "held_out", "seconds", "tokens", "tokens_per_s", "peer_groups", "memory_gib"}
 
 
-class Kept:
-    """A tracker that keeps what it is told."""
-
-    name = "kept"
+class Kept(Tracker):
+    """Keeps what it is told."""
 
     def __init__(self) -> None:
         self.figures: list[tuple[int, dict[str, float]]] = []
 
-    def log(self, step: int, figures: dict[str, float]) -> None:
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
         self.figures.append((step, dict(figures)))
 
     def rewind(self, step: int) -> None:
@@ -51,7 +51,7 @@ class Kept:
 
 def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEngine], tmp_path: Path) -> None:
     kept, board = Kept(), tmp_path / "board"
-    engine = make_engine()
+    engine = make_engine(beta=0.1)
     engine.trackers = Trackers({"kept": lambda: kept, "TensorBoard": lambda: TensorBoard(board, engine.steps)})
     engine.train(order(0), Cancellation())
     with pytest.raises(Cancelled):
@@ -59,18 +59,19 @@ def test_every_step_and_stage_is_told_once(make_engine: Callable[..., TrainingEn
     engine.train(order(1), Cancellation())
     engine.train(order(1), Cancellation())  # answered from the checkpoint: nothing is told
     engine.trackers.close()
-    steps = [(step, figures) for step, figures in kept.figures if "step/loss" in figures]
+    steps = [(step, figures) for step, figures in kept.figures if "loss" in figures]
     stages = [(step, figures) for step, figures in kept.figures if "stage/reward" in figures]
     assert [step for step, _ in steps] == [1, 2, 3, 4] and [step for step, _ in stages] == [2, 4]
     for _, figures in steps:
-        assert {f"step/{name}" for name in STEP_FIGURES} <= set(figures)
+        assert {f"step/{name}" for name in STEP_FIGURES} | OF_TRL <= set(figures)
+        assert figures["reward"] == pytest.approx(figures["step/reward"])  # nobody else's groups are in the batch
         assert figures["step/own_groups"] == 4 and 0 <= figures["step/flat_share"] <= 1
     for _, figures in stages:
         assert {f"stage/{name}" for name in STAGE_FIGURES} <= set(figures)
     assert "stage/held_out_before" in stages[0][1] and "stage/held_out_before" not in stages[1][1]
-    assert any(figures["step/gradient_norm"] > 0 for _, figures in steps)
-    assert [step for step, _ in read_scalars(board, "step/loss")] == [1, 2, 3, 4]
-    assert [step for step, _ in read_scalars(board, "stage/held_out")] == [2, 4]
+    assert any(figures["grad_norm"] > 0 for _, figures in steps)
+    assert [step for step, _ in read_scalars(board, "train/loss")] == [1, 2, 3, 4]
+    assert [step for step, _ in read_scalars(board, "train/stage/held_out")] == [2, 4]
 
 
 @pytest.fixture
@@ -117,7 +118,10 @@ def test_a_worker_pushes_what_it_trained_and_trains_on_beside_a_push_that_hangs(
     assert any(getattr(getattr(message, "event", None), "round", 0) == 9 for message in worker.seen)
     worker.send(Stop(5.0))
     assert "ended before" in worker.expect(ModelPushed, 10).error
-    assert worker.end() == 0 and read_scalars(tmp_path / "data" / "results" / "tensorboard", "stage/round")[-1][1] == 9
+    assert (
+        worker.end() == 0
+        and read_scalars(tmp_path / "data" / "results" / "tensorboard", "train/stage/round")[-1][1] == 9
+    )
     assert TOKEN not in worker.errors.read_text()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from swarmd.core.events import NodeStarted, ReportPublished, ReportSeen, StageTrained
 from swarmd.errors import ExitCode
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 from tests.packaging import conftest as packaging
 from tests.units.nodes import Node
 from tests.units.private_systemd import INSIDE, PACKAGES, PYTHON, VENV, PrivateSystemd

@@ -8,7 +8,7 @@ import pytest
 
 from swarmd.core.events import NodeStarted, NodeStopped, StageTrained
 from swarmd.errors import ExitCode
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 from tests.units.nodes import SWARMD, Node, node_on
 from tests.units.private_systemd import VENV, PrivateSystemd
 

@@ -17,7 +17,7 @@ from swarmd.config import WorkersConfig, load_config, parse_config
 from swarmd.daemon.notes import refuse_moved
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.errors import ExitCode, IdentityInUse, LogInUse, UnitError
-from swarmd.eventlog.lock import take_lock
+from swarmd.eventlog.store import take_lock
 from swarmd.paths import NodeDirectory
 from swarmd.units import (
     ServicePaths,

@@ -17,9 +17,9 @@ from swarmd.cli.inspect.explain import has_daemon, tell_latest, tell_round
 from swarmd.cli.inspect.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
-from swarmd.observe.narrative.story import Story, reached
 from swarmd.observe.panel import panel_of
 from swarmd.observe.status import Status
+from swarmd.observe.story import Story, reached
 from swarmd.paths import NodeDirectory
 from swarmd.results.history import TrainingHistory, read_history
 from swarmd.web.views.moments import plain

@@ -14,10 +14,9 @@ from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, R
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import RolloutsRef
-from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit, load
-from swarmd.eventlog.offline.compact import compact
+from swarmd.eventlog.frame import Commit, digest_commands
+from swarmd.eventlog.store import compact
 from swarmd.observe.panel import panel_of
 from swarmd.paths import NodeDirectory
 from swarmd.results.history import read_history

@@ -22,15 +22,15 @@ from swarmd.core.values import BlockRef
 from swarmd.dht.identity.identity import generate_identity
 from swarmd.errors import ExitCode
 from swarmd.manifest import Manifest, write_manifest
-from swarmd.web.observing import contract, opening_balances
-from swarmd.web.observing.observer import DhtSwarm
+from swarmd.web import observer
+from swarmd.web.observer import DhtSwarm
 from swarmd.web.shapes import SwarmView
 from tests.anvil import running_anvil
 from tests.chain.grounds import CHAIN_ID, Ground, middleman
 from tests.contracts.chain import INT_REWARD
 from tests.dht.driver import SWARM
 from tests.test_manifest import a_chain, signed, unsigned
-from tests.web.observing.test_observer import LONG_S, made, until
+from tests.web.test_observer import LONG_S, made, until
 
 pytestmark = pytest.mark.anyio
 
@@ -47,9 +47,9 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test waits longer than it must."""
-    monkeypatch.setattr(contract, "POLL_S", 0.05)
-    monkeypatch.setattr(contract, "RETRY_S", 0.1)
-    monkeypatch.setattr(opening_balances, "RETRY", Backoff(0.05, 0.05))
+    monkeypatch.setattr(observer, "POLL_S", 0.05)
+    monkeypatch.setattr(observer, "RETRY_S", 0.1)
+    monkeypatch.setattr(observer, "RETRY", Backoff(0.05, 0.05))
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ async def test_of_what_is_too_old_to_be_read_the_contract_has_the_sums(
     ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swarm = ground.swarm
-    monkeypatch.setattr(contract, "HISTORY_BLOCKS", 20)
+    monkeypatch.setattr(observer, "HISTORY_BLOCKS", 20)
     swarm.register(swarm.alice, ANN, BEN, OLD)
     reward(ground, ANN, 1000)
     reward(ground, OLD, 9000)

@@ -20,7 +20,7 @@ from swarmd.paths import NodeDirectory, quoted
 
 if TYPE_CHECKING:
     from swarmd.config import Config
-    from swarmd.observe.logging.redaction import Redactor
+    from swarmd.observe.redaction import Redactor
 
 MIB = 1024 * 1024
 JOURNAL_LINES_MAX = 20_000
@@ -58,7 +58,7 @@ def bundle(
     from swarmd.backup.bundle import write_bundle
     from swarmd.cli.locate import locate, log_in
     from swarmd.config import load_config
-    from swarmd.observe.logging.redaction import Redactor, known_secrets
+    from swarmd.observe.redaction import Redactor, known_secrets
 
     node = locate(directory, config)
     place, log = node.data, log_in(node, directory is None and config is None)
@@ -155,7 +155,7 @@ def _status(place: Path) -> bytes:
 
 def _stories(place: Path) -> bytes:
     from swarmd.cli.inspect.explain import tell_latest
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     return to_json(tell_latest(place))
 
@@ -164,7 +164,7 @@ def _config(config: Config, cover: Redactor) -> bytes:
     """What is in force, with what looks like a secret covered."""
     import msgspec
 
-    from swarmd.observe.logging.redaction import redact_field
+    from swarmd.observe.redaction import redact_field
 
     plain = cover.hide(msgspec.to_builtins(config))
     return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
@@ -203,7 +203,7 @@ def _journal(unit: str, cover: Redactor) -> bytes:
 
 def _keys_in(place: Path) -> frozenset[str]:
     """The passphrase of the account beside the data; keys themselves lie encrypted or in binary form."""
-    from swarmd.observe.logging.redaction import SECRET_CHARACTERS_MIN
+    from swarmd.observe.redaction import SECRET_CHARACTERS_MIN
 
     try:
         text = NodeDirectory(place).passphrase.read_text().strip()

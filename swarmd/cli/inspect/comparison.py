@@ -12,7 +12,7 @@ import typer
 from swarmd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from swarmd.eventlog.offline.replay import Comparison, StepOutcome
+    from swarmd.eventlog.replay import Comparison, StepOutcome
 
 
 def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
@@ -21,9 +21,8 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
     from swarmd.cli.local_swarm.layout import parse_setting
     from swarmd.core.chart import load_charts
     from swarmd.core.step import step
-    from swarmd.eventlog.offline.replay import compare
-    from swarmd.eventlog.offline.text import to_json
-    from swarmd.eventlog.offline.what_if import SettingsOverride
+    from swarmd.eventlog.export import to_json
+    from swarmd.eventlog.replay import SettingsOverride, compare
 
     charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
     if len(charts) > 1:
@@ -41,7 +40,7 @@ def show_comparison(log: Path, against: list[str], last: int | None, json: bool)
 
 def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
     """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
-    from swarmd.eventlog.offline.text import change_line, event_line
+    from swarmd.eventlog.export import change_line, event_line
 
     first = found.first
     if first is None:
@@ -60,7 +59,7 @@ def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
 
 
 def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
-    from swarmd.eventlog.offline.text import change_line, command_line
+    from swarmd.eventlog.export import change_line, command_line
 
     if outcome.refused:
         yield f"  {side:<6}refused: {outcome.refused}"

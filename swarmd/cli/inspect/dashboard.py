@@ -160,7 +160,7 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
-    from swarmd.web.observing.observer import DhtSwarm
+    from swarmd.web.observer import DhtSwarm
 
     read = read_manifest(manifest)
     if rpc and read.chain is None:

@@ -42,7 +42,7 @@ def show(directory: Path, as_json: bool) -> int:
         NotFoundError: there is no log.
         LogDamaged, OtherVersion: it cannot be read.
     """
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     exhibits = list(exhibits_in(directory))
     if as_json:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from swarmd.core.state import State
     from swarmd.eventlog.fold import Base
-    from swarmd.observe.narrative.story import Story
+    from swarmd.observe.story import Story
 
 ANSWER_S = 2.0  # longest wait for a daemon
 
@@ -46,7 +46,7 @@ def explain(
     """
     from rich.console import Console
 
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     directory, round_ = read_words(words or [], config)
     if evidence:
@@ -109,7 +109,7 @@ def tell_round(directory: Path, round_: int, now: float | None = None, points: S
     """
     from swarmd.cli.inspect.replay import folded
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.narrative.story import StoryTeller
+    from swarmd.observe.story import StoryTeller
 
     log = find_log(directory)
     teller = StoryTeller(round_)
@@ -129,7 +129,7 @@ def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Bas
     joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
     """
     from swarmd.eventlog.fold import bases_where, nearer_base
-    from swarmd.observe.narrative.story import joins_stage, reached
+    from swarmd.observe.story import joins_stage, reached
 
     def is_before(state: State) -> bool:
         return reached(state) < round_ - 1
@@ -149,7 +149,7 @@ def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
     """The last gap, if there is any, and the round that the node is at or trained last."""
     from swarmd.eventlog.fold import load_with_points
     from swarmd.eventlog.segment import find_log
-    from swarmd.observe.narrative.story import joins_stage, reached
+    from swarmd.observe.story import joins_stage, reached
 
     state, points = load_with_points(find_log(directory), joins_stage)
     rounds = [state.skips[-1].first] if state.skips else []
@@ -163,7 +163,7 @@ def picture_of(story: Story) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from swarmd.eventlog.offline.text import clock
+    from swarmd.eventlog.export import clock
 
     colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
     table = Table(box=None, padding=(0, 1), show_header=False)

@@ -18,8 +18,8 @@ from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck
 from swarmd.errors import NotFoundError
-from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.fold import Base, fold_commit
+from swarmd.eventlog.frame import Commit
 from swarmd.eventlog.segment import find_log
 from swarmd.eventlog.snapshot import decode_state, encode_state
 from swarmd.eventlog.summaries import SummaryKind, gather

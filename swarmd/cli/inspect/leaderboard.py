@@ -65,7 +65,7 @@ def order_of(sort: str) -> Order:
 def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     """Print standings out of the chain. Returns the exit code."""
     from swarmd.cli.inspect.standings import as_plain, print_whole, ranked_of, shown
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
 
     if as_json:
         tell_json(to_json(as_plain(board, top)))

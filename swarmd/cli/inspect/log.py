@@ -15,7 +15,7 @@ from swarmd.cli.options import LogDir
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from swarmd.eventlog.commit import Commit
+    from swarmd.eventlog.frame import Commit
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
@@ -59,7 +59,7 @@ def tail(
 @app.command()
 def verify(directory: LogDir = None) -> None:
     """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
-    from swarmd.eventlog.offline.check import check_log
+    from swarmd.eventlog.replay import check_log
 
     log = log_of(directory)
     found = check_log(log)
@@ -80,7 +80,7 @@ def export(
     parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
 ) -> None:
     """Write the whole log to a file, for jq, DuckDB and their like."""
-    from swarmd.eventlog.offline.export import export_json_lines, export_parquet
+    from swarmd.eventlog.export import export_json_lines, export_parquet
     from swarmd.eventlog.reader import read_commits
 
     if jsonl is None and parquet is None:
@@ -100,7 +100,7 @@ def compact_log(
     ] = 0,
 ) -> None:
     """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
-    from swarmd.eventlog.offline.compact import compact
+    from swarmd.eventlog.store import compact
 
     log = log_of(directory)
     done = compact(log, keep_bytes)
@@ -118,7 +118,7 @@ def _pause() -> bool:
 
 
 def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
-    from swarmd.eventlog.offline.text import event_json, event_line
+    from swarmd.eventlog.export import event_json, event_line
 
     out = sys.stdout.buffer
     for commit in commits:

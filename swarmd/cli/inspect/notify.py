@@ -16,8 +16,7 @@ from swarmd.config import Config, load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
 if TYPE_CHECKING:
-    from swarmd.web.notifications.health_changes import HealthMessage
-    from swarmd.web.notifications.senders import NotificationSender
+    from swarmd.web.notifications import HealthMessage, NotificationSender
 
 WORDS_CHARACTERS_MAX = 200  # of what the service manager says
 
@@ -57,7 +56,7 @@ def notify(
 
     Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
     """
-    from swarmd.web.notifications.senders import senders_of
+    from swarmd.web.notifications import senders_of
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
@@ -82,7 +81,7 @@ async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
 
 
 def _note(config: Config, words: str, well: bool) -> HealthMessage:
-    from swarmd.web.notifications.health_changes import HealthMessage
+    from swarmd.web.notifications import HealthMessage
 
     node = config.name or "node"
     return HealthMessage(

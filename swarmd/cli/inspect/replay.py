@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from swarmd.core.applied import Applied
-    from swarmd.eventlog.commit import Commit
     from swarmd.eventlog.fold import Base
-    from swarmd.eventlog.offline.replay import Verified
+    from swarmd.eventlog.frame import Commit
+    from swarmd.eventlog.replay import Verified
 
 FILTERS = "Show only"
 MODES = "What to do (by default, list events and commands)"
@@ -221,8 +221,8 @@ def progress_bar(log: Path, last: int | None) -> Progress:
 
 
 def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
-    from swarmd.eventlog.offline.replay import CommitDiffers
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import to_json
+    from swarmd.eventlog.replay import CommitDiffers
 
     try:
         found = verified(log, last)
@@ -242,8 +242,7 @@ def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> N
 
 def verified(log: Path, last: int | None) -> Verified:
     """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
-    from swarmd.eventlog.offline.parallel import sections_of, verify_parallel
-    from swarmd.eventlog.offline.replay import verify
+    from swarmd.eventlog.replay import sections_of, verify, verify_parallel
 
     if len(sections_of(log, last)) == 1:
         return verify(log, partial(watch, log, last=last))
@@ -257,8 +256,8 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
     import msgspec
 
     from swarmd.core.step import StateFold
+    from swarmd.eventlog.export import full
     from swarmd.eventlog.fold import commits_from
-    from swarmd.eventlog.offline.text import full
 
     base = start_of(log, last if last is None else last + 1)
     fold = StateFold(base.state)
@@ -307,7 +306,7 @@ class Display:
         """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
         import msgspec
 
-        from swarmd.eventlog.offline.text import full
+        from swarmd.eventlog.export import full
 
         while True:
             typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
@@ -325,8 +324,7 @@ class Display:
 
 def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
     """The event, the fields it changed (or only the chart states), and the commands it caused."""
-    from swarmd.eventlog.offline.changes import changes_between
-    from swarmd.eventlog.offline.text import change_line, command_line, event_line
+    from swarmd.eventlog.export import change_line, changes_between, command_line, event_line
 
     yield event_line(applied.seq, applied.at, applied.event)
     for change in changes_between(applied.before, applied.after):
@@ -337,8 +335,7 @@ def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
 
 
 def _applied_json(applied: Applied) -> bytes:
-    from swarmd.eventlog.offline.changes import changes_between
-    from swarmd.eventlog.offline.text import to_json
+    from swarmd.eventlog.export import changes_between, to_json
 
     return to_json(
         {

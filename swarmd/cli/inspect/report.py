@@ -107,7 +107,7 @@ def print_card(histories: Sequence[TrainingHistory]) -> None:
 def print_json(histories: Sequence[TrainingHistory]) -> None:
     import msgspec
 
-    from swarmd.eventlog.offline.text import indented
+    from swarmd.eventlog.export import indented
 
     nodes = [
         {

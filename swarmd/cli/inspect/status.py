@@ -132,10 +132,9 @@ def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
 def status_from_log(node: Located, mute: str = "") -> Status:
     """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
     from swarmd.eventlog.fold import load
-    from swarmd.eventlog.retention import log_bytes
     from swarmd.eventlog.segment import list_segments
-    from swarmd.observe.status import LogStatus, status_of
-    from swarmd.observe.weights import with_offer
+    from swarmd.eventlog.store import log_bytes
+    from swarmd.observe.status import LogStatus, status_of, with_offer
 
     events = NodeDirectory(node.data).events
     if not events.is_dir() or not list_segments(events):

@@ -24,7 +24,7 @@ from swarmd.cli.local_swarm.layout import parse_setting
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_skips
 from swarmd.errors import LocalSwarmFailed, PathUnusable
 from swarmd.files import held_alone
-from swarmd.observe.table import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
+from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
 from swarmd.worker.runtime import TimeSource
 
 REFRESH_S = 0.5

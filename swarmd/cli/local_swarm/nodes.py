@@ -19,8 +19,8 @@ from swarmd.daemon.control import ask
 from swarmd.daemon.leftovers import find_leftovers, kill_leftovers, node_tag
 from swarmd.errors import ControlError, LocalSwarmFailed
 from swarmd.eventlog.reader import read_commits
+from swarmd.observe.panel import NodeRow, TrainedRound
 from swarmd.observe.status import Status
-from swarmd.observe.table import NodeRow, TrainedRound
 
 ASK_S = 1.0  # longest wait for one node's status
 STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed

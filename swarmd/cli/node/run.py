@@ -33,8 +33,8 @@ def run(
 
     from swarmd.daemon.service import run_node
     from swarmd.files import refusal
-    from swarmd.observe.logging.logs import configure, tell_fatal
-    from swarmd.observe.logging.redaction import known_secrets
+    from swarmd.observe.logs import configure, tell_fatal
+    from swarmd.observe.redaction import known_secrets
     from swarmd.swarms.registry import check_kind
 
     file = config_of_node(directory, config)

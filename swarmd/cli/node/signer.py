@@ -55,7 +55,7 @@ def signer(
     from swarmd.chain.signer.http import Access, SignerSetup, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
-    from swarmd.observe.logging.logs import tell_fatal
+    from swarmd.observe.logs import tell_fatal
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
@@ -140,8 +140,8 @@ def _absolute(named: str) -> str:
 
 def _set_up_logs(order: SignerSetup) -> None:
     from swarmd.chain.endpoints.endpoint import read_urls
-    from swarmd.observe.logging.logs import configure
-    from swarmd.observe.logging.redaction import address_secrets
+    from swarmd.observe.logs import configure
+    from swarmd.observe.redaction import address_secrets
 
     urls = read_urls(order.chain.rpc, order.data.root)
     secrets = [secret for url in urls for secret in address_secrets(url)]

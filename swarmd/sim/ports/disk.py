@@ -11,8 +11,7 @@ import msgspec
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import CommitTooLarge
-from swarmd.eventlog.commit import Commit, decode_commit, encode_commit
-from swarmd.eventlog.frame import encode_frame, read_frames
+from swarmd.eventlog.frame import Commit, decode_commit, encode_commit, encode_frame, read_frames
 
 CHECKPOINTS_KEPT = 2
 ROOM_BYTES = 1 << 30  # free on a disk that nothing has filled

@@ -71,16 +71,13 @@ class StageMetrics:
     def __init__(self) -> None:
         self.step = StageSums()
         self.stage = StageSums()
-        self.step_groups: list[TrainingGroup] = []  # own ones
 
     def begin_step(self) -> None:
         self.step = StageSums()
-        self.step_groups = []
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
         """Count own groups, those too that are not trained on."""
         self.step.add(groups)
-        self.step_groups += groups
         self.stage.add(groups)
 
     def add_others(self, count: int) -> None:

@@ -1,17 +1,162 @@
-"""What an address of the interface is: its parameters, checked in one place, and its answer's type."""
+"""What an address of the interface is: its parameters, checked in one place, its answer's type, refusals in one shape,
+and bounds on the work that questions cause.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any, Literal, NamedTuple
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from swarmd.web.http.answers import BadRequest, JsonAnswer
+from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
+from swarmd.http_server import UNKNOWN
+from swarmd.logger import get_logger
+from swarmd.web.shapes import Failure, Unavailable
+
+asker: ContextVar[str] = ContextVar("asker", default=UNKNOWN)  # see `swarmd.http_server.origin_of`
+
+
+RESTART_S = 5.0  # before a task that broke begins again
+
+Background = Callable[[], Awaitable[None]]
+
+log = get_logger("swarmd.web")
+
+
+async def keep_up(task: Background) -> None:
+    """Run a task until it returns or this is cancelled; whenever it breaks, say so and begin it again."""
+    while True:
+        try:
+            await task()
+            return
+        except Exception:
+            log.exception("a task beside the server broke, and begins again in %g s", RESTART_S)
+        await asyncio.sleep(RESTART_S)
+
+
+WAITING_MAX = 16  # questions worked on or waiting, of everybody
+WAITING_OF_ONE_MAX = 8  # of these, of one address
+RETRY_S = 1  # told to who is refused
+
+T = TypeVar("T")
+
+
+class WorkBusy(SwarmdError):
+    """Too much is asked at once; the same question may be asked again after `RETRY_S`."""
+
+
+class WorkPool:
+    """Threads for one kind of questions.
+
+    Args:
+        name: of the threads.
+        threads: how many questions are worked on at once.
+        bounded: whether what is too much is refused; else only the same question is shared.
+    """
+
+    def __init__(self, name: str, threads: int, bounded: bool = True) -> None:
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._bounded = bounded
+        self._under_way: dict[Hashable, asyncio.Future[Any]] = {}
+        self._of: Counter[str] = Counter()
+
+    async def do(self, call: Callable[..., T], *args: Any) -> T:
+        """The result of `call(*args)`, or what it raises; who asks while the same is worked on gets the same.
+
+        Raises:
+            Busy: too much waits already.
+        """
+        key = (call, args)
+        future = self._under_way.get(key)
+        if future is None:
+            future = self._begin(key, asker.get())
+        result: T = await asyncio.shield(future)  # who leaves does not end it for others
+        return result
+
+    def _begin(self, key: tuple[Callable[..., Any], tuple[Any, ...]], origin: str) -> asyncio.Future[Any]:
+        if self._bounded and (len(self._under_way) >= WAITING_MAX or self._of[origin] >= WAITING_OF_ONE_MAX):
+            raise WorkBusy("too much is asked of this server at once", f"Ask again in {RETRY_S} s")
+        call, args = key
+        future = asyncio.get_running_loop().run_in_executor(self._pool, call, *args)
+        self._under_way[key] = future
+        self._of[origin] += 1
+
+        def end(ended: asyncio.Future[Any]) -> None:
+            del self._under_way[key]
+            self._of[origin] -= 1
+            if not self._of[origin]:
+                del self._of[origin]
+            if not ended.cancelled():
+                ended.exception()  # nobody may be left to hear of it
+
+        future.add_done_callback(end)
+        return future
+
+    def stop(self) -> None:
+        """Start no further work."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+_encoder = msgspec.json.Encoder()  # NaN becomes null
+REASONS = {
+    400: "bad-request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not-found",
+    405: "method-not-allowed",
+    408: "too-slow",
+    413: "too-large",
+    414: "too-long",
+    421: "misdirected",
+    429: "too-many",
+    500: "internal",
+    503: "unavailable",
+}
+
+
+class BadRequest(SwarmdError):
+    """What was asked makes no sense."""
+
+
+class JsonAnswer(Response):
+    """Any value made of Structs."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return _encoder.encode(content)
+
+
+def encode(content: Any) -> bytes:
+    """JSON as answers have it."""
+    return _encoder.encode(content)
+
+
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> JsonAnswer:
+    """A refusal in JSON."""
+    return JsonAnswer(Failure(REASONS[status], message), status, headers)
+
+
+def refusal_of(error: SwarmdError) -> JsonAnswer:
+    """What an error becomes."""
+    if isinstance(error, BadRequest):
+        return refusal(400, str(error))
+    if isinstance(error, WorkBusy):
+        return refusal(503, str(error), {"retry-after": str(RETRY_S)})
+    if isinstance(error, Unavailable | LogDamaged):
+        return refusal(503, str(error))
+    return refusal(404 if isinstance(error, NotFoundError) else 503, str(error))
+
 
 SEQ_MAX = 10**15
 

@@ -26,8 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from swarmd.http_server import Address, bears_token, is_loopback, origin_of
 from swarmd.logger import get_logger
 from swarmd.uvicorn_server import RESERVED, cut, read_body
-from swarmd.web.http.answers import BadRequest, JsonAnswer, refusal
-from swarmd.web.http.work import asker
+from swarmd.web.http.endpoints import BadRequest, JsonAnswer, asker, refusal
 
 TARGET_BYTES_MAX = 4096  # path and query
 REQUEST_S = 15.0  # longest request, its body and answer included; the stream has none

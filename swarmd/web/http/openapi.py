@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from swarmd import __version__
-from swarmd.observe.health import Health
+from swarmd.observe.status import Health
 from swarmd.web.http.endpoints import Endpoint, Parameter
 from swarmd.web.shapes import Failure
 

@@ -16,10 +16,8 @@ from starlette.types import Receive, Scope, Send
 from swarmd.core.applied import Applied
 from swarmd.errors import SwarmdError
 from swarmd.uvicorn_server import cut, narrow
-from swarmd.web.http.answers import encode, refusal
-from swarmd.web.http.work import asker
-from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message
-from swarmd.web.sources import SwarmSource
+from swarmd.web.http.endpoints import asker, encode, refusal
+from swarmd.web.shapes import EVENTS_PAGE_MAX, GOSSIP_KEPT, Message, SwarmSource
 from swarmd.web.views.moments import charts_of, event_row
 from swarmd.web.views.node import LogNode
 

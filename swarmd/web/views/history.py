@@ -1,4 +1,11 @@
-"""What is kept of a log's past, in bounded memory: states to fold from, so that any event can be shown at once."""
+"""The fold of a log, in bounded memory, and the way back into it: states to fold from, so that any event is shown at
+once.
+
+- Commits are read from a known place on, without what lies before.
+- Some states are kept, packed in a file that is gone with the process: a keyframe, and the events behind it, give any
+  other.
+- What a page has made of a log is kept beside it, so that the next page of this log reads only what came since.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +15,99 @@ import threading
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
 import msgspec
 
+from swarmd import __version__
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.state import State
-from swarmd.errors import LogDamaged, NotFoundError
-from swarmd.eventlog.commit import Commit
-from swarmd.eventlog.fold import Base, fold
-from swarmd.eventlog.segment import first_seq_of, segment_name
+from swarmd.core.step import RULES
+from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
+from swarmd.eventlog.fold import Base, fold, oldest_base
+from swarmd.eventlog.frame import Commit, decode_commit, read_frames
+from swarmd.eventlog.segment import Place, first_seq_of, list_segments, read_header, segment_name
 from swarmd.eventlog.snapshot import decode_state, encode_state
-from swarmd.observe.narrative.story import reached
-from swarmd.web.views.log_cursor import Cursor, Gone, commits_at
+from swarmd.eventlog.summaries import Unfit, bookmark_place, read_bookmark, unread_bytes, write_bookmark
+from swarmd.files import regular_descriptor
+from swarmd.logger import get_logger
+from swarmd.observe.story import reached
+
+READ_BYTES = 64 * 1024
+
+
+class Cursor(NamedTuple):
+    """Where the commit of event `seq` begins, or would begin: an offset in a segment."""
+
+    seq: int
+    path: Path
+    offset: int
+
+
+class Gone(NotFoundError):
+    """The log does not hold these events any more: old segments were removed."""
+
+
+def begin_of(directory: Path) -> int:
+    """The first event that the log still has; 0 for a log without segments."""
+    segments = list_segments(directory)
+    return first_seq_of(segments[0]) if segments else 0
+
+
+def commits_at(directory: Path, place: Cursor | None, seq: int) -> Iterator[tuple[Commit, Cursor]]:
+    """Commits in order up to the log's present end, each with the place behind it.
+
+    Args:
+        directory: of the segments.
+        place: where to begin, at or before `seq`; None, or one that is gone: the start of the segment that holds `seq`.
+        seq: the first event wanted; earlier ones come first where reading begins before it.
+
+    Raises:
+        Gone: the log begins later.
+        LogDamaged: a segment cannot be read, or a commit is not the one that follows.
+    """
+    segments = list_segments(directory)
+    firsts = [first_seq_of(path) for path in segments]
+    if not segments:
+        return
+    if place is not None and place.path in segments:
+        index, offset, next_seq = segments.index(place.path), place.offset, place.seq
+    elif seq < firsts[0]:
+        raise Gone(f"the log begins at event {firsts[0]}, event {seq} was removed", "Choose a later one")
+    else:
+        index = bisect_right(firsts, seq) - 1
+        offset, next_seq = 0, firsts[index]
+    for number, path in enumerate(segments[index:]):
+        for commit, end in _frames_of(path, offset if number == 0 else 0):
+            if commit.seq != next_seq:
+                raise LogDamaged(f"{path}: event {next_seq} is expected, event {commit.seq} stands there")
+            next_seq = commit.end_seq
+            yield commit, Cursor(next_seq, path, end)
+
+
+def _frames_of(path: Path, offset: int) -> Iterator[tuple[Commit, int]]:
+    """Valid frames of one segment from `offset` on, 0 being its start, and the offset behind each."""
+    try:
+        with _Sparing(regular_descriptor(path)) as file:
+            opening = read_header(file, path)
+            for end, payload in read_frames(file, offset or opening.size_bytes, opening.seed):
+                yield decode_commit(payload, path), end
+    except FileNotFoundError as error:
+        raise Gone(f"{path} was removed while it was read", "Ask again") from error
+    except OSError as error:
+        raise LogDamaged(f"{path} cannot be read: {error.strerror}") from error
+
+
+class _Sparing(FileIO):
+    """A file of which little is read at once: mostly one event is new, and a segment ends in a megabyte of zeros."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(READ_BYTES if size is None or size < 0 else min(size, READ_BYTES)) or b""
+
 
 KEYFRAME_EVENTS = 256  # between two states that are kept; doubled whenever they outgrow KEYFRAME_BYTES_MAX
 KEYFRAME_BYTES_MAX = 64 * 1024 * 1024  # of all of them, compressed, in a temporary file that nobody else sees
@@ -354,3 +438,86 @@ class LogHistory:
 
 def _after(commits: Iterator[tuple[Commit, Cursor]], seq: int) -> Iterator[tuple[Commit, Cursor]]:
     return (each for each in commits if each[0].end_seq > seq)
+
+
+KIND = "page"
+FORM = 3  # grows when the same events give other bytes within one version of swarmd
+VERSION = f"{__version__}, rules {RULES}, form {FORM}"
+KEEP_EVENTS = 100_000  # read since it was kept last; reading them takes some ten seconds
+KEEP_SHARE = 4  # and a fourth of all, until the log's end was reached: a long log is not kept over and over
+WORTH_EVENTS = 20_000  # read when the log's end is reached for the first time; below, nothing is kept
+SOON_BYTES = 4 * 1024 * 1024  # of a log are read within some two seconds
+
+log = get_logger("swarmd.web")
+
+
+class Keeping:
+    """Keeps a history beside its log, and finds it again.
+
+    Attributes:
+        anew: why what was kept cannot be used, the end of a sentence; empty where it can, or where nothing was kept.
+    """
+
+    def __init__(self, history: LogHistory) -> None:
+        self.anew = ""
+        self._history = history
+        self._kept_seq = 0
+        self._refused = ""
+
+    def resume(self) -> bool:
+        """Have the history go on where it was kept. False where that cannot be: it is to begin anew then."""
+        directory = self._history.directory
+        self._kept_seq = 0
+        try:
+            found = read_bookmark(directory, KIND, VERSION)
+            if found is None:
+                return False
+            place, parts = found
+            self._history.resume(Cursor(place.seq, directory / segment_name(place.segment), place.offset), parts)
+            if oldest_base(directory).seq < self._history.first:
+                raise Unfit("the log begins earlier than it did")
+        except (Unfit, *DECODE_ERRORS, ValueError, LookupError) as error:
+            self.anew = error.message if isinstance(error, Unfit) else "it cannot be understood"
+            log.warning("WARNING the log is read whole, for what was kept of it does not fit: %s", self.anew)
+            return False
+        self.anew, self._kept_seq = "", place.seq
+        return True
+
+    def keep_if_due(self, at_end: bool) -> None:
+        """Keep it, where enough was read since the last time.
+
+        Args:
+            at_end: the log's end was reached before.
+        """
+        read = self._history.next_seq - self._kept_seq
+        if read >= (KEEP_EVENTS if at_end else max(KEEP_EVENTS, self._history.next_seq // KEEP_SHARE)):
+            self._keep()
+
+    def keep_at_first_end(self) -> None:
+        """Keep it, where reading up to here took a while."""
+        if self._history.next_seq - self._kept_seq >= WORTH_EVENTS:
+            self._keep()
+
+    def _keep(self) -> None:
+        self._kept_seq = self._history.next_seq
+        try:
+            kept = self._history.keep()
+            if kept is None:
+                return
+            cursor, parts = kept
+            place = Place(cursor.seq, first_seq_of(cursor.path), cursor.offset)
+            write_bookmark(self._history.directory, KIND, VERSION, place, parts)
+            self._refused = ""
+        except (SwarmdError, OSError, OverflowError) as error:  # the latter: a sum beyond what msgpack can hold
+            if str(error) != self._refused:
+                self._refused = str(error)
+                log.warning("WARNING the next page of this log will take longer to read it: %s", error)
+
+
+def is_kept(directory: Path) -> bool:
+    """Whether all but little of a log seems to be kept."""
+    try:
+        place = bookmark_place(directory, KIND, VERSION)
+        return place is not None and unread_bytes(directory, place) < SOON_BYTES
+    except (OSError, NotFoundError):
+        return False

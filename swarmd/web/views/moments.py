@@ -1,4 +1,5 @@
-"""Events in words, and moments: an event, what it changed and caused, and the state after it. For any reader to see.
+"""Events in words, and moments: an event, what it changed and caused, and the state after it; the charts, and what is
+trained and how. For any reader to see.
 
 Everything shown is cut to a length and freed of what looks like a secret.
 """
@@ -6,22 +7,35 @@ Everything shown is cut to a length and freed of what looks like a secret.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import msgspec
 
+from swarmd.config import Config
 from swarmd.core.applied import Applied
 from swarmd.core.by_peer import ByPeer
+from swarmd.core.chart import AnyChart, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.events import tag_of
-from swarmd.core.state import State
-from swarmd.eventlog.offline.changes import changes_between
-from swarmd.observe.logging.redaction import REDACTED, redact_text
-from swarmd.observe.narrative.describe import describe, place_of
-from swarmd.web.shapes import ChangeRow, CommandRow, EventRow, Moment
+from swarmd.core.state import State, Trainer
+from swarmd.eventlog.export import changes_between
+from swarmd.observe.describe import describe, place_of
+from swarmd.observe.redaction import REDACTED, redact_text
+from swarmd.web.shapes import (
+    ChangeRow,
+    ChartEdge,
+    ChartState,
+    ChartsView,
+    ChartView,
+    CommandRow,
+    EventRow,
+    Moment,
+    RecipeView,
+    TaskRow,
+)
 
 TEXT_CHARACTERS_MAX = 2000  # of one text
 ITEMS_MAX = 256  # of one list; a state of a large swarm has longer ones
@@ -138,3 +152,90 @@ def _shown(text: str, characters_max: int) -> str:
 def number(value: float) -> float | None:
     """The value where JSON has it; None for NaN and infinities."""
     return value if math.isfinite(value) else None
+
+
+def charts_view(state: State) -> ChartsView:
+    """The charts that this node has, and where each is; a chart of links serves both DHT and chain."""
+    charts = default_charts()
+    views = [chart_view("round", charts.round), chart_view("link", charts.link)]
+    if state.chain is not None:
+        views += [chart_view("chain", charts.link), chart_view("submission", charts.submission)]
+    views.append(chart_view("trainer", charts.trainer))
+    if state.coordination is not None:
+        views.append(chart_view("coordinator", charts.coordinator))
+    return ChartsView(tuple(views), charts_of(state))
+
+
+def chart_view(name: str, chart: AnyChart) -> ChartView:
+    """One chart, under the name that its instance has."""
+    source = chart.source
+    edges = tuple(edge for item in source["transitions"] for edge in _edges(item))
+    return ChartView(name, chart.initial, tuple(_states(source["states"], "")), edges)
+
+
+def _states(states: list[Any], parent: str) -> Iterator[ChartState]:
+    for state in states:
+        label = str(state["name"] if isinstance(state, dict) else state)
+        name = f"{parent}.{label}" if parent else label
+        yield ChartState(name, label, parent)
+        if isinstance(state, dict):
+            yield from _states(state.get("children", []), name)
+
+
+def _edges(item: dict[str, Any]) -> Iterator[ChartEdge]:
+    sources = item["source"] if isinstance(item["source"], list) else [item["source"]]
+    for source in sources:
+        yield ChartEdge(str(item["trigger"]), str(source), str(item["dest"]))
+
+
+# Of [training]: what decides what is learnt, and what is shared; in the order in which it is shown.
+SETTINGS = (
+    "steps",
+    "questions",
+    "generations",
+    "peer_questions",
+    "peer_loss",
+    "completion_tokens",
+    "prompt_tokens",
+    "temperature",
+    "learning_rate",
+    "schedule",
+    "optimizer",
+    "beta",
+    "clip_low",
+    "clip_high",
+    "format_reward",
+    "replay_questions",
+    "share_groups",
+    "staleness_rounds",
+    "held_out_questions",
+    "held_out_every",
+    "seed",
+)
+
+
+def recipe_view(state: State, trainer: Trainer, config: Config | None) -> RecipeView:
+    """The recipe, free of what looks like a secret; `trainer` is the one that was ready last."""
+    settings = state.settings
+    return RecipeView(
+        swarm=settings.swarm if settings else config.swarm.id if config else "",
+        kind=(settings.kind if settings else "") or (config.swarm.kind if config else ""),
+        role=settings.role if settings else "",
+        stages=settings.stages if settings else 1,
+        model=plain(trainer.model or (config.training.model if config else "")),
+        revision=config.training.revision if config else "",
+        device=trainer.device,
+        parameters=trainer.parameters,
+        numbers=trainer.numbers,
+        configured=config is not None,
+        tasks=_tasks(config) if config else (),
+        settings=_settings(config) if config else (),
+    )
+
+
+def _tasks(config: Config) -> tuple[TaskRow, ...]:
+    return tuple(TaskRow(task.name, task.weight, plain(task.config)) for task in config.swarm.tasks)
+
+
+def _settings(config: Config) -> tuple[tuple[str, Any], ...]:
+    return tuple((key, plain(getattr(config.training, key))) for key in SETTINGS)

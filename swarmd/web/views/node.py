@@ -22,15 +22,16 @@ from swarmd.dht.wire.bodies import read_standings
 from swarmd.errors import ControlError, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import Base
-from swarmd.eventlog.retention import log_bytes
+from swarmd.eventlog.store import log_bytes
 from swarmd.observe.control import NoDaemon, ask
-from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.observe.telemetry.metrics import Metrics
-from swarmd.observe.weights import with_offer
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import LogStatus, Status, status_of, with_offer
 from swarmd.paths import NodeDirectory
-from swarmd.web.http.work import WorkPool
+from swarmd.web.http.endpoints import WorkPool
 from swarmd.web.shapes import (
     CURVES_MAX,
+    PEERS_ANSWERED_MAX,
+    ChangeSignal,
     ChartsView,
     Curves,
     EventPage,
@@ -45,12 +46,10 @@ from swarmd.web.shapes import (
     StagesView,
     SwarmView,
     TrainingView,
+    Unavailable,
 )
-from swarmd.web.sources import PEERS_ANSWERED_MAX, ChangeSignal, Unavailable
-from swarmd.web.views.charts import charts_view
-from swarmd.web.views.moments import event_row, moment_of, plain
+from swarmd.web.views.moments import charts_view, event_row, moment_of, plain, recipe_view
 from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.recipe import recipe_view
 from swarmd.web.views.swarm import ViewContext, peer_page, peer_rows, swarm_view
 
 FOLDING_THREADS = 2  # for questions about the log's past

@@ -1,24 +1,380 @@
-"""One reading of a node's log, and all that follows it: of the whole log, or of its last events."""
+"""A node's log as it is read for the page: a thread that follows it, all that follows the fold, and stories told out of
+it.
+
+- The thread folds what is there, then what is appended, and says so; it costs little while idle.
+- A story needs the stages trained before its round, for what held the round up lies there. It is told from the third
+  last of them on, to the log's end, and goes on with what is new when it is asked for again.
+- Of a long log the last events are shown while all of it is read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
-from swarmd.errors import NotFoundError
+from msgspec.structs import replace
+
+from swarmd.core.applied import Applied
+from swarmd.errors import LogDamaged, NotFoundError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.fold import Base, oldest_base, recent_base
+from swarmd.eventlog.frame import HEAD, judge_tail
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header, segment_name
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.files import open_regular
+from swarmd.logger import get_logger
+from swarmd.observe.story import Story, StoryTeller
 from swarmd.web.views.gossip import GossipFeed
-from swarmd.web.views.history import Follower, LogHistory
-from swarmd.web.views.keeping import Keeping, is_kept
-from swarmd.web.views.ledger import PeerLedger
-from swarmd.web.views.overview import Timeline
-from swarmd.web.views.stages import StageFollower
-from swarmd.web.views.stories import Stories
-from swarmd.web.views.tail import JournalListener, LogTail
-from swarmd.web.views.trained import TrainedStages
+from swarmd.web.views.history import Cursor, Follower, Gone, Keeping, LogHistory, begin_of, commits_at, is_kept
+from swarmd.web.views.stages import StageFollower, Timeline, TrainedStages
+from swarmd.web.views.swarm import PeerLedger
+
+POLL_S = 0.15  # between two looks at the log's end; what waking up costs is most of what following costs
+SUSPECT_POLLS = 40  # bytes that are no whole frame for so many looks are judged: an append in progress, or damage
+AGAIN_S = 5.0  # after trouble, before the log is looked at again
+BATCH_EVENTS = 64  # told at once while there is much to read
+RECENT_EVENTS = 10_000  # shown at once of a long log
+ALMOST = 0.999  # the share told at most before the log's end was reached
+MARK_BYTES = 4096  # of what was read last, by which a log is known again: with the times of its commits
+
+log = get_logger("swarmd.web")
+
+
+class LogMark:
+    """Knows a log again, by the bytes before the place up to which it was read."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Cursor, bytes] | None = None
+
+    def put(self, place: Cursor | None) -> None:
+        """Remember the place that was reached."""
+        if place is not None and (self._known is None or self._known[0] != place):
+            with contextlib.suppress(OSError):  # removed since: the next segment's first commit brings a mark
+                self._known = (place, bytes_before(place))
+
+    def is_gone(self) -> bool:
+        """Whether another log lies there: a backup was restored, a node begun anew. Raises NotFoundError, OSError."""
+        if self._known is None:
+            return False
+        place, known = self._known
+        try:
+            return bytes_before(place) != known
+        except FileNotFoundError:  # old segments go, and the log begins later then
+            return begin_of(place.path.parent) <= first_seq_of(place.path)
+
+
+def bytes_before(place: Cursor) -> bytes:
+    """A digest of the last bytes before a place. Raises OSError."""
+    first = max(0, place.offset - MARK_BYTES)
+    with open_regular(place.path) as file:
+        return hashlib.sha256(os.pread(file.fileno(), place.offset - first, first)).digest()
+
+
+class JournalListener(Protocol):
+    """Is told what a log has had added."""
+
+    def __call__(self, events: list[Applied], /) -> None:
+        """Take the events of a commit, or none when trouble came or went, in the tail's thread. Raises nothing."""
+
+
+class LogTail:
+    """Keeps a `LogHistory` at its log's end.
+
+    Args:
+        history: to be fed.
+        told: called in the tail's thread with the events of each commit once the log's end was reached, with nothing
+            when trouble came or went.
+        grows: False for an archive: it is read once.
+        recent: begin at the last `RECENT_EVENTS`, not where the log does.
+        keeping: where to begin instead, and what keeps the history from time to time.
+
+    Attributes:
+        after: `start` waits for this before it reads; None for nothing.
+        stopping: once set, the thread ends behind the commit it is at.
+        caught_up: set when the log's end was reached, or trouble met, for the first time.
+        trouble: why the log cannot be read (further), empty while it can.
+    """
+
+    def __init__(
+        self,
+        history: LogHistory,
+        told: JournalListener,
+        grows: bool = True,
+        recent: bool = False,
+        keeping: Keeping | None = None,
+    ) -> None:
+        self.caught_up = threading.Event()
+        self.trouble: SwarmdError | None = None
+        self._history = history
+        self._told = told
+        self._grows = grows
+        self._recent = recent
+        self._keeping = keeping
+        self.after: threading.Event | None = None
+        self.stopping = threading.Event()
+        self._directory_stamp = -1
+        self._mark = LogMark()
+        self._suspect = 0
+        self._thread = threading.Thread(target=self._run, name="log-tail", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for the commit it is at."""
+        self.stopping.set()
+        self._thread.join()
+
+    @property
+    def share_read(self) -> float:
+        """How much of the log's bytes has been read, 0 to 1; 1 once its end was reached."""
+        if self.caught_up.is_set():
+            return 1.0
+        try:
+            segments = list_segments(self._history.directory)
+            sizes = {path: path.stat().st_size for path in segments}
+        except (OSError, NotFoundError):
+            return 0.0
+        place = self._history.place
+        done = sum(size for path, size in sizes.items() if place is not None and path < place.path)
+        # What was read last may not have been taken by everybody yet.
+        return min(ALMOST, (done + (place.offset if place else 0)) / max(1, sum(sizes.values())))
+
+    def _run(self) -> None:
+        started = False
+        while self.after is not None and not self.after.wait(POLL_S) and not self.stopping.is_set():
+            continue
+        while not self.stopping.is_set():
+            try:
+                if not started:
+                    self._mark = LogMark()
+                    if self._keeping is None or not self._keeping.resume():
+                        self._history.begin(base_of(self._history.directory, self._recent))
+                    started = True
+                self._follow()
+                return
+            except Exception as error:  # no log yet, segments gone, damage, a disk that does not read, a fault of ours
+                trouble = trouble_of(error, self._history.directory)
+                if trouble is not error and str(trouble) != str(self.trouble):
+                    log.warning("WARNING the event log is not read on", exc_info=error)
+                self._note(trouble)
+                started = started and not isinstance(error, Gone)  # what comes next is gone: begin where the log does
+                if not self._grows:
+                    return
+                self.stopping.wait(POLL_S if isinstance(error, Gone) else AGAIN_S)
+
+    def _follow(self) -> None:
+        """Read until stopped, or to the end of a log that does not grow."""
+        while not self.stopping.is_set():
+            if self._look_for_more():
+                self._read()
+                self._mark.put(self._history.place)
+            if not self._grows:
+                self._judge()
+            if self.trouble is not None and not self._suspect:
+                self._note(None)
+            if self._keeping is not None and not self.caught_up.is_set():
+                self._keeping.keep_at_first_end()
+            self.caught_up.set()
+            if not self._grows:
+                return
+            self.stopping.wait(POLL_S)
+
+    def _read(self) -> None:
+        history = self._history
+        batch: list[Applied] = []
+        for commit, end in commits_at(history.directory, history.place, history.next_seq):
+            if commit.end_seq <= history.next_seq:
+                continue
+            batch += history.apply(commit, end)
+            self._suspect = 0
+            if len(batch) >= BATCH_EVENTS:
+                self._notify(batch)
+                batch = []
+            if self._keeping is not None:
+                self._keeping.keep_if_due(self.caught_up.is_set())
+            if self.stopping.is_set():
+                return
+        self._notify(batch)
+
+    def _notify(self, batch: list[Applied]) -> None:
+        if batch and self.caught_up.is_set():
+            self._told(batch)
+
+    def _note(self, error: SwarmdError | None) -> None:
+        if str(error) != str(self.trouble):
+            if error is not None and not isinstance(error, Gone):
+                log.warning("WARNING the event log cannot be read: %s", error)
+            self.trouble = error
+            self._told([])
+        if error is not None:
+            self.caught_up.set()
+
+    # --- is there more? ---
+
+    def _look_for_more(self) -> bool:
+        """Look behind the place that was reached, and take note of segments that came or went.
+
+        Returns whether there is something to read.
+        """
+        directory = self._history.directory
+        stamp = directory.stat().st_mtime_ns if directory.is_dir() else 0
+        if stamp != self._directory_stamp:
+            if self._mark.is_gone():
+                raise Gone(f"the event log in {directory} is another one than before", "Load the page anew")
+            self._directory_stamp = stamp
+            self._heed_removal(directory)
+            return True
+        place = self._history.place
+        if place is None:
+            return True
+        try:
+            with open_regular(place.path) as file:
+                head = os.pread(file.fileno(), HEAD.size, place.offset)
+        except FileNotFoundError:
+            return True
+        if not head.strip(b"\0"):
+            self._suspect = 0
+            # When the next segment came to the directory it may have had no commit yet.
+            return (directory / segment_name(place.seq)).exists()
+        self._suspect += 1
+        if self._suspect == SUSPECT_POLLS:
+            self._judge()
+        return True
+
+    def _judge(self) -> None:
+        """Raise LogDamaged where what lies behind the place that was reached is no append in progress."""
+        place, self._suspect = self._history.place, 0
+        if place is None or not place.path.exists():
+            return
+        with open_regular(place.path) as file:
+            opening = read_header(file, place.path)
+            if judge_tail(file, place.offset, opening.seed).verdict == "damaged":
+                self._suspect = SUSPECT_POLLS - 1  # judged again at the next look: until then it counts as damaged
+                raise LogDamaged(f"{place.path} is damaged at byte {place.offset}", "See `swarmd log verify`")
+
+    def _heed_removal(self, directory: Path) -> None:
+        """Forget what was removed at the log's front."""
+        begin = begin_of(directory)
+        if begin > self._history.first:
+            base = oldest_base(directory)
+            if self._history.first < base.seq <= self._history.next_seq:
+                self._history.drop_before(base)
+
+
+def base_of(directory: Path, recent: bool) -> Base:
+    """Where reading begins: before the last `RECENT_EVENTS`, or where the log does."""
+    return recent_base(directory, RECENT_EVENTS) if recent else oldest_base(directory)
+
+
+def trouble_of(error: Exception, directory: Path) -> SwarmdError:
+    """An error as the page tells it."""
+    if isinstance(error, SwarmdError):
+        return error
+    if isinstance(error, OSError):
+        return SwarmdError(f"{error.filename or directory}: {error.strerror or error}", "Look at the disk")
+    return SwarmdError(f"{directory} cannot be folded: {type(error).__name__}", "See `swarmd replay --verify`")
+
+
+TELLERS_KEPT = 8  # rounds asked for last
+STORY_EVENTS_MAX = 20_000  # read before the round opens, and as many after; what lies beyond is said to be unread
+STEP_EVENTS = 1000  # folded at once
+STAGES_BEFORE = 3
+
+
+class _Kept:
+    """A story as far as it was told."""
+
+    def __init__(self, round_: int, first: int, last: int, wanted: int, ahead: bool = False, cut: bool = False) -> None:
+        self.round = round_
+        self.ahead = ahead  # the round has not been reached
+        self.cut = cut  # the log begins earlier than what is read of it
+        self.teller = StoryTeller(round_)
+        self.first, self.next, self.end = first, first, last
+        self.wanted = wanted  # event from which on it would be told, were there no bound
+
+    def story(self, now: float | None, next_seq: int) -> Story:
+        """What was told so far of a log that ends before `next_seq`; and which part of it is unread, where that may
+        change what is told."""
+        story, all_of_it = self.teller.story(now), f"`swarmd explain DIR {self.round}` reads all."
+        if not self.ahead and self.end < next_seq and self.teller.goes_on:
+            unread = f"It goes on beyond event {self.end - 1}, up to which it is read here. {all_of_it}"
+            if story.outcome != "open":
+                return replace(story, unread=unread)
+            verdict = f"Round {self.round} is too long to be told whole here."
+            return replace(story, outcome="unknown", verdict=verdict, unread=unread)
+        if self.wanted < self.first and story.outcome in ("skipped", "missed"):
+            unread = f"What was before event {self.first} is not read here, and may be the cause. {all_of_it}"
+            return replace(story, unread=unread)
+        if self.cut and story.outcome == "unknown":
+            verdict = f"Round {self.round} was over before event {self.first}, where what is read here begins."
+            return replace(story, verdict=verdict, unread=all_of_it)
+        return story
+
+
+class Stories:
+    """Tells rounds out of a history.
+
+    Args:
+        history: the fold.
+        stages, timeline: its followers, which know where a round begins.
+    """
+
+    def __init__(self, history: LogHistory, stages: StageFollower, timeline: Timeline) -> None:
+        self._history, self._stages, self._timeline = history, stages, timeline
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._begun = history.begun
+
+    def story(self, round_: int, now: float | None) -> Story:
+        """The story of a round so far; reads the log.
+
+        Args:
+            round_: which.
+            now: POSIX seconds, where the node's daemon runs.
+
+        Raises:
+            NotFoundError, LogDamaged: the log cannot be read there.
+        """
+        with self._lock:
+            if self._begun != self._history.begun:
+                self._begun = self._history.begun
+                self._kept.clear()
+            kept = self._kept.pop(round_, None)
+            if kept is None or kept.ahead or kept.first < self._history.first:
+                kept = self._begin(round_)
+            while kept.next < min(kept.end, self._history.next_seq):
+                count = min(STEP_EVENTS, kept.end - kept.next)
+                for applied in self._history.fold_from(kept.next, count):
+                    kept.teller.apply(applied)
+                    kept.next = applied.seq + 1
+                    if not kept.teller.goes_on:
+                        kept.end = kept.next
+                        break
+            self._kept[round_] = kept
+            while len(self._kept) > TELLERS_KEPT:
+                self._kept.popitem(last=False)
+            return kept.story(now, self._history.next_seq)
+
+    def _begin(self, round_: int) -> _Kept:
+        with self._history.lock:
+            opened = self._timeline.opening_of(round_)
+            first, next_seq = self._history.first, self._history.next_seq
+            if opened is None:  # not reached: the last event says where the swarm is
+                return _Kept(round_, last := max(first, next_seq - 1), next_seq, last, ahead=True)
+            before = self._stages.joined_before(round_, STAGES_BEFORE)
+            if self._timeline.forgot(round_):
+                opened = self._history.before_round(round_)
+        wanted = max(first, min(opened, before if before is not None else first))
+        cut = first > begin_of(self._history.directory)
+        return _Kept(round_, max(wanted, opened - STORY_EVENTS_MAX), opened + STORY_EVENTS_MAX, wanted, cut=cut)
+
 
 LONG_EVENTS = 50_000  # before the newest snapshot: from here on the last events are shown while all is read
 

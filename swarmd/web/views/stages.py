@@ -1,18 +1,39 @@
-"""What a node did of each stage, and which rounds it skipped: followed through the fold."""
+"""What a node did of each stage and what each gave, and how many events of which kind lie where in time: followed
+through the fold, in bounded memory.
+"""
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
+from itertools import pairwise
 
 import msgspec
 from msgspec.structs import replace
 
+from swarmd.core import events
 from swarmd.core.applied import Applied
 from swarmd.core.chart_types import RoundState
-from swarmd.core.events import RoundsSkipped, StageTrained
-from swarmd.core.state import State
+from swarmd.core.events import RoundsSkipped, StageTrained, TrainerReady
+from swarmd.core.state import State, Trainer
+from swarmd.core.values import Skill
 from swarmd.eventlog.fold import Base
-from swarmd.web.shapes import SkipRow, StageRow, StagesView
+from swarmd.observe.describe import LANE_OF, WARNINGS, WORDS, Lane, describe
+from swarmd.results.history import Measured, curves_of
+from swarmd.web.shapes import (
+    OVERVIEW_BUCKETS_MAX,
+    OVERVIEW_ROUNDS_MAX,
+    Overview,
+    RoundMark,
+    SkipRow,
+    StageRow,
+    StagesView,
+    TrainedStage,
+    TrainingView,
+)
+from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
+from swarmd.web.views.moments import number
 
 STAGES_KEPT = 500
 SKIPS_KEPT = 500
@@ -138,3 +159,207 @@ def _timed(row: StageRow, part: RoundState, took_s: float) -> StageRow:
             return replace(row, submitted_s=took_s)
         case _:
             return row
+
+
+STAGES_MAX = 1024  # kept; beyond, of the older half every second one goes
+
+
+class _KeptTrained(msgspec.Struct, array_like=True):
+    """`TrainedStages` as they are kept."""
+
+    stages: list[TrainedStage]
+    skills: list[tuple[Skill, ...]]
+    total: int
+    trainer: Trainer
+    before: float | None
+
+
+class TrainedStages:
+    """Follows the fold and keeps what each trained stage gave.
+
+    Attributes:
+        trainer: the last one that was ready, be it down now.
+    """
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self._stages: dict[tuple[int, int], TrainedStage] = {}
+        self._skills: dict[tuple[int, int], tuple[Skill, ...]] = {}
+        self._total = 0
+        self.trainer = base.state.trainer
+        self._before: float | None = None
+
+    def apply(self, applied: Applied) -> None:
+        event = applied.event
+        if isinstance(event, TrainerReady):
+            self.trainer = applied.after.trainer
+        if not isinstance(event, StageTrained):
+            return
+        if event.held_out_before is not None:
+            self._before = number(event.held_out_before)
+        place = (event.round, event.stage)
+        self._total += place not in self._stages
+        self._stages[place] = TrainedStage(
+            event.round,
+            event.stage,
+            applied.seq,
+            number(applied.at) or 0.0,
+            number(event.reward),
+            None if event.held_out is None else number(event.held_out),
+            event.steps,
+            event.tokens,
+            number(event.seconds) or 0.0,
+            event.peer_groups,
+            sum(count for _, count in event.rejected),
+        )
+        self._skills[place] = event.skills
+        if len(self._stages) > STAGES_MAX:
+            self._thin()
+
+    def keep(self) -> bytes:
+        stages, skills = list(self._stages.values()), list(self._skills.values())
+        return msgspec.msgpack.encode(_KeptTrained(stages, skills, self._total, self.trainer, self._before))
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptTrained)
+        places = [(row.round, row.stage) for row in read.stages]
+        self._stages = dict(zip(places, read.stages, strict=True))
+        self._skills = dict(zip(places, read.skills, strict=True))
+        self._total, self.trainer, self._before = read.total, read.trainer, read.before
+
+    def _thin(self) -> None:
+        rows = list(self._stages.values())
+        half = len(rows) // 2
+        self._stages = {(row.round, row.stage): row for row in (*rows[:half:2], *rows[half:])}
+        self._skills = {place: self._skills[place] for place in self._stages}
+
+    def view(self) -> TrainingView:
+        """The trained stages as the HTTP interface answers them."""
+        rows = sorted(self._stages.values(), key=lambda row: (row.round, row.stage))
+        curves = curves_of([Measured(*place, skills) for place, skills in sorted(self._skills.items())])
+        skills = tuple(msgspec.structs.replace(curve, points=tuple(curve.points)) for curve in curves)
+        return TrainingView(tuple(rows), self._total, self._before, skills)
+
+
+EVENTS_MAX = 1_000_000  # of a longer log the newest are shown; nine bytes each
+ROUNDS_MAX = 65_536
+DROP_SHARE = 8  # at the bound an eighth is dropped at once
+LANES: tuple[Lane, ...] = ("rounds", "network", "training", "chain", "workers", "stops")
+WARNS = 8  # bit of a code
+
+# Never a warning, and frequent: spares asking for their line.
+CALM = (
+    events.MemberSeen,
+    events.MembersSeen,
+    events.ReportSeen,
+    events.ReportsSeen,
+    events.RoundAnnounced,
+    events.RolloutsGathered,
+)
+
+
+TYPES: dict[str, str] = dict(LANE_OF)
+_CODES = {kind: LANES.index(each.lane) for kind, each in WORDS.items()}
+
+
+class _KeptTimeline(msgspec.Struct, array_like=True):
+    """A `Timeline` as it is kept."""
+
+    first: int
+    times: bytes
+    codes: bytes
+    rounds: list[RoundMark]
+
+
+class Timeline:
+    """Follows the fold and counts events by kind and time."""
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self._first = base.seq
+        self._times = array("d")  # never falling
+        self._codes = bytearray()  # index of the lane, and WARNS
+        self._rounds: list[RoundMark] = []
+
+    def apply(self, applied: Applied) -> None:
+        at = max(applied.at, self._times[-1]) if self._times else applied.at
+        self._times.append(at)
+        self._codes.append(_CODES[type(applied.event)] | (WARNS if _warns(applied) else 0))
+        round_ = getattr(applied.event, "round", None)
+        if applied.after.clock is not None and isinstance(round_, int):
+            round_ = min(round_, applied.after.clock.round)
+            if round_ > (self._rounds[-1].round if self._rounds else -1):
+                self._rounds.append(RoundMark(round_, applied.seq, at))
+        self._keep_in_bounds()
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(
+            _KeptTimeline(self._first, doubles_as_bytes(self._times), bytes(self._codes), self._rounds)
+        )
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptTimeline)
+        self._first, self._rounds = read.first, read.rounds
+        self._times, self._codes = doubles_of(read.times), bytearray(read.codes)
+
+    def _keep_in_bounds(self) -> None:
+        if len(self._times) > EVENTS_MAX:
+            count = EVENTS_MAX // DROP_SHARE
+            del self._times[:count], self._codes[:count]
+            self._first += count
+        if len(self._rounds) > ROUNDS_MAX:
+            del self._rounds[: ROUNDS_MAX // DROP_SHARE]
+
+    def opening_of(self, round_: int) -> int | None:
+        """The event with which the swarm was first seen at a round or beyond it; None: it has not come so far."""
+        index = bisect_left(self._rounds, round_, key=lambda mark: mark.round)
+        return self._rounds[index].seq if index < len(self._rounds) else None
+
+    def forgot(self, round_: int) -> bool:
+        """Whether a round lies before all of which it is known where they were seen first."""
+        return bool(self._rounds) and round_ < self._rounds[0].round
+
+    def overview(self, since: float | None, until: float | None, buckets: int, begin: int) -> Overview:
+        """The part between two times, in so many buckets.
+
+        Args:
+            since, until: POSIX seconds; None for where the log begins and ends.
+            buckets: 1 to `OVERVIEW_BUCKETS_MAX`.
+            begin: first event that the log still has.
+        """
+        times, codes = self._times, self._codes
+        gone = min(max(0, begin - self._first), len(times))
+        since = since if since is not None else (times[gone] if gone < len(times) else 0.0)
+        until = until if until is not None else (times[-1] if len(times) else since)
+        until = max(since, until)
+        buckets = min(max(1, buckets), OVERVIEW_BUCKETS_MAX)
+        width = (until - since) / buckets
+        edges = [bisect_left(times, since + width * index, lo=gone) for index in range(buckets)]
+        edges.append(bisect_right(times, until, lo=gone))
+        spans = list(pairwise(edges))
+        counts = tuple(
+            tuple(codes.count(lane, a, b) + codes.count(lane | WARNS, a, b) for a, b in spans)
+            for lane in range(len(LANES))
+        )
+        warnings = tuple(sum(codes.count(lane | WARNS, a, b) for lane in range(len(LANES))) for a, b in spans)
+        firsts = tuple(self._first + edge for edge in edges)
+        end = self._first + len(times)
+        marks = self._marks(since, until, begin)
+        return Overview(self._first + gone, end, since, until, LANES, TYPES, firsts, counts, warnings, marks)
+
+    def _marks(self, since: float, until: float, begin: int) -> tuple[RoundMark, ...]:
+        low = bisect_left(self._rounds, since, key=lambda mark: mark.at)
+        high = bisect_right(self._rounds, until, key=lambda mark: mark.at)
+        shown = [mark for mark in self._rounds[low:high] if mark.seq >= begin]
+        every = -(-len(shown) // OVERVIEW_ROUNDS_MAX) or 1
+        return tuple(shown[::every])
+
+
+def _warns(applied: Applied) -> bool:
+    if isinstance(applied.event, CALM):
+        return False
+    return describe(applied).level in WARNINGS

@@ -1,22 +1,422 @@
-"""The swarm as one node's log knows it."""
+"""The swarm as one node's log knows it: its peers with rewards, rounds, votes, when each was heard of; bounded.
+
+Identities cost nothing, so at the bound a newcomer takes the place of a peer of which no reward is known, the one that
+was longest unseen. If a reward is known of all, and no contract has them pay for it, it takes the place of one that is
+silent for more rounds than it took part in.
+"""
 
 from __future__ import annotations
 
+import math
+from array import array
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from swarmd.animals import animal_name
+from swarmd.core.applied import Applied
 from swarmd.core.contract.clock import submissions_of
+from swarmd.core.coordinator.coordination import is_too_high
+from swarmd.core.events import (
+    ChainBlock,
+    ChainReorged,
+    MemberLeft,
+    MemberSeen,
+    MembersSeen,
+    ReportSeen,
+    ReportsSeen,
+    RewardLog,
+    RolloutsGathered,
+    StageTrained,
+    VoteLog,
+)
 from swarmd.core.peers.evidence import barred_until
-from swarmd.core.state import Coordination, State
-from swarmd.observe.narrative.waiting import waiting_notes
-from swarmd.observe.narrative.words import equivocation_notes
-from swarmd.web.shapes import ChainView, PeerPage, PeerRow, SwarmView
-from swarmd.web.views.ledger import PeerAccount, PeerLedger
+from swarmd.core.reported import members_in, reports_in
+from swarmd.core.state import MEMBERS_MAX, Coordination, State
+from swarmd.core.values import Standing
+from swarmd.eventlog.fold import Base
+from swarmd.observe.words import equivocation_notes, waiting_notes
+from swarmd.web.shapes import CURVE_POINTS_MAX, ChainView, Curve, PeerPage, PeerRow, Point, SwarmView
+from swarmd.web.views.doubles import doubles_as_bytes, doubles_of
 from swarmd.web.views.moments import number, shown_text
+
+PEERS_MAX = MEMBERS_MAX  # further ones take others' places, or are not counted
+VOTED_MAX = PEERS_MAX // 2  # up to which votes make accounts: whoever is registered may vote for any names
+POINTS_MAX = 98_304  # of all peers' curves together; beyond, each has fewer than CURVE_POINTS_MAX
+POINTS_LEAST = 16  # of one peer
+BLOCKS_OPEN = 4096  # newest rewards and votes on the chain that a reorganisation may take back
+VOTES_KEPT = 64
+TEXT_CHARACTERS_MAX = 128  # of an id or a name
+_PER_POINT = 4  # numbers: round, stage, reward, time
+
+
+class _KeptAccount(msgspec.Struct, array_like=True, gc=False):
+    """A `PeerAccount` as it is kept; `points` as bytes."""
+
+    peer: str
+    id: str
+    name: str
+    reward: float
+    known: bool
+    admitted: bool
+    rounds: int
+    place: tuple[int, int]
+    last_reward: float | None
+    seen_at: float | None
+    left: bool
+    votes: int
+    points: bytes
+
+
+class _KeptLedger(msgspec.Struct, array_like=True):
+    """A `PeerLedger` as it is kept."""
+
+    accounts: list[_KeptAccount]
+    votes: list[tuple[int, str, int, tuple[str, ...]]]
+    turned_away: int
+    settled_round: int
+    on_chain: list[tuple[int, str, int, int, float]]
+    own: str
+    strangers: list[str]
+
+
+class PeerAccount:
+    """What is known of one peer."""
+
+    __slots__ = (
+        "admitted",
+        "id",
+        "known",
+        "last_reward",
+        "left",
+        "name",
+        "place",
+        "points",
+        "reward",
+        "rounds",
+        "seen_at",
+        "votes",
+    )
+
+    def __init__(self, peer: str) -> None:
+        self.id = shown_text(peer, TEXT_CHARACTERS_MAX)
+        self.name = animal_name(peer)
+        self.reward = 0.0
+        self.known = False  # whether any reward of it is
+        self.admitted = True  # by proof of work or an invitation, as far as is known
+        self.rounds = 0
+        self.place = (-1, -1)  # last round and stage
+        self.last_reward: float | None = None  # that of `place`, where it is known
+        self.seen_at: float | None = None
+        self.left = False
+        self.votes = 0
+        self.points = array("d")
+
+    def credit(self, round_: int, stage: int, reward: float, at: float, points_max: int) -> None:
+        """Add the reward of a stage later than all so far; one that is no number adds nothing."""
+        if not math.isfinite(reward):
+            return
+        self.reward += reward
+        self.known = True
+        self.appear(round_, stage, at)
+        self.last_reward = reward
+        self.points.extend((round_, stage, reward, at))
+        self.thin(points_max)
+
+    def appear(self, round_: int, stage: int, at: float) -> None:
+        """It took part in a stage."""
+        if (round_, stage) > self.place:
+            self.rounds += round_ != self.place[0]
+            self._move((round_, stage))
+        self.seen_at = at
+
+    def is_silent(self, round_: int) -> bool:
+        """Whether it has been silent for more rounds than it took part in, up to this one."""
+        return round_ - self.place[0] > self.rounds
+
+    def _move(self, place: tuple[int, int]) -> None:
+        """Its last stage is a later one, of which no reward is known yet."""
+        self.place, self.last_reward = place, None
+
+    def settle(self, round_: int, reward: float, rounds: int, last_round: int, at: float) -> None:
+        """Take over its sum up to a round."""
+        later = [point for point in self.curve().points if point.round > round_]
+        self.reward = reward + sum(point.reward for point in later)
+        self.rounds = rounds + len({point.round for point in later})
+        if last_round > self.place[0]:
+            self._move((last_round, 0))
+        self.known = True
+        self.seen_at = self.seen_at or at
+
+    def thin(self, points_max: int) -> None:
+        """Of the older half of the curve, leave every second point."""
+        if len(self.points) > points_max * _PER_POINT:
+            count = len(self.points) // _PER_POINT
+            kept = [*range(0, count // 2, 2), *range(count // 2, count)]
+            points = self.points
+            self.points = array("d", (points[i * _PER_POINT + k] for i in kept for k in range(_PER_POINT)))
+
+    def kept(self, peer: str) -> _KeptAccount:
+        """As it is kept; `peer` is its id in full."""
+        fields = {name: getattr(self, name) for name in _KeptAccount.__struct_fields__[1:-1]}
+        return _KeptAccount(peer=peer, points=doubles_as_bytes(self.points), **fields)
+
+    @classmethod
+    def resumed(cls, kept: _KeptAccount) -> PeerAccount:
+        """The account that was kept. Raises msgspec.DecodeError."""
+        account = cls.__new__(cls)
+        for name in _KeptAccount.__struct_fields__[1:-1]:
+            setattr(account, name, getattr(kept, name))
+        account.points = doubles_of(kept.points)
+        return account
+
+    def curve(self) -> Curve:
+        """A peer's rewards as the HTTP interface answers them."""
+        rows = zip(*[iter(self.points)] * _PER_POINT, strict=True)
+        return Curve(self.id, self.name, tuple(Point(int(r), int(s), reward, at) for r, s, reward, at in rows))
+
+
+class PeerLedger:
+    """Follows the fold and keeps each peer's rewards, votes and last sign of life, in bounded memory.
+
+    Where a contract keeps the rounds, rewards are those on the chain; else those in reports, and this node's own.
+
+    Attributes:
+        accounts: by peer id.
+        votes: latest votes on the chain: (block, voter's peer id, round, winners' peer ids).
+        turned_away: peers beyond `PEERS_MAX`, whether they had no place or lost it.
+        settled_round: up to which the coordinator's sums were taken over, -1 for none.
+        version: changes with every change.
+    """
+
+    def __init__(self) -> None:
+        self.begin(Base())
+
+    def begin(self, base: Base) -> None:
+        self.accounts: dict[str, PeerAccount] = {}
+        self.votes: deque[tuple[int, str, int, tuple[str, ...]]] = deque(maxlen=VOTES_KEPT)
+        self.turned_away = 0
+        self.settled_round = -1
+        self.version = 0
+        self._on_chain: deque[tuple[int, str, int, int, float]] = deque(maxlen=BLOCKS_OPEN)
+        self._own = ""
+        self._strangers: dict[str, None] = {}  # of whom no reward was known, the longest unseen first
+        self._silent: list[str] = []  # who may go in `_silent_in`, the longest silent last
+        self._silent_in = self._round = -1
+        self._seed(base.state)
+
+    def _seed(self, state: State) -> None:
+        """What a state knows of times before the log begins."""
+        if state.settings is not None:
+            self._own = state.settings.peer
+        if state.coordination is not None:
+            for member in state.coordination.members:
+                if account := self._account(member.peer):
+                    account.name, account.admitted = _name(member.name) or account.name, member.worked
+                    account.reward, account.rounds, account.left = member.reward, member.rounds, member.left
+                    account.place, account.known = (member.last_round, 0), member.rounds > 0
+        elif state.rewards and state.chain is None and (account := self._account(self._own)):
+            account.reward, account.rounds, account.known = state.reward_total, state.rounds_joined, True
+            account.place = state.done
+
+    def apply(self, applied: Applied) -> None:
+        event, at, state = applied.event, applied.at, applied.after
+        if state.clock is not None and state.chain is None:
+            self._round = state.clock.round
+        if state.settings is not None and state.settings.peer != self._own:
+            self._own = state.settings.peer
+            self._meet(self._own, state.settings.name, at)
+        if isinstance(event, MemberSeen | MembersSeen):
+            for member in members_in(event):
+                self._meet(member.peer, member.name, at, member.worked)
+        elif isinstance(event, MemberLeft):
+            if account := self._account(event.peer):
+                account.left = True
+        elif isinstance(event, ReportSeen | ReportsSeen):
+            for report in reports_in(event):
+                if not is_too_high(state, report.reward):
+                    known = report.peer in self.accounts
+                    self._report(report.peer, report.round, report.stage, report.reward, at, state)
+                    if not known and (account := self.accounts.get(report.peer)):
+                        account.admitted = report.worked
+        elif isinstance(event, StageTrained):
+            self._report(self._own, event.round, event.stage, event.reward, at, state)
+        elif isinstance(event, RolloutsGathered):
+            self._gather(event, at)
+        elif isinstance(event, ChainBlock):
+            self._block(event, state)
+        elif isinstance(event, ChainReorged):
+            self._reorganise(event.fork.number)
+        else:
+            return
+        self.version += 1
+
+    def keep(self) -> bytes:
+        accounts = [account.kept(peer) for peer, account in self.accounts.items()]
+        votes, on_chain = list(self.votes), list(self._on_chain)
+        return msgspec.msgpack.encode(
+            _KeptLedger(
+                accounts, votes, self.turned_away, self.settled_round, on_chain, self._own, list(self._strangers)
+            )
+        )
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptLedger)
+        self.begin(Base())
+        self.accounts = {each.peer: PeerAccount.resumed(each) for each in read.accounts}
+        self.votes.extend(read.votes)
+        self._on_chain.extend(read.on_chain)
+        self._strangers = dict.fromkeys(each for each in read.strangers if each in self.accounts)
+        self.turned_away, self.settled_round, self._own = read.turned_away, read.settled_round, read.own
+
+    def settle(self, round_: int, standings: Sequence[Standing], at: float) -> None:
+        """Take over the coordinator's sums up to a round; what is known of later ones comes on top."""
+        for standing in standings:
+            account = self._account(standing.peer)
+            if account is not None and math.isfinite(standing.reward):
+                account.name = _name(standing.name) or account.name
+                account.settle(round_, standing.reward, standing.rounds, standing.last_round, at)
+                account.admitted = standing.admitted
+        self.settled_round = round_
+        self.version += 1
+
+    def carry(self, peer: str, reward: float) -> None:
+        """Add what a peer had on the chain before the first block that is known."""
+        if account := self._account(peer):
+            account.reward += reward
+            account.known = account.known or reward != 0
+            self.version += 1
+
+    def reporters(self, round_: int, stage: int) -> tuple[str, ...]:
+        """Whose rewards for a stage are on the chain, among the newest `BLOCKS_OPEN`."""
+        place = (round_, stage)
+        return tuple({entry[1]: None for entry in self._on_chain if entry[2:4] == place})
+
+    # --- rules ---
+
+    def _account(self, peer: str) -> PeerAccount | None:
+        """The account of a peer that gives a sign of life; None where there is no place for it."""
+        account = self.accounts.get(peer)
+        if account is None and peer:
+            if len(self.accounts) >= PEERS_MAX:
+                self.turned_away += 1
+                if not self._make_room():
+                    return None
+            account = self.accounts[peer] = PeerAccount(peer)
+        if account is not None and not account.known:
+            self._strangers.pop(peer, None)
+            self._strangers[peer] = None
+        return account
+
+    def _make_room(self) -> bool:
+        """Forget one peer. Returns whether there was one that may go."""
+        while self._strangers:
+            stranger = next(iter(self._strangers))
+            del self._strangers[stranger]
+            if not self.accounts[stranger].known and stranger != self._own:
+                del self.accounts[stranger]
+                return True
+        if self._silent_in != self._round:
+            self._silent_in = self._round
+            silent = [peer for peer, each in self.accounts.items() if each.is_silent(self._round) and peer != self._own]
+            self._silent = sorted(silent, key=lambda peer: (self.accounts[peer].place, peer), reverse=True)
+        while self._silent:
+            peer = self._silent.pop()
+            if self.accounts[peer].is_silent(self._round):
+                del self.accounts[peer]
+                return True
+        return False
+
+    def _meet(self, peer: str, name: str, at: float, admitted: bool = True) -> None:
+        known = peer in self.accounts
+        if account := self._account(peer):
+            account.admitted = admitted or (known and account.admitted)
+            account.name = _name(name) or account.name
+            account.seen_at, account.left = at, False
+
+    def _report(self, peer: str, round_: int, stage: int, reward: float, at: float, state: State) -> None:
+        account = self._account(peer)
+        if account is None or (account.known and (round_, stage) <= account.place):
+            return
+        if state.chain is not None:
+            account.appear(round_, stage, at)
+        else:
+            account.credit(round_, stage, reward, at, points_of(len(self.accounts)))
+
+    def _gather(self, event: RolloutsGathered, at: float) -> None:
+        for ref in event.rollouts:
+            account = self._account(ref.peer)
+            if account is not None and not account.known:
+                account.appear(ref.round, ref.stage, at)
+            elif account is not None:
+                account.seen_at = at
+
+    # --- the chain ---
+
+    def _block(self, event: ChainBlock, state: State) -> None:
+        chain = state.settings.chain if state.settings else None
+        scale = chain.reward_scale if chain else 1000
+        block = event.block
+        for entry in event.logs:
+            if isinstance(entry, RewardLog) and (account := self._account(entry.peer)):
+                reward = _scaled(entry.reward, scale)
+                account.credit(entry.round, entry.stage, reward, block.at, points_of(len(self.accounts)))
+                if math.isfinite(reward):  # else nothing was added that could be taken back
+                    self._on_chain.append((block.number, entry.peer, entry.round, entry.stage, reward))
+            elif isinstance(entry, VoteLog):
+                self.votes.append((block.number, entry.peer, entry.round, entry.winners))
+                self._vote(entry.winners, 1)
+
+    def _vote(self, winners: tuple[str, ...], count: int) -> None:
+        for winner in winners:  # which is no sign of life of these
+            account = self.accounts.get(winner)
+            if account is None and count > 0 and len(self.accounts) < VOTED_MAX:
+                account = self._account(winner)
+            if account is not None:
+                account.votes = max(0, account.votes + count)
+            else:
+                self.turned_away += count > 0
+
+    def _reorganise(self, fork: int) -> None:
+        """Take back what lay above the fork."""
+        while self._on_chain and self._on_chain[-1][0] > fork:
+            _, peer, round_, _, reward = self._on_chain.pop()
+            account = self.accounts[peer]
+            account.reward -= reward
+            del account.points[-_PER_POINT:]
+            account.place, account.last_reward = _last_of(account.points)
+            account.rounds -= account.place[0] != round_
+        while self.votes and self.votes[-1][0] > fork:
+            self._vote(self.votes.pop()[3], -1)
+
+
+def points_of(accounts: int) -> int:
+    """How many points of a curve each of so many peers may have."""
+    return min(CURVE_POINTS_MAX, max(POINTS_LEAST, POINTS_MAX // accounts))
+
+
+def _name(name: str) -> str:
+    return shown_text(name, TEXT_CHARACTERS_MAX)
+
+
+def _scaled(reward: str, scale: int) -> float:
+    """An int256 in decimal as a reward."""
+    try:
+        return int(reward) / scale
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def _last_of(points: array[float]) -> tuple[tuple[int, int], float | None]:
+    if not points:
+        return (-1, -1), None
+    return (int(points[-4]), int(points[-3])), points[-2]
+
 
 SUBMISSIONS_SHOWN = 32
 WINNERS_SHOWN = 16  # of one vote
-TEXT_CHARACTERS_MAX = 128  # of an id
 
 
 class ViewContext(NamedTuple):

@@ -21,7 +21,7 @@ from swarmd.errors import ExitCode
 from swarmd.eventlog.fold import fold, load, oldest_base
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.store import EventLog
-from swarmd.observe.narrative.story import StoryTeller, reached
+from swarmd.observe.story import StoryTeller, reached
 from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS

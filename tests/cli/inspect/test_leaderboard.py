@@ -34,7 +34,7 @@ from swarmd.core.values import BlockRef, ChainSettings
 from swarmd.dht.identity.identity import create_identity
 from swarmd.dht.wire.records import ReportRecord, sign
 from swarmd.errors import ExitCode
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
 from tests.anvil import running_anvil

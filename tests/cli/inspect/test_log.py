@@ -13,7 +13,7 @@ import pytest
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
 from swarmd.errors import ExitCode
-from swarmd.eventlog.digest import NO_COMMANDS
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.segment import list_segments
 from tests.eventlog.making import NODE, follower_story, members, open_log, write_groups
 

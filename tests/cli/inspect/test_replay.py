@@ -18,8 +18,8 @@ from swarmd.core.chart import GAPS, shipped_directory
 from swarmd.core.events import RoundsSkipped
 from swarmd.core.state import State
 from swarmd.errors import ExitCode
-from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.fold import oldest_base
+from swarmd.eventlog.frame import NO_COMMANDS
 from swarmd.eventlog.segment import first_seq_of, list_segments
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import NODE, follower_story, open_log, write_groups, write_story

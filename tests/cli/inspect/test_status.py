@@ -27,7 +27,7 @@ from swarmd.core.events import (
 from swarmd.core.state import State
 from swarmd.core.values import BlockRef, ChainSettings, Prepared
 from swarmd.errors import ExitCode
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
 from tests.core.story import settings

@@ -15,7 +15,7 @@ from swarmd.cli.local_swarm.layout import node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm, read_history
 from swarmd.config import load_config
 from swarmd.eventlog.fold import load
-from swarmd.eventlog.offline.replay import verify
+from swarmd.eventlog.replay import verify
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

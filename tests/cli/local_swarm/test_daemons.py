@@ -14,7 +14,7 @@ from swarmd.cli.local_swarm.layout import lay_out, node_places
 from swarmd.cli.local_swarm.nodes import LocalSwarm
 from swarmd.errors import ExitCode, LocalSwarmFailed
 from swarmd.files import held_alone
-from swarmd.observe.table import NodeRow
+from swarmd.observe.panel import NodeRow
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode, OtherSwarm
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.settings import settings_of
 from swarmd.shell.loop import plan

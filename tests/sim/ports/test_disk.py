@@ -3,7 +3,7 @@
 from random import Random
 
 from swarmd.core.events import StopRequested
-from swarmd.eventlog.commit import Commit
+from swarmd.eventlog.frame import Commit
 from swarmd.sim.ports.disk import DiskLog, recover
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
@@ -21,11 +23,14 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from swarmd.core.events import Event, MemberLeft, MemberSeen, ReportSeen
+from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import commits_from, fold, load, oldest_base
-from swarmd.observe.narrative.describe import WORDS
+from swarmd.observe.describe import WORDS
 from swarmd.observe.status import Status
 from swarmd.web import shapes
-from swarmd.web.views.overview import CALM, LANES, TYPES
+from swarmd.web.http import endpoints as work_module
+from swarmd.web.http.endpoints import WAITING_MAX, WAITING_OF_ONE_MAX, WorkBusy, WorkPool, asker, keep_up
+from swarmd.web.views.stages import CALM, LANES, TYPES
 from tests.core.story import Story, announced, coordinator_settings, settings, trained
 from tests.eventlog.making import NODE
 from tests.web.serving import CHAIN, COORDINATOR, FOLLOWER, Served, copy_of, empty, served, told
@@ -253,3 +258,95 @@ def test_every_event_type_has_a_lane_and_calm_ones_never_warn() -> None:
     assert set(TYPES) == {str(kind.__struct_config__.tag) for kind in get_args(Event)}
     assert set(TYPES.values()) == set(LANES)
     assert {WORDS[kind].level for kind in CALM} <= {"info", "debug"}
+
+
+class Held:
+    """Work that goes on until it is let go."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.begun: list[int] = []
+
+    def __call__(self, number: int) -> int:
+        self.begun.append(number)
+        assert self.over.wait(20)
+        if number < 0:
+            raise NotFoundError("negative")
+        return number
+
+
+def run(check: Callable[[WorkPool, Held], Awaitable[None]], bounded: bool = True) -> None:
+    async def whole() -> None:
+        work, held = WorkPool("test", 2, bounded), Held()
+        try:
+            await check(work, held)
+        finally:
+            held.over.set()
+            work.stop()
+
+    asyncio.run(whole())
+
+
+def test_the_same_question_is_worked_on_once() -> None:
+    async def check(work: WorkPool, held: Held) -> None:
+        asked = [asyncio.ensure_future(work.do(held, 7)) for _ in range(100)]
+        failing = [asyncio.ensure_future(work.do(held, -1)) for _ in range(3)]
+        await asyncio.sleep(0)
+        held.over.set()
+        assert await asyncio.gather(*asked) == [7] * 100
+        assert [type(each) for each in await asyncio.gather(*failing, return_exceptions=True)] == [NotFoundError] * 3
+        assert sorted(held.begun) == [-1, 7]
+        assert await work.do(held, 7) == 7 and held.begun.count(7) == 2, "later it is another question"
+
+    run(check)
+
+
+def test_who_leaves_does_not_end_it_for_others() -> None:
+    async def check(work: WorkPool, held: Held) -> None:
+        leaving, staying = (asyncio.ensure_future(work.do(held, 1)) for _ in range(2))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        held.over.set()
+        assert await staying == 1
+
+    run(check)
+
+
+def test_one_address_may_ask_for_so_much_and_all_together_for_more() -> None:
+    async def check(work: WorkPool, held: Held) -> None:
+        waiting = []
+
+        async def refused(origin: str, number: int) -> bool:
+            asker.set(origin)
+            task = asyncio.ensure_future(work.do(held, number))
+            waiting.append(task)
+            await asyncio.sleep(0)
+            return task.done() and isinstance(task.exception(), WorkBusy)
+
+        refusals = [await refused("a", number) for number in range(WAITING_OF_ONE_MAX + 3)]
+        assert refusals == [False] * WAITING_OF_ONE_MAX + [True] * 3
+        assert not await refused("a", 0), "what is worked on anyhow"
+        refusals = [await refused(f"b{number}", 100 + number) for number in range(WAITING_MAX)]
+        assert refusals.index(True) == WAITING_MAX - WAITING_OF_ONE_MAX
+        held.over.set()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert not await refused("a", 500), "there is room again"
+        await waiting[-1]
+
+    run(check)
+
+
+def test_a_task_that_breaks_is_told_of_and_begun_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(work_module, "RESTART_S", 0.0)
+    begun = []
+
+    async def task() -> None:
+        begun.append(len(begun))
+        if len(begun) < 3:
+            raise IndexError("pop from an empty deque")
+
+    asyncio.run(keep_up(task))
+    assert begun == [0, 1, 2]
+    assert caplog.text.count("a task beside the server broke") == 2 and "IndexError" in caplog.text

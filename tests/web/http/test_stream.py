@@ -20,8 +20,8 @@ from swarmd.eventlog.fold import load
 from swarmd.observe.status import Status
 from swarmd.web import shapes
 from swarmd.web.http import stream
+from swarmd.web.http.endpoints import WorkBusy
 from swarmd.web.http.stream import CLIENTS_MAX, Client
-from swarmd.web.http.work import WorkBusy
 from swarmd.web.views.node import LogNode
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story

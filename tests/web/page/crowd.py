@@ -21,10 +21,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from swarmd.core.chart import load_charts
-from swarmd.observe.narrative.story import Story as RoundStory
 from swarmd.observe.status import LogStatus, status_of
+from swarmd.observe.story import Story as RoundStory
 from swarmd.web import shapes
-from swarmd.web.sources import PEERS_ANSWERED_MAX
+from swarmd.web.shapes import PEERS_ANSWERED_MAX
 from tests.core.story import Story, settings
 
 STATIC = Path(shapes.__file__).parent / "static"

@@ -25,7 +25,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.values import CoordinatorSettings, RolloutsRef, SetAside, Settings, Skill
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.digest import digest_commands
+from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import LOG_BYTES_MAX, EventLog
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import Group, Rollouts, encode_rollouts

@@ -14,10 +14,9 @@ from swarmd.core.events import LinkUp, WorkerExited, WorkerStarted
 from swarmd.core.state import State, WeightsOutcome
 from swarmd.core.values import day_of
 from swarmd.gas import COIN_WEI
-from swarmd.observe.live import Live, WorkerLive
+from swarmd.observe.layers import Live, WorkerLive
 from swarmd.observe.status import LogStatus, Status, status_of
-from swarmd.web.views.ledger import PeerLedger
-from swarmd.web.views.swarm import ViewContext, swarm_view
+from swarmd.web.views.swarm import PeerLedger, ViewContext, swarm_view
 from swarmd.worker.messages import Progress
 from tests.core.story import Story, chain_settings, settings
 from tests.web.page.conftest import Watched

@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from swarmd.core.events import MemberSeen
-from swarmd.observe.narrative.story import Story
+from swarmd.observe.story import Story
 from tests.web.page.conftest import Served, Watched, played
 from tests.web.page.played import HOSTILE, HOSTILE_MARK, HOSTILE_TEXT, NAMES, NODE, STAGE_S, PlayedNode, peer_id
 from tests.web.views.test_history import damaged

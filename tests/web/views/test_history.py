@@ -20,10 +20,9 @@ from swarmd.eventlog.fold import Base, commits_from, fold, oldest_base
 from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
 from swarmd.web.shapes import EventPage, Moment
 from swarmd.web.views import history as history_module
-from swarmd.web.views import tail as tail_module
-from swarmd.web.views.history import LogHistory
-from swarmd.web.views.log_cursor import begin_of, commits_at
-from swarmd.web.views.tail import LogTail
+from swarmd.web.views import reading as reading_module
+from swarmd.web.views.history import LogHistory, begin_of, commits_at
+from swarmd.web.views.reading import LogTail
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import follower_story, open_log, write_story
 from tests.web.serving import CHAIN, COORDINATOR, CRASH, FOLLOWER, Listener, copy_of, served, told, until
@@ -163,7 +162,7 @@ def test_a_log_that_is_pruned_under_the_server_is_shown_from_its_new_beginning(t
 
 def _prune(events: Path, keep: int) -> int:
     """Remove the oldest segments that a snapshot stands in for; the log's new beginning."""
-    from swarmd.eventlog.retention import retain
+    from swarmd.eventlog.store import retain
     from tests.eventlog.making import NODE
 
     sizes = [path.stat().st_size for path in list_segments(events)[-keep:]]
@@ -187,7 +186,7 @@ def damaged(directory: Path, at_end: bool = False) -> Path:
 def test_a_damaged_log_is_shown_up_to_the_damage_and_the_damage_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_module, "SUSPECT_POLLS", 2)
+    monkeypatch.setattr(reading_module, "SUSPECT_POLLS", 2)
     with served(damaged(tmp_path)) as server:
         until(lambda: server.json("/api/v1/here")["trouble"])
         here = server.json("/api/v1/here")
@@ -211,17 +210,17 @@ def test_a_segment_that_is_missing_in_the_middle_is_damage(tmp_path: Path) -> No
 def test_whatever_keeps_the_log_from_being_read_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    monkeypatch.setattr(tail_module, "AGAIN_S", 0.05)
+    monkeypatch.setattr(reading_module, "AGAIN_S", 0.05)
     broken = threading.Event()
     broken.set()
-    begin = tail_module.begin_of
+    begin = reading_module.begin_of
 
     def faulty(directory: Path) -> int:
         if broken.is_set():
             raise fault
         return begin(directory)
 
-    monkeypatch.setattr(tail_module, "begin_of", faulty)
+    monkeypatch.setattr(reading_module, "begin_of", faulty)
     with served(copy_of(COORDINATOR, tmp_path)) as server:
         assert until(lambda: server.json("/api/v1/here")["trouble"])
         broken.clear()
@@ -241,7 +240,7 @@ def test_a_directory_that_goes_away_is_told(tmp_path: Path) -> None:
 def test_another_log_in_the_place_of_the_one_that_was_read_is_shown_instead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Path | None
 ) -> None:
-    monkeypatch.setattr(tail_module, "AGAIN_S", 0.02)
+    monkeypatch.setattr(reading_module, "AGAIN_S", 0.02)
     restored = tmp_path / "restored"
     copy_of(other, restored) if other else told(restored, follower_story(2))
     end = filled(restored / "events").next_seq

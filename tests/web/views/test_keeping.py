@@ -17,13 +17,12 @@ from swarmd.core.applied import Applied
 from swarmd.core.events import MemberSeen
 from swarmd.errors import LogDamaged
 from swarmd.eventlog.blobs import Blobs
-from swarmd.eventlog.bookmark import bookmark_path, read_bookmark, write_bookmark
 from swarmd.eventlog.fold import Base, node_of, oldest_base
-from swarmd.eventlog.retention import retain
 from swarmd.eventlog.segment import first_seq_of, list_segments
-from swarmd.observe.telemetry.metrics import Metrics
+from swarmd.eventlog.store import retain
+from swarmd.eventlog.summaries import bookmark_path, read_bookmark, write_bookmark
+from swarmd.observe.metrics import Metrics
 from swarmd.web.views import history as history_module
-from swarmd.web.views import keeping as keeping_module
 from swarmd.web.views.node import _Counting
 from swarmd.web.views.reading import LogReading
 from swarmd.web.views.swarm import ViewContext, swarm_view
@@ -41,7 +40,7 @@ each_source = pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{pat
 
 @pytest.fixture(autouse=True)
 def short_logs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping_module, "WORTH_EVENTS", 1)
+    monkeypatch.setattr(history_module, "WORTH_EVENTS", 1)
 
 
 class Noted:
@@ -116,7 +115,7 @@ class Page:
 
 def figures_of(log: Path) -> dict[str, Any]:
     """What a page shows that reads all of a log."""
-    bookmark_path(log, keeping_module.KIND).unlink(missing_ok=True)
+    bookmark_path(log, history_module.KIND).unlink(missing_ok=True)
     with Page(log) as page:
         assert not page.resumed
         return page.figures()
@@ -146,11 +145,11 @@ def test_it_is_kept_in_the_midst_of_a_segment_too(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(source / "events", tmp_path / "log")
-    monkeypatch.setattr(keeping_module, "WORTH_EVENTS", 10**9)
-    monkeypatch.setattr(keeping_module, "KEEP_EVENTS", 60)
+    monkeypatch.setattr(history_module, "WORTH_EVENTS", 10**9)
+    monkeypatch.setattr(history_module, "KEEP_EVENTS", 60)
     with Page(tmp_path / "log") as page:
         expected = page.figures()
-    place = read_bookmark(tmp_path / "log", keeping_module.KIND, keeping_module.VERSION)
+    place = read_bookmark(tmp_path / "log", history_module.KIND, history_module.VERSION)
     assert place is not None and 60 <= place[0].seq < page.reading.history.next_seq
     assert place[0].seq not in {first_seq_of(path) for path in list_segments(tmp_path / "log")}
     with Page(tmp_path / "log") as page:
@@ -199,14 +198,14 @@ def of_another_log(path: Path) -> None:
     other = path.parent.parent.parent / "other"
     recut(COORDINATOR / "events", other, seed=1, later_s=1.0)
     with Page(other):
-        shutil.copy(bookmark_path(other, keeping_module.KIND), path)
+        shutil.copy(bookmark_path(other, history_module.KIND), path)
 
 
 def of_another_version(path: Path) -> None:
     log = path.parent.parent
-    found = read_bookmark(log, keeping_module.KIND, keeping_module.VERSION)
+    found = read_bookmark(log, history_module.KIND, history_module.VERSION)
     assert found is not None
-    write_bookmark(log, keeping_module.KIND, "0.1, rules 1, form 1", found[0], [bytes(part) for part in found[1]])
+    write_bookmark(log, history_module.KIND, "0.1, rules 1, form 1", found[0], [bytes(part) for part in found[1]])
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_what_does_not_fit_is_said_and_made_anew(
     log = tmp_path / "log"
     recut(COORDINATOR / "events", log, seed=1)
     expected = figures_of(log)
-    path = bookmark_path(log, keeping_module.KIND)
+    path = bookmark_path(log, history_module.KIND)
     sound = path.read_bytes()
     spoil(path)
     with caplog.at_level(logging.WARNING), Page(log) as page:
@@ -264,9 +263,9 @@ def test_whoever_is_killed_while_it_reads_or_writes_loses_little(
 ) -> None:
     recut(COORDINATOR / "events", tmp_path, seed=1)
     expected = figures_of(tmp_path)
-    path = bookmark_path(tmp_path, keeping_module.KIND)
+    path = bookmark_path(tmp_path, history_module.KIND)
     path.unlink()
-    monkeypatch.setattr(keeping_module, "KEEP_EVENTS", 9)
+    monkeypatch.setattr(history_module, "KEEP_EVENTS", 9)
     stages = []
     for _ in range(12):  # each is stopped behind the first commit after it has kept something
         page = Page(tmp_path)

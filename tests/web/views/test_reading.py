@@ -16,10 +16,8 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.eventlog.fold import load, recent_base
 from swarmd.paths import NodeDirectory
 from swarmd.web.views import reading as reading_module
-from swarmd.web.views import tail as tail_module
 from swarmd.web.views.node import LogNode
-from swarmd.web.views.reading import LogReading, is_long
-from swarmd.web.views.tail import LogTail
+from swarmd.web.views.reading import LogReading, LogTail, is_long
 from tests.core.story import Story, coordinator_settings
 from tests.eventlog.making import open_log, write_story
 from tests.web.serving import LONG_S, until
@@ -32,7 +30,7 @@ LATER = 16  # members that come after the snapshot
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data directory whose log counts as long, with a snapshot in it."""
     monkeypatch.setattr(reading_module, "LONG_EVENTS", 40)
-    monkeypatch.setattr(tail_module, "RECENT_EVENTS", LAST)
+    monkeypatch.setattr(reading_module, "RECENT_EVENTS", LAST)
     story = Story(coordinator_settings(min_peers=500))
     story.join()
     story.tell(*[MemberSeen(f"peer{number:04d}", f"name {number}") for number in range(60)])

@@ -10,15 +10,13 @@ from swarmd.cli.inspect.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.fold import Base
-from swarmd.observe.narrative.story import Story as Told
+from swarmd.observe.story import Story as Told
 from swarmd.web.views import history as history_module
-from swarmd.web.views import overview as overview_module
-from swarmd.web.views import stories as stories_module
-from swarmd.web.views.history import LogHistory
-from swarmd.web.views.log_cursor import commits_at
-from swarmd.web.views.overview import Timeline
-from swarmd.web.views.stages import StageFollower
-from swarmd.web.views.stories import Stories
+from swarmd.web.views import reading as reading_module
+from swarmd.web.views import stages as stages_module
+from swarmd.web.views.history import LogHistory, commits_at
+from swarmd.web.views.reading import Stories
+from swarmd.web.views.stages import StageFollower, Timeline
 from tests.core.story import Story, announced, gathered, settings, trained
 from tests.eventlog.making import open_log, write_story
 
@@ -73,7 +71,7 @@ def test_a_round_of_more_events_than_are_read_says_so_and_claims_no_outcome(tmp_
 def test_what_was_long_before_a_missed_round_is_said_not_to_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stories_module, "EVENTS_MAX", 40)
+    monkeypatch.setattr(reading_module, "STORY_EVENTS_MAX", 40)
     story = node()
     story.tell(announced(0), gathered(0), *crowd(60), announced(3), trained(0))
     story.tell(announced(4), *crowd(5))
@@ -95,9 +93,9 @@ def long_lived(rounds: int) -> Story:
 def test_a_round_of_which_the_opening_was_forgotten_is_found_by_the_states_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overview_module, "ROUNDS_MAX", 16)
+    monkeypatch.setattr(stages_module, "ROUNDS_MAX", 16)
     monkeypatch.setattr(history_module, "KEYFRAME_EVENTS", 32)
-    monkeypatch.setattr(stories_module, "EVENTS_MAX", 100)
+    monkeypatch.setattr(reading_module, "STORY_EVENTS_MAX", 100)
     reader = Reader(written(tmp_path, long_lived(60), group=4))
     for round_ in (0, 1, 7, 30, 59):
         shown, whole = reader.tell(round_), tell_round(tmp_path, round_, 1e6)[0]

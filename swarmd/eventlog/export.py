@@ -1,0 +1,384 @@
+"""Events, commands and changes of state as text: JSON lines and Parquet for programs, short lines for people."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from types import NoneType
+from typing import Any, BinaryIO, get_args
+
+import msgspec
+
+from swarmd.core.by_peer import ByPeer
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, Event, tag_of
+from swarmd.core.state import to_plain
+from swarmd.errors import PathUnusable, SwarmdError
+from swarmd.eventlog.frame import Commit
+from swarmd.files import TEMPORARY, write_failure
+from swarmd.installed import extra_command
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One field that differs; of a list of values only the part that differs is held."""
+
+    path: str  # dotted, as in "link.chart"
+    before: Any
+    after: Any
+
+
+def changes_between(before: msgspec.Struct, after: msgspec.Struct, prefix: str = "") -> tuple[Change, ...]:
+    """Differences between two Structs of the same class, in field order."""
+    changes: list[Change] = []
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old is not new:
+            changes += _changes_of(f"{prefix}{name}", old, new)
+    return tuple(changes)
+
+
+def _changes_of(path: str, old: Any, new: Any) -> tuple[Change, ...]:
+    if isinstance(old, msgspec.Struct) and type(old) is type(new):
+        return changes_between(old, new, f"{path}.")
+    if isinstance(old, ByPeer) and isinstance(new, ByPeer):
+        old, new = _of_changed_peers(old, new)
+    if old == new or (old != old and new != new):  # NaN stays NaN
+        return ()
+    if isinstance(old, tuple) and isinstance(new, tuple) and _has_structs(old or new):
+        old, new = _differing(old, new)
+    return (Change(path, old, new),)
+
+
+def _of_changed_peers(old: ByPeer[Any], new: ByPeer[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The values of those peers alone whose values may differ, where that is known; else all."""
+    if not new.follows(old):
+        return tuple(old), tuple(new)
+    peers = list(dict.fromkeys(new.put_since(old.size)))
+    return tuple(filter(None, map(old.get, peers))), tuple(filter(None, map(new.get, peers)))
+
+
+def _has_structs(values: tuple[Any, ...]) -> bool:
+    return bool(values) and isinstance(values[0], msgspec.Struct)
+
+
+def _differing(old: tuple[Any, ...], new: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Both without the values they begin and end with in common."""
+    shorter = min(len(old), len(new))
+    head = 0
+    while head < shorter and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < shorter - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    return old[head : len(old) - tail], new[head : len(new) - tail]
+
+
+VALUE_CHARS_MAX = 60  # of one value in a line for people
+DIGEST_CHARS = 12
+ITEMS_AT_ONCE = 1024  # of a list that is made text
+SCALARS = {int, float, str, bool, NoneType}
+TIMES_S = (1e8, 1e11)  # floats between are taken for POSIX seconds
+
+_json = msgspec.json.Encoder(order="deterministic")
+_by_name = msgspec.json.Encoder(order="sorted")
+
+
+def event_json(seq: int, at: float, event: Event) -> bytes:
+    """One JSON line: seq, at, type and the event's fields; NaN and infinities as strings, bytes as base64."""
+    body = event_body(event)
+    return b'{"seq":%d,"at":%s,%s' % (seq, _json.encode(at), body[1:])
+
+
+def event_body(event: Event) -> bytes:
+    """The event alone as JSON."""
+    body = _json.encode(event)
+    return _json.encode(plain(event)) if b"null" in body else body  # msgspec writes NaN as null
+
+
+def to_json(value: Any) -> bytes:
+    """Any value made of Structs as JSON, NaN and infinities as strings."""
+    return _json.encode(plain(value))
+
+
+def plain(value: Any) -> Any:
+    """Dicts, lists and scalars that every JSON reader takes."""
+    return _finite(msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=to_plain))
+
+
+def full(value: Any) -> Any:
+    """As `plain`, but with the fields that have their defaults."""
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        fields = {name: full(getattr(value, name)) for name in value.__struct_fields__}
+        return {"type": tag, **fields} if tag else fields
+    if isinstance(value, tuple | ByPeer):
+        return [full(inner) for inner in value]
+    return _finite(value)
+
+
+def indented(value: Any, pad: str = "") -> Iterator[str]:
+    """The pieces of an indented JSON document; of a long list some items at a time are made text.
+
+    Args:
+        value: dicts and sequences of these, and of what `full` takes.
+        pad: before each line but the first.
+    """
+    inner = f"{pad}  "
+    if isinstance(value, dict) and value:
+        for number, (key, each) in enumerate(sorted(value.items())):
+            yield f"{',' if number else '{'}\n{inner}{_json.encode(key).decode()}: "
+            yield from indented(each, inner)
+        yield f"\n{pad}}}"
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes) and value:
+        items, before = iter(value), "["
+        while some := list(islice(items, ITEMS_AT_ONCE)):
+            yield before
+            yield from _indented_items(some, pad)
+            before = ","
+        yield f"\n{pad}]"
+    else:
+        yield msgspec.json.format(to_json(full(value)), indent=2).decode().replace("\n", f"\n{pad}")
+
+
+def _indented_items(items: list[Any], pad: str) -> Iterator[str]:
+    """Items of a list that stands behind `pad`, with commas between them."""
+    if rows := _rows_json(items):
+        yield msgspec.json.format(rows, indent=2)[1:-2].decode().replace("\n", f"\n{pad}")
+        return
+    inner = f"{pad}  "
+    for number, each in enumerate(items):
+        yield f"{',' if number else ''}\n{inner}"
+        yield from indented(each, inner)
+
+
+def _rows_json(rows: list[Any]) -> bytes | None:
+    """Structs of one kind as JSON, a tenth of the work of `full`; None where that has to be asked."""
+    kinds = {type(row) for row in rows}
+    containers = _containers(kinds.pop())
+    if kinds or containers is None or any(getattr(row, name) != () for row in rows for name in containers):
+        return None
+    encoded = _by_name.encode(rows)
+    nulls = sum(msgspec.structs.astuple(row).count(None) for row in rows)
+    return encoded if encoded.count(b"null") == nulls else None  # more of them: msgspec writes NaN as null
+
+
+def _containers(kind: type[Any]) -> tuple[str, ...] | None:
+    """Fields that may hold more than a number or text; None where msgspec may not write all fields, and only these."""
+    if not issubclass(kind, msgspec.Struct):
+        return None
+    config = kind.__struct_config__
+    if config.tag is not None or config.omit_defaults or config.array_like:
+        return None
+    fields = msgspec.structs.fields(kind)
+    return tuple(field.name for field in fields if not set(get_args(field.type) or [field.type]) <= SCALARS)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    return value
+
+
+def event_line(seq: int, at: float, event: Event) -> str:
+    """One line for people: seq, UTC time, type and the fields that differ from their defaults."""
+    return f"{seq:>8}  {clock(at)}  {tag_of(event):<22}{fields_of(event)}"
+
+
+def command_line(command: Command) -> str:
+    """A command and its fields."""
+    return f"{type(command).__struct_config__.tag} {fields_of(command)}"
+
+
+def change_line(change: Change) -> str:
+    """A changed field, before → after."""
+    return f"{change.path}: {short(change.before)} → {short(change.after)}"
+
+
+def fields_of(struct: msgspec.Struct) -> str:
+    """The fields that differ from their defaults, as name=value."""
+    fields = msgspec.structs.fields(struct)
+    shown = [(field.name, getattr(struct, field.name)) for field in fields]
+    defaults = {field.name: field.default for field in fields}
+    return " ".join(f"{name}={short(value)}" for name, value in shown if value != defaults[name])
+
+
+def short(value: Any) -> str:
+    """A value shortened for one line."""
+    if isinstance(value, bytes):
+        return f"<{len(value)} bytes>"
+    if isinstance(value, float):
+        return clock(value).replace(" ", "T") if TIMES_S[0] < value < TIMES_S[1] else f"{value:.6g}"
+    if isinstance(value, msgspec.Struct):
+        name = value.__struct_config__.tag or type(value).__name__
+        return f"{name}({fields_of(value)})"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(short, value))}]"
+    text = str(value)
+    if len(text) == 64 and all(letter in "0123456789abcdef" for letter in text):
+        return text[:DIGEST_CHARS]
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"
+
+
+def clock(at: float) -> str:
+    """POSIX seconds as UTC date and time with milliseconds."""
+    try:
+        return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    except (ValueError, OverflowError, OSError):
+        return f"{at:.3f}"
+
+
+ROWS_PER_GROUP = 65536
+AT_MIN, AT_MAX = -62_135_596_800.0, 253_402_300_800.0  # the years 1 to 9999, which is what readers take
+PARQUET_COMMITS = 4096  # commits turned into rows at a time
+
+
+def write_json_lines(commits: Iterable[Commit], out: BinaryIO) -> int:
+    """One line an event: seq, at, type and the event's fields. Returns the number of events."""
+    events = 0
+    for commit in commits:
+        lines = [event_json(seq, commit.at, event) for seq, event in enumerate(commit.events, commit.seq)]
+        out.write(b"\n".join(lines) + b"\n")
+        events += len(lines)
+    return events
+
+
+def export_json_lines(commits: Iterable[Commit], path: Path) -> int:
+    """Write JSON lines to a file, whole or not at all. Returns the number of events.
+
+    Raises:
+        PathUnusable: there is something other than a file at `path`.
+        NoSpaceLeft, LogWriteFailed: the file could not be written.
+    """
+    target = _target(path)
+    temporary = _temporary(target)
+    try:
+        with temporary.open("wb") as out:
+            events = write_json_lines(commits, out)
+        temporary.replace(target)
+    except OSError as error:
+        raise write_failure(error, path, "export") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return events
+
+
+def export_parquet(commits: Iterable[Commit], path: Path) -> int:
+    """Write a Parquet table, whole or not at all. Returns the number of events.
+
+    Columns: seq (int64), at (timestamp, UTC), type, round, stage, peer, command, submission, block (a number; these six
+    are null where the event has none), rules, commands_digest (hex, of the event's commit) and event (the whole event
+    as JSON). A submission's round and stage are those that its id names. A number that its column cannot hold is null,
+    and so is a time that is none; the event as JSON has it.
+
+    Raises:
+        SwarmdError: pyarrow is not installed.
+        PathUnusable: there is something other than a file at `path`.
+        NoSpaceLeft, LogWriteFailed: the file could not be written.
+    """
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise SwarmdError("Parquet export needs pyarrow", extra_command("parquet")) from error
+    schema = _schema(arrow)
+    target = _target(path)
+    temporary = _temporary(target)
+    events = 0
+    try:
+        with parquet.ParquetWriter(temporary, schema, compression="zstd") as writer:
+            source = iter(commits)
+            while batch := list(islice(source, PARQUET_COMMITS)):
+                rows = [_row(commit, envelope) for commit in batch for envelope in commit.envelopes()]
+                writer.write_table(arrow.Table.from_pylist(rows, schema), row_group_size=ROWS_PER_GROUP)
+                events += len(rows)
+        temporary.replace(target)
+    except OSError as error:
+        raise write_failure(error, path, "export") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return events
+
+
+def _target(path: Path) -> Path:
+    """The file to replace. Renaming over a device, a pipe or /dev/stdout would remove it for everybody."""
+    if path.exists() and not path.is_file():
+        raise PathUnusable(f"{path} is no regular file", "Name a file; `swarmd log cat` prints JSON lines into a pipe")
+    return path.resolve()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
+
+
+def _schema(arrow: Any) -> Any:
+    text = arrow.string()
+    return arrow.schema(
+        [
+            ("seq", arrow.int64()),
+            ("at", arrow.timestamp("us", tz="UTC")),
+            ("type", text),
+            ("round", arrow.int64()),
+            ("stage", arrow.int64()),
+            ("peer", text),
+            ("command", text),
+            ("submission", text),
+            ("block", arrow.int64()),
+            ("rules", arrow.int32()),
+            ("commands_digest", text),
+            ("event", text),
+        ]
+    )
+
+
+def _row(commit: Commit, envelope: Envelope) -> dict[str, Any]:
+    event = envelope.event
+    round_, stage = place_of(event)
+    return {
+        "seq": _held(envelope.seq),
+        "at": _microseconds(envelope.at),
+        "type": tag_of(event),
+        "round": _held(round_),
+        "stage": _held(stage),
+        "peer": getattr(event, "peer", None),
+        "command": getattr(event, "command", None),
+        "submission": getattr(event, "submission", None),
+        "block": _held(block_of(event)),
+        "rules": commit.rules,
+        "commands_digest": commit.commands_digest.hex(),
+        "event": event_body(event).decode(),
+    }
+
+
+def _microseconds(at: float) -> int | None:
+    return round(at * 1_000_000) if AT_MIN <= at < AT_MAX else None
+
+
+def _held(value: int | None) -> int | None:
+    """The number, None where a column cannot hold it: a log's are unsigned."""
+    return value if value is not None and -(1 << 63) <= value < 1 << 63 else None
+
+
+def place_of(event: Event) -> tuple[int | None, int | None]:
+    """Round and stage that an event is about, its own or those of its submission's id (reward/<round>/<stage>)."""
+    named = re.fullmatch(r"[a-z]+/(\d{1,18})(?:/(\d{1,18}))?", getattr(event, "submission", ""))
+    if named is None:
+        return getattr(event, "round", None), getattr(event, "stage", None)
+    return int(named[1]), None if named[2] is None else int(named[2])
+
+
+def block_of(event: Event) -> int | None:
+    """Number of the block that an event is about: it, the fork of a reorganisation, or the head."""
+    block = getattr(event, "block", None) or getattr(event, "fork", None) or getattr(event, "head", None)
+    return None if block is None else int(block.number)

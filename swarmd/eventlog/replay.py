@@ -1,0 +1,479 @@
+"""Going over a log again: is every byte as it was written, does it still give the commands it gave, and what would
+other charts or settings have done with it?
+
+- `check_log` reads from end to end; `verify` folds as well, and compares commands and snapshots.
+- `verify` on all cores folds a log in sections, each from one snapshot to the next. A section's fold starts from a
+  snapshot, which the section before compares with its own end: all together say what one fold from the log's beginning
+  says.
+- `compare` folds twice, as it was and with other charts, or with other settings in every start of the log.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from itertools import pairwise, takewhile
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_type_hints
+
+import msgspec
+
+from swarmd.config import ChainConfig, CoordinatorConfig, RoundConfig, WorkersConfig
+from swarmd.core.applied import StepRule, apply
+from swarmd.core.commands import Command
+from swarmd.core.events import Envelope, Event, NodeStarted, tag_of
+from swarmd.core.state import State
+from swarmd.core.step import StateFold, step
+from swarmd.core.values import ChainSettings, CoordinatorSettings, Settings
+from swarmd.errors import ConfigError, ReplayDifference, SwarmdError
+from swarmd.eventlog.export import Change, changes_between, command_line
+from swarmd.eventlog.fold import Base, base_upto, bases_of, commits_from, fold_commit, node_of, oldest_base
+from swarmd.eventlog.frame import Commit, digest_commands
+from swarmd.eventlog.reader import LogReader
+from swarmd.eventlog.segment import first_seq_of, list_segments
+from swarmd.eventlog.snapshot import check_not_ahead, encode_state, list_snapshots, read_snapshot, snapshot_seq
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from multiprocessing.sharedctypes import Synchronized
+
+    from swarmd.eventlog.frame import Commit
+
+
+class LogCheck(msgspec.Struct, frozen=True):
+    """What was checked.
+
+    Attributes:
+        torn_bytes: at the end, of an append that was interrupted or is in progress.
+    """
+
+    node: str
+    from_seq: int
+    next_seq: int
+    events: int
+    commits: int
+    segments: int
+    snapshots: int
+    torn_bytes: int
+
+
+def check_log(directory: Path) -> LogCheck:
+    """Check frames, sequence numbers, the chain of segments, and snapshots.
+
+    Raises:
+        LogDamaged, LogForeign, OtherVersion: naming the file and, for a frame, the offset.
+    """
+    segments = list_segments(directory)
+    from_seq = first_seq_of(segments[0]) if segments else 0
+    events = commits = 0
+    with LogReader(directory) as reader:
+        for commit in reader.read():
+            events += len(commit.events)
+            commits += 1
+        check_not_ahead(directory, reader.next_seq)
+        snapshots = list_snapshots(directory)
+        for path in snapshots:
+            read_snapshot(path, reader.node)
+        return LogCheck(
+            reader.node,
+            from_seq,
+            reader.next_seq,
+            events,
+            commits,
+            reader.segments,
+            len(snapshots),
+            reader.torn_bytes,
+        )
+
+
+SECTIONS = {"round": RoundConfig, "workers": WorkersConfig, "coordinator": CoordinatorConfig, "chain": ChainConfig}
+NESTED = {"coordinator": ("coordination", CoordinatorSettings), "chain": ("chain", ChainSettings)}  # in `Settings`
+
+
+def _keys() -> tuple[str, ...]:
+    """Keys of a configuration that decide what the core does, so that they stand in a log."""
+    found = []
+    for section, kind in SECTIONS.items():
+        logged = NESTED[section][1] if section in NESTED else Settings
+        found += [f"{section}.{name}" for name in kind.__struct_fields__ if name in logged.__struct_fields__]
+    return tuple(found)
+
+
+KEYS = _keys()
+
+
+class SettingsOverride:
+    """Settings by their keys in a configuration, in place of those of a log.
+
+    Raises ConfigError for a key that no log has, or a value that a configuration would not take.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = {key: _checked(key, value) for key, value in values.items()}
+
+    def event(self, event: Event) -> Event:
+        """The event; of a start, with the other settings. Raises ConfigError where this node has none of the kind."""
+        if not isinstance(event, NodeStarted):
+            return event
+        return msgspec.structs.replace(event, settings=self._change(event.settings))
+
+    def state(self, state: State) -> State:
+        """A state to start from; the settings in it are changed as well."""
+        if state.settings is None:
+            return state
+        return msgspec.structs.replace(state, settings=self._change(state.settings))
+
+    def _change(self, settings: Settings) -> Settings:
+        for key, value in self._values.items():
+            section, _, name = key.partition(".")
+            if section not in NESTED:
+                settings = msgspec.structs.replace(settings, **{name: value})
+                continue
+            place = NESTED[section][0]
+            inner = getattr(settings, place)
+            if inner is None:
+                raise ConfigError(f"{key} means nothing in this log: the node had no [{section}] to go by")
+            settings = msgspec.structs.replace(settings, **{place: msgspec.structs.replace(inner, **{name: value})})
+        return settings
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key not in KEYS:
+        near = difflib.get_close_matches(key, KEYS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Those are: {', '.join(KEYS)}"
+        raise ConfigError(f"{key} is no setting that a log holds", hint)
+    section, _, name = key.partition(".")
+    try:
+        return msgspec.convert(value, get_type_hints(SECTIONS[section], include_extras=True)[name])
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{key}: {error}") from error
+
+
+Watch = Callable[[Iterator[Commit]], Iterator[Commit]]
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What a verification covered.
+
+    Attributes:
+        from_seq: where the fold began; above 0 when older segments were removed.
+        snapshots: snapshots that were compared with the fold.
+    """
+
+    events: int
+    commits: int
+    from_seq: int = 0
+    snapshots: int = 0
+
+
+class CommandDifference(msgspec.Struct, frozen=True):
+    """The first commit whose commands come out otherwise than they did."""
+
+    seq: int
+    events: tuple[Event, ...]
+    expected: bytes  # digest in the log
+    got: bytes  # digest of `commands`
+    commands: tuple[Command, ...]
+
+
+def verify(directory: Path, watch: Watch = iter, begin: Base | None = None, until: int | None = None) -> Verified:
+    """Fold the whole log and compare every commit's commands, and every snapshot's state, with what is on disk.
+
+    Args:
+        directory: of the segments.
+        watch: wraps the commits, to show progress.
+        begin: where to start in place of the log's beginning; that its state is right is for others to see.
+        until: the event before which to end, where a commit begins.
+
+    Raises:
+        ReplayDifference: naming the first difference.
+        LogDamaged and its kin: as reading raises them.
+    """
+    base = begin or oldest_base(directory, whole=True)
+    snapshots = _snapshot_digests(directory, base.seq, until)
+    found = len(snapshots)
+    state, end_seq, events, commits = StateFold(base.state), base.seq, 0, 0
+    for commit in watch(commits_before(commits_from(directory, base), until)):
+        _compare_snapshot(directory, snapshots, commit.seq, state)
+        commands = fold_commit(state, commit)
+        if (got := digest_commands(commands)) != commit.commands_digest:
+            raise CommitDiffers(CommandDifference(commit.seq, commit.events, commit.commands_digest, got, commands))
+        events += len(commit.events)
+        commits += 1
+        end_seq = commit.end_seq
+    _compare_snapshot(directory, snapshots, end_seq, state)
+    return Verified(events, commits, base.seq, found - len(snapshots))
+
+
+class CommitDiffers(ReplayDifference):
+    """A commit's commands come out otherwise than they did."""
+
+    def __init__(self, difference: CommandDifference) -> None:
+        tags = ", ".join(map(tag_of, difference.events))
+        issued = "; ".join(map(command_line, difference.commands)) or "none"
+        count = len(difference.events)
+        span = f"seq {difference.seq}" if count == 1 else f"seqs {difference.seq} to {difference.seq + count - 1}"
+        super().__init__(
+            f"the replay differs first at {span} ({tags}): the log has commands digest {difference.expected.hex()}, "
+            f"the replay gives {difference.got.hex()} for these commands: {issued}",
+            "Replay with the swarmd that wrote it; if it is this one, the core was changed",
+        )
+        self.difference = difference
+
+
+def commits_before(commits: Iterator[Commit], until: int | None) -> Iterator[Commit]:
+    """Commits that begin before event `until`, all for None."""
+    return commits if until is None else takewhile(lambda commit: commit.seq < until, commits)
+
+
+def _snapshot_digests(directory: Path, after: int, upto: int | None) -> dict[int, bytes]:
+    """SHA-256 of the encoded states of snapshots behind `after`, by seq."""
+    node = node_of(directory)
+    digests: dict[int, bytes] = {}
+    for path in list_snapshots(directory):
+        seq = snapshot_seq(path)
+        if seq <= after or (upto is not None and seq > upto):
+            continue
+        digests[seq] = state_digest(read_snapshot(path, node).state)
+    return digests
+
+
+def state_digest(state: State) -> bytes:
+    """SHA-256 of a state, the same for equal states."""
+    return hashlib.sha256(encode_state(state)).digest()
+
+
+def _compare_snapshot(directory: Path, snapshots: dict[int, bytes], seq: int, fold: StateFold) -> None:
+    """Compare the state before event `seq` with the snapshot of that seq, if there is one, and tick it off."""
+    kept = snapshots.pop(seq, None)
+    if kept is not None and kept != state_digest(fold.state):
+        raise ReplayDifference(
+            f"the snapshot of seq {seq} in {directory} is not the state that the events before it give",
+            "Delete the snapshot while the log before it is whole",
+        )
+
+
+# --- other charts, other settings ---
+
+
+class StepOutcome(msgspec.Struct, frozen=True):
+    """What one side made of an event; `refused` says why it could not."""
+
+    changes: tuple[Change, ...] = ()
+    commands: tuple[Command, ...] = ()
+    refused: str = ""
+
+
+class Divergence(msgspec.Struct, frozen=True):
+    """The first event at which the two sides part."""
+
+    seq: int
+    at: float
+    event: Event
+    here: StepOutcome
+    there: StepOutcome
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A log as it was ("here") and under other charts or settings ("there").
+
+    Attributes:
+        events: events folded under both; fewer than the log has when the other side refused one.
+        first: where they part; None when nothing differs.
+        here, there: commands by kind.
+        changes: how the final states differ, here → there; without what was set otherwise.
+        decisions: events of which other commands came.
+    """
+
+    events: int
+    first: Divergence | None
+    here: dict[str, int]
+    there: dict[str, int]
+    changes: tuple[Change, ...]
+    decisions: int = 0
+
+
+class _Side:
+    """One of the two folds."""
+
+    def __init__(self, state: State, step: StepRule) -> None:
+        self.state = state
+        self.step = step
+        self.commands: Counter[str] = Counter()
+
+    def apply(self, envelope: Envelope) -> StepOutcome:
+        before = self.state
+        try:
+            applied = apply(before, envelope, self.step)
+        except (SwarmdError, AssertionError, LookupError) as error:
+            return StepOutcome(refused=f"{type(error).__name__}: {error}")
+        self.state, commands = applied.after, applied.commands
+        self.commands.update(str(type(command).__struct_config__.tag) for command in commands)
+        return (
+            StepOutcome((), commands) if self.state is before else StepOutcome(_changes(before, self.state), commands)
+        )
+
+
+NOTHING_SUPPOSED = SettingsOverride({})
+
+
+def compare(
+    directory: Path, other: StepRule = step, watch: Watch = iter, supposed: SettingsOverride = NOTHING_SUPPOSED
+) -> Comparison:
+    """Fold a log as it was, and under other charts or settings. Both sides are told the same events.
+
+    Args:
+        directory: of the segments.
+        other: the core's step, with other charts bound where there are any.
+        watch: wraps the commits, to show progress.
+        supposed: settings in place of the log's.
+
+    Raises:
+        ConfigError: a setting means nothing in this log.
+    """
+    base = oldest_base(directory)
+    here, there = _Side(base.state, step), _Side(supposed.state(base.state), other)
+    first: Divergence | None = None
+    events = decisions = 0
+    for commit in watch(commits_from(directory, base)):
+        for envelope in commit.envelopes():
+            event = supposed.event(envelope.event)
+            told = envelope if event is envelope.event else msgspec.structs.replace(envelope, event=event)
+            ours, theirs = here.apply(envelope), there.apply(told)
+            if first is None and ours != theirs:
+                first = Divergence(envelope.seq, envelope.at, envelope.event, ours, theirs)
+            if theirs.refused or ours.refused:
+                return _comparison(events, first, here, there, decisions)
+            events += 1
+            decisions += ours.commands != theirs.commands
+    return _comparison(events, first, here, there, decisions)
+
+
+def _changes(before: State, after: State) -> tuple[Change, ...]:
+    """What changed but for the settings, in which the two sides differ by themselves."""
+    return tuple(change for change in changes_between(before, after) if change.path.partition(".")[0] != "settings")
+
+
+def _comparison(events: int, first: Divergence | None, here: _Side, there: _Side, decisions: int) -> Comparison:
+    changes = _changes(here.state, there.state)
+    return Comparison(events, first, dict(here.commands), dict(there.commands), changes, decisions)
+
+
+EVENTS_A_COUNT = 1000  # told at once by a process
+TOLD_EVERY_S = 0.2
+
+_done: Synchronized[int]  # in a worker: events of all of them so far
+
+
+class Section(NamedTuple):
+    """Events from `first` on, up to and without `end`; None for the log's end."""
+
+    first: int
+    end: int | None
+
+
+class ProgressListener(Protocol):
+    """Is told how far a verification is."""
+
+    def __call__(self, events: int, /) -> None:
+        """So many events were verified so far. Raises nothing."""
+
+
+def verify_parallel(
+    directory: Path, last: int | None = None, told: ProgressListener | None = None, processes: int | None = None
+) -> Verified:
+    """As `verify`, in several processes where there are snapshots to start from.
+
+    Args:
+        directory: of the segments.
+        last: the last event whose commit is verified; None for all.
+        told: called now and then.
+        processes: how many at most; by default one for each core that this process may use.
+
+    Raises:
+        ReplayDifference, LogDamaged and its kin: as `verify` does, for the first that is wrong.
+    """
+    sections = sections_of(directory, last)
+    processes = min(processes or len(os.sched_getaffinity(0)), len(sections))
+    context = get_context("spawn")
+    count: Synchronized[int] = context.Value("q", 0)
+    with ProcessPoolExecutor(processes, context, _begin_worker, (count,)) as pool:
+        try:
+            futures = [pool.submit(_verify_section, directory, each) for each in sections]
+            parts = [_result(directory, *each, told, count) for each in zip(sections, futures, strict=True)]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return _sum_up(parts)
+
+
+def sections_of(directory: Path, last: int | None = None) -> list[Section]:
+    """The sections of a log, in order; those that begin at or before event `last`."""
+    begins = [seq for seq in bases_of(directory) if last is None or seq <= last] or bases_of(directory)[:1]
+    inner = [Section(first, end) for first, end in pairwise(begins)]
+    return [*inner, Section(begins[-1], None if last is None else last + 1)]
+
+
+def _result(
+    directory: Path,
+    section: Section,
+    future: Future[Verified | None],
+    told: ProgressListener | None,
+    count: Synchronized[int],
+) -> Verified:
+    """What a section came to. Where it is wrong, or its process ended, it is verified here, to say what is wrong."""
+    while told is not None and not wait([future], TOLD_EVERY_S).done:
+        told(count.value)
+    try:
+        found = future.result()
+    except BrokenProcessPool:
+        found = None
+    return found or _verify(directory, section)
+
+
+def _verify(directory: Path, section: Section) -> Verified:
+    return verify(directory, begin=base_upto(directory, section.first), until=section.end)
+
+
+def _sum_up(parts: list[Verified]) -> Verified:
+    return Verified(
+        sum(part.events for part in parts),
+        sum(part.commits for part in parts),
+        parts[0].from_seq,
+        sum(part.snapshots for part in parts),
+    )
+
+
+# --- in a worker ---
+
+
+def _begin_worker(count: Synchronized[int]) -> None:
+    global _done
+    _done = count
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the parent tells of Ctrl-C
+
+
+def _verify_section(directory: Path, section: Section) -> Verified | None:
+    """What a section came to; None where something is wrong with it, which the parent looks at itself."""
+    try:
+        return verify(directory, _counted, base_upto(directory, section.first), section.end)
+    except SwarmdError:
+        return None
+
+
+def _counted(commits: Iterator[Commit]) -> Iterator[Commit]:
+    seen = 0
+    for commit in commits:
+        seen += len(commit.events)
+        if seen >= EVENTS_A_COUNT:
+            with _done.get_lock():
+                _done.value += seen
+            seen = 0
+        yield commit

@@ -1,0 +1,520 @@
+"""What an event says, in words: one table for the log's lines, `swarmd explain`, the page and its strip. Pure.
+
+- `describe` gives the sentence for an event, how grave it is, and whether it belongs in the story of a round.
+- The sentence is the same everywhere. A line of the log has the event's fields beside it (`line_of`), a story the
+  details that are too long for a line.
+- What a coordinator does while it is alone, and whom stages wait for, is told with the event that changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from swarmd.core.applied import Applied
+from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    ClockSet,
+    CommandFailed,
+    Envelope,
+    Equivocated,
+    Event,
+    EventBase,
+    LeaderboardPublished,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    MembershipRead,
+    MembersSeen,
+    ModelPushed,
+    NodeStarted,
+    NodeStopped,
+    NoRoundYet,
+    RecordsRejected,
+    Registered,
+    ReportPublished,
+    ReportSeen,
+    ReportsSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    RoundPublished,
+    RoundsSkipped,
+    SpaceFreed,
+    SpaceLow,
+    StageTrained,
+    StopRequested,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionLost,
+    SubmissionPrepared,
+    SubmissionRefused,
+    SubmissionsCounted,
+    SubmissionSent,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
+    WorkerExited,
+    WorkerStarted,
+    WorkerStartFailed,
+    tag_of,
+)
+from swarmd.core.ids import Timer, TimerName, is_submission, timer_about
+from swarmd.core.node.workers import LEAVING
+from swarmd.core.state import State, Submission
+from swarmd.core.values import BlockRef, Prepared
+from swarmd.observe.layers import first_line, hold_words, holding
+from swarmd.observe.words import (
+    NO_NEWCOMERS,
+    aside_words,
+    bars_nobody,
+    block_words,
+    equivocation_words,
+    is_marked,
+    peers_words,
+    skills_words,
+    waiting_turn,
+    weights_level,
+    weights_round,
+    weights_words,
+)
+
+REASON_CHARACTERS_MAX = 300  # of a reason, its first line, in a sentence
+TEXT_CHARACTERS_MAX = 2000  # of one field of a line
+ERROR_CODE_MIN = 64  # exit codes from here on mean that somebody has to see to it
+
+Level = Literal["debug", "info", "warning", "error"]
+Lane = Literal["rounds", "network", "training", "chain", "workers", "stops"]
+WARNINGS: tuple[Level, ...] = ("warning", "error")
+
+
+class Description(NamedTuple):
+    """What an event says.
+
+    Attributes:
+        level: of its line in the log.
+        text: a sentence without its full stop.
+        told: whether it belongs in a story.
+        trouble: whether something went wrong for this node; in a story it may be why a round was missed.
+        round: that it is about; None when about the node itself.
+        settles: it belongs to its round even when the node is long past it.
+        details: what a story says besides.
+    """
+
+    level: Level
+    text: str
+    told: bool = False
+    trouble: bool = False
+    round: int | None = None
+    settles: bool = False
+    details: str = ""
+
+
+class Kind(NamedTuple):
+    """How events of one type are told.
+
+    Attributes:
+        lane: of the strip on the page.
+        level: of its line; an event that changed nothing is told at "debug" in place of "info".
+        words: with the event's fields in braces, or what makes the description out of it.
+        is_news: worth a line although it changed nothing.
+        is_routine: a round is full of them, and they say nothing new as long as all is well: no line on a terminal.
+    """
+
+    lane: Lane
+    level: Level
+    words: str | Callable[[Any, Applied], Description]
+    is_news: bool = False
+    is_routine: bool = False
+
+
+def describe(applied: Applied, stopped_s: float | None = None) -> Description:
+    """What an event says.
+
+    Args:
+        stopped_s: how long before it the event before it was, where that is known.
+    """
+    event, before, after = applied.event, applied.before, applied.after
+    kind = WORDS[type(event)]
+    if isinstance(event, NodeStarted):
+        told = _started(event, applied, stopped_s)
+    elif isinstance(kind.words, str):
+        is_grave = kind.level in WARNINGS
+        told = Description(kind.level, kind.words.format_map(_Fields(event)), told=is_grave, trouble=is_grave)
+    else:
+        told = kind.words(event, applied)
+    if told.level == "info" and before == after and not kind.is_news:
+        told = told._replace(level="debug")
+    if held := hold_turn(before, after):
+        alone = holding(after) is not None
+        told = told._replace(
+            level="warning" if alone else "info", text=f"{told.text}; {held}", told=True, trouble=alone
+        )
+    if waits := waiting_turn(before, after):
+        told = told._replace(level="warning" if waits == NO_NEWCOMERS else "info", text=f"{told.text}; {waits}")
+    return told
+
+
+def hold_turn(before: State, after: State) -> str:
+    """What changed for a coordinator that holds the open stage while it is alone; empty for nothing."""
+    if before.coordination is after.coordination and before.link is after.link:
+        return ""
+    held, now = holding(before), holding(after)
+    if now is not None and held is None:
+        return hold_words(now)
+    if held is not None and now is None and after.link.peers:
+        return f"a peer is back: round {held.round} stage {held.stage} is no longer held"
+    return ""
+
+
+def headline(text: str) -> str:
+    """The first line of a text, within a bound."""
+    line = first_line(text)
+    return line if len(line) <= REASON_CHARACTERS_MAX else line[:REASON_CHARACTERS_MAX] + "…"
+
+
+# --- events that need more than their fields ---
+
+
+def _started(event: NodeStarted, applied: Applied, stopped_s: float | None) -> Description:
+    text, before = f"node started as {event.settings.role} of swarm {event.settings.swarm}", applied.before
+    if before.settings is None:
+        return Description("info", f"{text}, for the first time", told=True)
+    away = "" if stopped_s is None else f"{max(0.0, stopped_s):.0f} s"
+    if before.chart in ("stopped", "failed"):
+        return Description("info", f"{text}, {away} after it had stopped".replace("  ", " "), told=True)
+    lost = f"; up to {away} were lost" if away else ""
+    return Description("warning", f"{text}, after a crash or a kill{lost}", told=True, trouble=True)
+
+
+def _stopped(event: NodeStopped, applied: Applied) -> Description:
+    code = f", exit code {event.code}" if event.code else ""
+    level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
+    return Description(level, f"node stopped: {headline(event.reason)}{code}", told=True, trouble=bool(event.code))
+
+
+def _stop_asked(event: StopRequested, applied: Applied) -> Description:
+    level: Level = "error" if event.code >= ERROR_CODE_MIN else "info"
+    return Description(level, f"stop requested: {headline(event.reason)}", told=True)
+
+
+_OVERDUE: dict[Timer | TimerName, tuple[str, bool]] = {
+    "train": ("the stage took longer than [round] train_s allows and was given up", True),
+    "gather": ("the wait for peers' rollouts ended", False),
+    "publish": ("nobody had acknowledged the report, it was sent again", False),
+    "clock": ("no announcement had come although one was due: the node looked again", False),
+    "weights": ("the wait for a peer's weights ended", False),
+    "cancel": ("the trainer had not stopped when told", True),
+    timer_about("ready", "trainer"): ("the trainer was not ready in time", True),
+    timer_about("ready", "network"): ("the network worker was not ready in time", True),
+    timer_about("ready", "chain"): ("the chain worker was not ready in time", True),
+}
+
+
+def _timer(event: TimerFired, applied: Applied) -> Description:
+    known = _OVERDUE.get(TimerName(event.name))
+    if known is None or applied.before == applied.after:
+        return Description("debug", f"deadline {event.name} passed")
+    text, trouble = known
+    return Description("warning" if trouble else "debug", text, told=True, trouble=trouble)
+
+
+def _exited(event: WorkerExited, applied: Applied) -> Description:
+    leaving = applied.before.chart in LEAVING
+    if event.planned:
+        text = f"the {event.worker} worker makes room for a fresh process: {headline(event.reason)}"
+        return Description("info", text, told=not leaving)
+    text = f"{event.worker} worker exited: {headline(event.reason)}"
+    if leaving:
+        return Description("info", text)
+    fatal = event.permanent and (event.exit_code or event.code or 0) >= ERROR_CODE_MIN
+    return Description("error" if fatal else "warning", text, told=True, trouble=True)
+
+
+def _linked(event: LinkUp, applied: Applied) -> Description:
+    before, after = applied.before.link, applied.after.link
+    if event.isolated:
+        level: Level = "debug" if before.isolated else "warning"
+        return Description(level, f"isolated: {event.isolated}", told=not before.isolated)
+    if before.isolated:
+        return Description("info", "the node is no longer isolated", told=True)
+    return Description("info", f"connected to the DHT, {peers_words(event.peers)}", told=before.chart != after.chart)
+
+
+def _unlinked(event: LinkDown, applied: Applied) -> Description:
+    leaving = applied.before.chart in LEAVING
+    text = f"the DHT node is down: {headline(event.reason)}"
+    return Description("info" if leaving else "warning", text, told=not leaving, trouble=not leaving)
+
+
+def _announced(event: RoundAnnounced, applied: Applied) -> Description:
+    over = f"the swarm has run its {event.round} rounds"
+    return Description("info", over if event.final else f"round {event.round} stage {event.stage} is open")
+
+
+def _skipped(event: RoundsSkipped, applied: Applied) -> Description:
+    span = f"round {event.first}" if event.first == event.last else f"rounds {event.first} to {event.last}"
+    return Description("warning", f"{span} skipped, cause: {event.cause}", told=True)
+
+
+def _gathered(event: RolloutsGathered, applied: Applied) -> Description:
+    groups = sum(ref.groups for ref in event.rollouts)
+    text = f"{groups} groups of {peers_words(len(event.rollouts))} gathered for round {event.round} stage {event.stage}"
+    missing = f"; {event.missing} more were announced and could not be had" if event.missing else ""
+    return Description("info", text + missing, told=True, round=event.round)
+
+
+def _published(event: ReportPublished, applied: Applied) -> Description:
+    text = f"report of round {event.round} stage {event.stage} published"
+    return Description("info", text, told=True, round=event.round, settles=True)
+
+
+def _rejected(event: RecordsRejected, applied: Applied) -> Description:
+    return Description("warning", f"{event.count} records refused: {event.reason}")  # a round has hundreds of them
+
+
+def _trained(event: StageTrained, applied: Applied) -> Description:
+    marked = is_marked(event)
+    parts = [
+        f"round {event.round} stage {event.stage} trained in {event.seconds:.1f} s: {event.steps} steps, "
+        f"{event.tokens:,} tokens, {event.peer_groups} groups of peers, reward {event.reward:.4f}"
+        + ("" if event.held_out is None else f", held-out accuracy {event.held_out:.2f}")
+    ]
+    if event.rejected:
+        parts.append("refused of peers: " + ", ".join(f"{reason} {count}" for reason, count in event.rejected))
+    parts += [aside_words(event)] * marked
+    details = [skills_words(event.skills)] * bool(event.skills)
+    details += [aside_words(event)] * (bool(event.set_aside) and not marked)
+    level: Level = "warning" if marked else "info"
+    return Description(level, "; ".join(parts), True, marked, event.round, details="; ".join(details))
+
+
+def _cancelled(event: TrainingCancelled, applied: Applied) -> Description:
+    text = f"training of round {event.round} stage {event.stage} cancelled after {event.steps} steps"
+    return Description("info", text, told=True, round=event.round)
+
+
+def _weights(event: WeightsAdopted | WeightsFetched | WeightsRefused, applied: Applied) -> Description:
+    level: Level = weights_level(event)
+    return Description(level, weights_words(event), True, level in WARNINGS, weights_round(event))
+
+
+def _pushed(event: ModelPushed, applied: Applied) -> Description:
+    if event.error:
+        text = f"the model of round {event.round} was not pushed to {event.repo}: {headline(event.error)}"
+        return Description("warning", text, told=True, trouble=True)
+    text = f"model of round {event.round} pushed to {event.repo}, revision {event.revision}"
+    return Description("info", text)
+
+
+def _ready(event: TrainerReady, applied: Applied) -> Description:
+    text = f"trainer ready: {event.model} on {event.device}, {event.parameters} parameters, {event.numbers}"
+    return Description("info", text, told=True)
+
+
+def _equivocated(event: Equivocated, applied: Applied) -> Description:
+    text = equivocation_words(event, applied.after)
+    if applied.before.equivocations is applied.after.equivocations:
+        return Description("debug", text)
+    level: Level = "error" if bars_nobody(event) else "warning"
+    return Description(level, text, told=True, round=event.round, settles=True)
+
+
+def _block(event: ChainBlock, applied: Applied) -> Description:
+    """A block in which the contract said nothing is no news."""
+    settings = applied.after.settings
+    return Description("info" if event.logs else "debug", block_words(event, settings.peer if settings else ""))
+
+
+def _membership(event: MembershipRead, applied: Applied) -> Description:
+    return Description(
+        "info", "everybody may take part" if event.open else f"{len(event.peers)} peers are on the allow-list"
+    )
+
+
+def _reorged(event: ChainReorged, applied: Applied) -> Description:
+    """Chains drop their newest block now and then."""
+    text = f"the chain was reorganised: blocks after {event.fork.number} are dropped, {event.depth} in all"
+    deep = event.depth > 1
+    return Description("warning" if deep else "info", text, told=deep, trouble=deep)
+
+
+def _submission(words: str, level: Level = "info") -> Callable[[Any, Applied], Description]:
+    """What became of something that the node wants to have on the chain."""
+
+    def tell(event: Any, applied: Applied) -> Description:
+        known = _submission_of(event, applied.after)
+        text = words.format_map(_Fields(event))
+        found: Level = level
+        if isinstance(event, SubmissionRefused):  # a step of the contract that another node took is no loss
+            lost = not is_submission(event.submission, "advance")
+            found = "error" if event.permanent else "warning" if lost else "info"
+        return Description(found, text, True, found in WARNINGS, known.round if known else None, settles=True)
+
+    return tell
+
+
+WORDS: dict[type[EventBase], Kind] = {
+    NodeStarted: Kind("stops", "info", "node started as {settings.role} of swarm {settings.swarm}"),
+    StopRequested: Kind("stops", "info", _stop_asked),
+    NodeStopped: Kind("stops", "info", _stopped),
+    TimerFired: Kind("rounds", "debug", _timer),
+    SpaceLow: Kind("workers", "warning", "paused: {free_bytes} bytes free of {wanted_bytes} wanted"),
+    SpaceFreed: Kind("workers", "info", "there is room again: {free_bytes} bytes free"),
+    ClockSet: Kind(
+        "network",
+        "warning",
+        "this machine's clock was set by {step_s:+.0f} s; peers take no record of a clock that is wrong",
+    ),
+    WorkerStarted: Kind("workers", "info", "{worker} worker started, pid {pid}", is_routine=True),
+    WorkerExited: Kind("workers", "warning", _exited),
+    WorkerStartFailed: Kind("workers", "error", "{worker} worker cannot be started: {reason}"),
+    LinkUp: Kind("network", "info", _linked),
+    LinkDegraded: Kind("network", "warning", "the DHT node reaches nobody: {reason}"),
+    LinkDown: Kind("network", "warning", _unlinked),
+    Registered: Kind("network", "info", "membership record stored", is_routine=True),
+    MemberSeen: Kind("network", "info", "member seen: {peer} {name}", is_routine=True),
+    MembersSeen: Kind("network", "info", "{count} members seen"),
+    MemberLeft: Kind("network", "info", "member left: {peer}"),
+    RoundAnnounced: Kind("rounds", "info", _announced),
+    NoRoundYet: Kind("rounds", "info", "no round has been announced yet"),
+    RoundsSkipped: Kind("rounds", "warning", _skipped),
+    RolloutsGathered: Kind("network", "info", _gathered, is_routine=True),
+    ReportPublished: Kind("rounds", "info", _published, is_routine=True),
+    ReportSeen: Kind(
+        "rounds", "info", "report of round {round} stage {stage} from {peer}, reward {reward:.4f}", is_routine=True
+    ),
+    ReportsSeen: Kind("rounds", "info", "{count} reports of round {round} stage {stage}"),
+    RoundPublished: Kind(
+        "rounds", "info", "announcement of round {round} stage {stage} is in the DHT", is_routine=True
+    ),
+    LeaderboardPublished: Kind("rounds", "info", "leaderboard of round {round} published", is_routine=True),
+    RecordsRejected: Kind("network", "warning", _rejected),
+    Equivocated: Kind("network", "warning", _equivocated),
+    CommandFailed: Kind("workers", "warning", "command {command} failed: {reason}"),
+    TrainerReady: Kind("training", "info", _ready),
+    StageTrained: Kind("training", "info", _trained),
+    TrainingCancelled: Kind("training", "info", _cancelled),
+    WeightsFetched: Kind("training", "info", _weights, is_news=True),
+    WeightsRefused: Kind("training", "info", _weights, is_news=True),
+    WeightsAdopted: Kind("training", "info", _weights, is_news=True),
+    ModelPushed: Kind("training", "info", _pushed, is_news=True),
+    ChainUp: Kind("chain", "info", "the chain {chain_id} is read up to block {head.number}"),
+    ChainDegraded: Kind("chain", "warning", "the chain cannot be read: {reason}"),
+    ChainBlock: Kind("chain", "info", _block),
+    ChainReorged: Kind("chain", "info", _reorged),
+    SubmissionsCounted: Kind("chain", "debug", "{count} reports of round {round} stage {stage} are on the chain"),
+    MembershipRead: Kind("chain", "info", _membership),
+    SubmissionPrepared: Kind("chain", "info", "{submission}: an attempt is ready", is_routine=True),
+    SubmissionSent: Kind("chain", "info", _submission("{submission}: sent"), is_routine=True),
+    SubmissionIncluded: Kind(
+        "chain", "info", _submission("{submission}: on the chain, in block {block.number}"), is_routine=True
+    ),
+    SubmissionConfirmed: Kind("chain", "info", _submission("{submission}: confirmed, in block {block.number}")),
+    SubmissionLost: Kind("chain", "warning", _submission("{submission}: its attempts are lost: {reason}", "warning")),
+    SubmissionRefused: Kind("chain", "warning", _submission("{submission}: refused, {code}: {reason}", "warning")),
+}
+ROUTINE = frozenset([str(kind.__struct_config__.tag) for kind, each in WORDS.items() if each.is_routine])
+LANE_OF: dict[str, Lane] = {str(kind.__struct_config__.tag): each.lane for kind, each in WORDS.items()}
+
+
+class _Fields(dict[str, Any]):
+    """An event's fields for `str.format_map`; of a reason only the headline is taken."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def __missing__(self, name: str) -> Any:
+        value = getattr(self._event, name)
+        return headline(value) if name == "reason" else value
+
+
+# --- lines of the log ---
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """A log line about an event."""
+
+    level: str
+    message: str
+    fields: dict[str, Any]
+
+
+_NOTHING: tuple[Any, ...] = (None, "", ())  # fields that say nothing are left out
+_BULKY = (
+    "settings",
+    "record",
+    "rollouts",
+    "due_at",
+    "logs",
+    "set_aside",
+    "first",
+    "second",
+    "stages",
+    "skills",
+    "reports",
+    "members",
+)
+
+
+def line_of(applied: Applied) -> EventLine:
+    """The line for an event."""
+    told = describe(applied)
+    return EventLine(told.level, told.text, _fields(applied.envelope, applied.before, applied.after))
+
+
+def place_of(event: Event, state: State) -> tuple[int, int]:
+    """Round and stage: the event's own or its submission's, else those in hand, else those announced, else -1."""
+    place = _submission_of(event, state) or state.work or state.clock
+    round_, stage = (place.round, place.stage) if place else (-1, -1)
+    return getattr(event, "round", round_), getattr(event, "stage", stage)
+
+
+def _fields(envelope: Envelope, before: State, after: State) -> dict[str, Any]:
+    event = envelope.event
+    fields: dict[str, Any] = {"seq": envelope.seq, "event": tag_of(event)}
+    fields["round"], fields["stage"] = place_of(event, after)
+    fields["peer"] = getattr(event, "peer", "") or (after.settings.peer if after.settings else "")
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if name not in _BULKY and name not in fields and value not in _NOTHING:
+            fields |= _flat(name, value)
+    if isinstance(event, NodeStarted):
+        fields |= {"swarm": event.settings.swarm, "role": event.settings.role, "name": event.settings.name}
+    if before.chart != after.chart:
+        fields |= {"left": before.chart, "entered": after.chart}
+    return fields
+
+
+def _submission_of(event: Event, state: State) -> Submission | None:
+    name = getattr(event, "submission", "")
+    return next((each for each in state.submissions if each.id == name and each.kind != "register"), None)
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """A field of a line; a block becomes its number and hash, an attempt what is short of it, a judgement a pair."""
+    if isinstance(value, BlockRef):
+        return {name: value.number, f"{name}_hash": value.hash}
+    if isinstance(value, Prepared):
+        return {"transaction": value.hash, "nonce": value.nonce, "fee_wei": value.fee_wei}
+    if name == "judged":
+        value = tuple((each.peer, each.worth) for each in value)
+    return {name: _short(value)}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
+        return value[:TEXT_CHARACTERS_MAX] + " ..."
+    if isinstance(value, tuple) and len(value) > 16:
+        return [*value[:16], f"... {len(value) - 16} more"]
+    return value

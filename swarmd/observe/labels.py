@@ -1,0 +1,104 @@
+"""The values that labels of metrics may have: few, and known beforehand. What is none of them counts as "other".
+
+A label with a value of a peer's, a provider's or a file's making would be a series for each, and may be a secret.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from swarmd.core.chart_types import SubmissionState
+from swarmd.core.events import WorkerExited, WorkerStartFailed
+from swarmd.core.ids import CommandKind
+from swarmd.core.values import EvidenceKind, SkipCause, SubmissionKind, WeightsCause, Worker
+from swarmd.errors import EXIT_FOR_ROOM
+from swarmd.observe.layers import LayerName
+from swarmd.observe.words import Kind
+
+OTHER: Final = "other"
+LAYERS: tuple[LayerName, ...] = ("process", "network", "training", "round", "chain", "submissions")
+EQUIVOCATIONS: tuple[EvidenceKind, ...] = ("report", "clock", "leaderboard")  # of what there were two
+WORKERS: tuple[Worker, ...] = ("network", "trainer", "chain")
+SKIP_CAUSES: tuple[SkipCause, ...] = ("slow", "late", "fault", "stopped")
+MEMBER_KINDS: tuple[Kind, ...] = ("newcomers", "members")  # never credited, and credited before
+PARTS = ("gather", "train", "publish", "submit")  # of a stage
+DEPTHS = ("live", "ready", "productive")  # of health
+EXIT_CAUSES = ("crash", "killed", "silent", "memory", "planned", "permanent", "room")
+DRAWN = ("more", "as-ever")  # a task whose held-out accuracy has fallen, by what is done about it
+PASSED_OVER = ("share", "little")  # why a peer's group is in no batch: it had its share, or little of it counts
+SUBMISSION_KINDS: tuple[SubmissionKind, ...] = ("register", "reward", "winners", "advance")
+SUBMISSION_STATES: tuple[SubmissionState, ...] = (
+    "intended",
+    "prepared",
+    "sent",
+    "included",
+    "confirmed",
+    "lost",
+    "refused",
+)
+OPEN_STATES = ("waiting", "sent", "included")  # of submissions that are not settled
+FAILURE_CAUSES = ("funds", "fees", "budget", OTHER)  # why a submission could not be made for now
+SENDERS = ("url", "command")  # of notifications
+OUTCOMES = ("done", "failed")
+WEIGHTS: tuple[WeightsCause | Literal["fetched", "adopted"], ...] = (
+    "fetched", "adopted", "none-offered", "unavailable", "no-room", "damaged", "unfit", "failed", "unmeasured",
+    "no-better", "worse",
+)  # fmt: skip
+COMMANDS: tuple[CommandKind | Literal["other"], ...] = (
+    "register", "clock", "gather", "train", "report", "announce", "collect", "leaderboard", "admit", "watch",
+    "submit", "broadcast", "weights", OTHER,
+)  # fmt: skip
+# What the contract calls its errors, and swarmd's own words for what the contract never sees.
+REFUSAL_CODES = (
+    "AdvanceNotAllowed", "InvalidRoundNumber", "InvalidStageNumber", "InvalidVote", "InvalidVoterPeerId",
+    "OnlyStageManager", "PeerIdAlreadyRegistered", "PeerNotAllowed", "RewardAlreadySubmitted", "StageOutOfBounds",
+    "WinnerAlreadyVoted", "Error", "Panic", "below-mark", "follows-only", "moved-on", "not-offered", "not-yet",
+    "outbox-full", "taken", OTHER,
+)  # fmt: skip
+REJECTION_REASONS = (
+    "bad-signature", "bytes-in", "bytes-out", "calls", "config-digest", "connections", "doubled", "duplicate",
+    "empty", "equivocated", "far-expiration", "flood", "full", "future", "generator", "group-size", "held-out",
+    "hints", "idle", "index", "leaderboard-full", "malformed", "members-full", "missing", "nested",
+    "no-evidence", "no-work", "non-finite", "not-a-member", "not-invited", "not-the-coordinator", "other-protocol",
+    "origin", "oversize", "oversized", "plan", "processor", "prompt-length", "quota", "replayed", "seed",
+    "slow", "source", "stale", "streams", "swarm", "unasked", "unknown-task", "unowned",
+    "unsafe-scorer", "unsigned", "version", "withdrawn", "wrong-digest", "wrong-id", "wrong-key",
+    "wrong-round", "wrong-shard", "wrong-swarm", OTHER,
+)  # fmt: skip
+
+
+def known(value: str, values: tuple[str, ...]) -> str:
+    """The value, or "other" where it is not among those allowed."""
+    return value if value in values else OTHER
+
+
+def command_of(command: str) -> str:
+    """The kind of a command, by its id: "train/3/0" is "train"."""
+    return known(command.partition("/")[0], COMMANDS)
+
+
+def exit_cause(event: WorkerExited | WorkerStartFailed) -> str:
+    """Why a worker ended, in one word. The kernel's killer for lack of memory says nothing but SIGKILL."""
+    if isinstance(event, WorkerStartFailed):
+        return "crash"
+    headline = event.reason.partition("\n")[0]
+    if event.permanent:
+        return "permanent"
+    if "memory ran out" in headline or "out of memory" in headline.partition(", not by this daemon")[0]:
+        return "memory"
+    if event.planned:
+        return "planned"
+    if event.code == EXIT_FOR_ROOM:
+        return "room"
+    if headline.startswith(("answered no ping", "not ready within")):
+        return "silent"
+    return "killed" if event.signal in (9, 15) else "crash"
+
+
+def failure_cause(reason: str) -> str:
+    """Why a submission cannot be made now, by the words of swarmd.chain: no coins, gas too dear, the day's budget."""
+    if "chain.fees.day_coins_max" in reason:
+        return "budget"
+    if " wei, and " in reason:
+        return "funds"
+    return "fees" if "chain.fees" in reason else OTHER

@@ -1,1 +1,0 @@
-"""The log that people and machines read: form, repeated lines, and no secrets in it."""

@@ -1,0 +1,407 @@
+"""The log that people and machines read: structlog on stderr, a few words on a terminal, JSON elsewhere.
+
+- Under systemd each line carries its priority, so that `journalctl -p warning` works.
+- On a terminal a person sees a line for what matters, with short ids and local times. The event log has everything;
+  `logs.level = "debug"` or `logs.format = "text"` shows every line with all its fields.
+- A write never waits for a reader that has stopped (a pager, a terminal after Ctrl-S): lines are left out, and counted.
+- Repeated lines of a worker are folded to a count a minute, and what it may say has a bound.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, ClassVar, TextIO
+
+import msgspec
+import structlog
+
+from swarmd.core.applied import Applied
+from swarmd.errors import SwarmdError
+from swarmd.logger import get_logger
+from swarmd.observe.describe import ROUTINE, line_of
+from swarmd.observe.layers import printable
+from swarmd.observe.redaction import redacting
+from swarmd.observe.status import Status
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+FIRST = ("timestamp", "level", "message", "logger", "seq", "event", "round", "stage", "peer")
+
+
+events_log = get_logger("swarmd.events")
+
+
+def configure(
+    level: str = "info", format: str = "auto", stream: TextIO | None = None, secrets: Iterable[str] = ()
+) -> bool:
+    """Set up logging for this process.
+
+    Args:
+        level: least level that is written: debug, info, warning or error.
+        format: "json", "text" with all fields, or "auto" for what matters on a terminal and JSON otherwise.
+        stream: where lines go, by default stderr.
+        secrets: texts to cover wherever they stand, beside what looks like a secret.
+
+    Returns:
+        Whether a person watches: on a terminal, at a level above debug.
+    """
+    stream = stream or sys.stderr
+    on_terminal = format == "auto" and stream.isatty()
+    is_watched = on_terminal and level != "debug"
+    lines = LineWriter(stream)
+    form = _text_form if format == "text" or on_terminal else _json_form
+    structlog.configure(
+        processors=[
+            structlog.stdlib.add_log_level,
+            _add_name,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            _message_first,
+            redacting(secrets),
+            *([TerminalLines(colours=not os.environ.get("NO_COLOR"))] if is_watched else form(stream)),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=lambda *names: _NamedLogger(lines, names[0] if names else ""),
+        cache_logger_on_first_use=False,
+    )
+    _take_over_stdlib()
+    return is_watched
+
+
+class EventLines:
+    """A projection: one line about each event, with its sequence number, round, stage and peer."""
+
+    def apply(self, applied: Applied) -> None:
+        line = line_of(applied)
+        fields = {("tag" if name == "event" else name): value for name, value in line.fields.items()}
+        events_log.log(LEVELS[line.level], line.message, **fields)
+
+
+def tell_fatal(error: SwarmdError) -> None:
+    """The last line of a process that ends with a deliberate error."""
+    structlog.get_logger("swarmd").critical(
+        error.message, error=type(error).__name__, fix=error.fix, exit_code=error.exit_code
+    )
+
+
+class _NamedLogger:
+    lost: ClassVar[int] = 0  # lines, since the last that could be written
+
+    def __init__(self, lines: LineWriter, name: str) -> None:
+        self._lines = lines
+        self.name = name
+
+    def msg(self, message: str) -> None:
+        """Write a line. Where that fails, for nobody reads on or the disk is full, the node works on without.
+
+        How many lines were lost is told once one can be written again.
+        """
+        try:
+            self._lines.write(message)
+        except OSError:
+            _NamedLogger.lost += 1
+            return
+        if lost := _NamedLogger.lost:
+            _NamedLogger.lost = 0
+            structlog.get_logger("swarmd").warning("lines of the log could not be written", lines_lost=lost)
+
+    log = debug = info = warn = warning = fatal = failure = err = error = critical = exception = msg
+
+
+def _add_name(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    fields.setdefault("logger", getattr(logger, "name", ""))
+    return fields
+
+
+def _message_first(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """structlog calls the text "event"; here that word is the event's tag."""
+    fields["message"] = fields.pop("event", "")
+    if "tag" in fields:
+        fields["event"] = fields.pop("tag")
+    return fields
+
+
+def _order(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    front = {name: fields[name] for name in FIRST if name in fields}
+    return front | {name: value for name, value in fields.items() if name not in front}
+
+
+class _JsonRenderer:
+    def __init__(self, journal: bool) -> None:
+        self._journal = journal
+
+    def __call__(self, logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
+        text = msgspec.json.encode(_json_ready(fields)).decode()
+        return f"<{PRIORITIES.get(str(fields.get('level')), 6)}>{text}" if self._journal else text
+
+
+def _json_ready(value: Any) -> Any:
+    """NaN and infinities as text, for which JSON has no numbers; of a file's name what is no UTF-8 as "\\udcff"."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_json_ready(name): _json_ready(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_ready(inner) for inner in value]
+    return value
+
+
+def _text_form(stream: TextIO) -> list[Any]:
+    return [structlog.dev.ConsoleRenderer(colors=stream.isatty(), event_key="message", pad_event_to=40)]
+
+
+def _json_form(stream: TextIO) -> list[Any]:
+    return [_order, _JsonRenderer(in_journal(stream, os.environ))]
+
+
+def in_journal(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether the stream goes straight to systemd's journal."""
+    wanted = environ.get("JOURNAL_STREAM", "")
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return bool(wanted) and wanted == f"{status.st_dev}:{status.st_ino}"
+
+
+def _take_over_stdlib() -> None:
+    """What libraries say through `logging` goes the same way, from warnings on; below, some tell every step."""
+    root = logging.getLogger()
+    root.handlers[:] = [_Forward()]
+    root.setLevel(logging.WARNING)
+
+
+class _Forward(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        level = min(LEVELS.values(), key=lambda known: abs(known - record.levelno))
+        structlog.get_logger(record.name).log(level, _message_of(record), exc_info=record.exc_info)
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """What a library says; where its words do not fit what they are about, both."""
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args}"
+
+
+# --- on a terminal ---
+
+UNSAID = frozenset({"timestamp", "level", "message", "logger", "exception", "fix", "worker", "pid", "version", "data"})
+PEER_ID = re.compile(r"\b(?:12D3KooW|16Uiu2HA|Qm)[1-9A-HJ-NP-Za-km-z]{30,}")
+DIGEST = re.compile(r"\b(0x)?[0-9a-f]{40,}\b")
+DIGEST_BEGIN = 8  # characters of a digest that are shown
+ID_END = 6  # characters of a peer id that are shown
+COLOURS = {"debug": "\x1b[2m", "warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+class TerminalLines:
+    """The last structlog processor: fields to a line, or no line at all.
+
+    Args:
+        colours: whether the terminal shows them.
+    """
+
+    def __init__(self, colours: bool) -> None:
+        self._colours = colours
+
+    def __call__(self, logger: Any, method: str, fields: MutableMapping[str, Any]) -> str:
+        level = str(fields.get("level", "info"))
+        if level == "info" and is_routine(fields):
+            raise structlog.DropEvent
+        words = printable(shorten(words_of(fields)), "\n\t")
+        marked = words if level == "info" else f"{level}: {words}"
+        clock = time.strftime("%H:%M:%S")
+        if not self._colours:
+            return f"{clock} {marked}"
+        return f"{DIM}{clock}{PLAIN} {COLOURS.get(level, '')}{marked}{PLAIN}"
+
+
+def is_routine(fields: MutableMapping[str, Any]) -> bool:
+    """Whether a line without a warning can be left out; an announcement counts only where the node moves on by it."""
+    tag = fields.get("event")
+    return tag in ROUTINE or (tag == "round_announced" and "entered" not in fields)
+
+
+def words_of(fields: MutableMapping[str, Any]) -> str:
+    """A line's message, with what its words do not say yet."""
+    words = str(fields.get("message", ""))
+    if worker := fields.get("worker"):
+        words = words if fields.get("event") else f"{worker}: {words}"
+    if "event" not in fields:
+        rest = {name: value for name, value in fields.items() if name not in UNSAID and value not in ("", None)}
+        words += "".join(f", {name.replace('_', ' ')} {value}" for name, value in rest.items())
+    words += f"\n         fix: {fields['fix']}" if fields.get("fix") else ""
+    return words + (f"\n{fields['exception']}" if fields.get("exception") else "")
+
+
+def shorten(text: str) -> str:
+    """Of every peer id the end, of every digest the beginning."""
+    text = PEER_ID.sub(lambda found: "…" + found[0][-ID_END:], text)
+    return DIGEST.sub(lambda found: found[0][: DIGEST_BEGIN + len(found[1] or "")] + "…", text)
+
+
+def progress_words(status: Status) -> str:
+    """How far the trainer is with what it does; empty where it does nothing."""
+    training = status.training
+    if training.state not in ("loading", "busy"):
+        return ""
+    words = training.doing or training.state
+    if training.total:
+        words += f" {training.done} of {training.total}"
+    figures = training.figures
+    words += f", {figures['tokens_per_s']:.0f} tokens/s" if figures.get("tokens_per_s") else ""
+    return words + (f", {figures['eta_s']:.0f} s to go" if figures.get("eta_s") else "")
+
+
+# --- streams that may stand still ---
+
+PIECE_CHARS = 1024  # written at once: in UTF-8 at most PIPE_BUF bytes, for which a pipe has room where poll(2) says so
+PATIENCE_S = 0.1  # that a reader may be behind
+
+
+class LineWriter:
+    """Writes whole lines, or says that it cannot. Any thread may call it.
+
+    Args:
+        stream: where they go. One without a descriptor is taken to have room always.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._poll = _poll_of(stream)
+        self._stands = False  # there was no room at the last look
+        self._is_cut = False  # the last line lacks its end
+
+    def write(self, line: str) -> None:
+        """Write a line. Waits `PATIENCE_S` for room, and not at all where the last look found none.
+
+        Raises:
+            OSError: the system refuses it.
+            BlockingIOError: nobody reads on. Of a long line a part may be written.
+        """
+        with self._lock:
+            text = f"\n{line}\n" if self._is_cut else f"{line}\n"
+            for begin in range(0, len(text), PIECE_CHARS):
+                self._await_room()
+                end = begin + PIECE_CHARS
+                self._stream.write(text[begin:end])
+                self._stream.flush()
+                self._is_cut = end < len(text)
+
+    def _await_room(self) -> None:
+        if self._poll is None:
+            return
+        waits_ms = 0 if self._stands else 1000 * PATIENCE_S
+        self._stands = not self._poll.poll(waits_ms)
+        if self._stands:
+            raise BlockingIOError(errno.EAGAIN, "nobody reads the log")
+
+
+def _poll_of(stream: TextIO) -> select.poll | None:
+    try:
+        descriptor = stream.fileno()
+    except (OSError, ValueError):
+        return None
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return poll
+
+
+# --- what workers say ---
+
+WINDOW_S = 60.0
+LINES_TRACKED_MAX = 256  # distinct lines watched for repeats; the oldest is let go at the bound
+LINES_A_WINDOW_MAX = 1200  # lines of one worker logged in a minute; the rest is counted
+
+# Time stamps at a line's front differ in lines that say the same.
+_STAMP = re.compile(
+    r"^\s*(?:[A-Z][a-z]{2} \d{1,2} |\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d[.,]?\d*(?:Z|[+-]\d\d:?\d\d)?\s*"
+)
+
+worker_log = get_logger("swarmd.worker")
+
+
+class LineFolder:
+    """Logs a worker's lines; one that comes again within the window is counted instead of logged."""
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._window_from = 0.0
+        self._logged = 0
+        self._dropped = 0
+
+    def log(self, level: str, text: str, now: float) -> None:
+        """Log or count one line. `now` is monotonic, seconds."""
+        self.tick(now)
+        key = _STAMP.sub("", text)
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.repeats += 1
+            return
+        self._seen[key] = _Seen(level, text, now)
+        if len(self._seen) > LINES_TRACKED_MAX:
+            self._let_go(self._seen.popitem(last=False)[1])
+        self._say(level, text)
+
+    def tick(self, now: float) -> None:
+        """End the windows that are over."""
+        while self._seen and now - next(iter(self._seen.values())).since >= WINDOW_S:
+            self._tell_repeats(self._seen.popitem(last=False)[1])
+        if now - self._window_from >= WINDOW_S:
+            self._tell_dropped()
+            self._window_from = now
+
+    def flush(self) -> None:
+        """Tell the counts so far: the worker has ended."""
+        while self._seen:
+            self._tell_repeats(self._seen.popitem(last=False)[1])
+        self._tell_dropped()
+
+    def _say(self, level: str, text: str) -> None:
+        if self._logged >= LINES_A_WINDOW_MAX:
+            self._dropped += 1
+            return
+        self._logged += 1
+        worker_log.log(LEVELS[level], text, worker=self._worker)
+
+    def _let_go(self, seen: _Seen) -> None:
+        """A line makes room within its window: what is told of it counts like any other line."""
+        if self._logged >= LINES_A_WINDOW_MAX:
+            self._dropped += seen.repeats
+        elif seen.repeats:
+            self._logged += 1
+            self._tell_repeats(seen)
+
+    def _tell_repeats(self, seen: _Seen) -> None:
+        if seen.repeats:
+            worker_log.log(LEVELS[seen.level], seen.text, worker=self._worker, repeated=seen.repeats, window_s=WINDOW_S)
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            worker_log.warning("the worker says too much", worker=self._worker, lines_dropped=self._dropped)
+        self._logged = self._dropped = 0
+
+
+class _Seen:
+    __slots__ = ("level", "repeats", "since", "text")
+
+    def __init__(self, level: str, text: str, since: float) -> None:
+        self.level = level
+        self.text = text
+        self.since = since
+        self.repeats = 0

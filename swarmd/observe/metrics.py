@@ -1,0 +1,775 @@
+"""A node's metrics, for Prometheus and OpenMetrics: outcomes counted from its events, and readings of how it is now.
+
+- Every name begins with `swarmd_` and stands in docs/MONITORING.md.
+- No label has a value of a peer's, a provider's or a file's making (`swarmd.observe.labels`), so the number of series
+  has a bound, and no secret gets in.
+- Counters begin with the daemon, as its last `NodeStarted` does; gauges are read off a status when they are asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import Gauge as PrometheusGauge
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+from swarmd import __version__
+from swarmd.config import Config
+from swarmd.core.applied import Applied
+from swarmd.core.chart_types import RoundState, SubmissionState
+from swarmd.core.events import (
+    ChainReorged,
+    CommandFailed,
+    Envelope,
+    Equivocated,
+    EventBase,
+    ModelPushed,
+    NodeStarted,
+    ReportPublished,
+    StageTrained,
+    SubmissionConfirmed,
+    TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
+    WorkerExited,
+    WorkerStartFailed,
+)
+from swarmd.core.node.workers import LEAVING
+from swarmd.core.state import State, Submission
+from swarmd.core.values import Skill
+from swarmd.observe import labels
+from swarmd.observe.layers import Layer, LayerName, WorkerStatus
+from swarmd.observe.onchain import ChainStatus, SubmissionsStatus
+from swarmd.observe.status import (
+    STALE_S,
+    DiskUsage,
+    Health,
+    NodeProgress,
+    Status,
+    last_fallen,
+    live,
+    measure_disk,
+    productive,
+    ready,
+)
+from swarmd.paths import NodeDirectory
+from swarmd.worker.runtime import TimeSource
+
+PART_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)  # bounds of buckets
+# A part of a stage took what the node spent in the first state, where the second one followed.
+_PARTS: dict[tuple[RoundState, RoundState], str] = {
+    ("round.gathering", "round.training"): "gather",
+    ("round.training", "round.publishing"): "train",
+    ("round.publishing", "round.submitting"): "publish",
+    ("round.publishing", "round.settling"): "publish",
+    ("round.submitting", "round.settling"): "submit",
+}
+
+
+class Count(NamedTuple):
+    """One counter: its name, help text and labels."""
+
+    text: str
+    labels: Mapping[str, tuple[str, ...]] = {}  # the values that each label may have
+
+
+COUNTERS: Mapping[str, Count] = {
+    "rounds_joined": Count("Rounds this node took up."),
+    "rounds_skipped": Count("Rounds this node took no part in, by cause.", {"cause": labels.SKIP_CAUSES}),
+    "stages_trained": Count("Stages trained."),
+    "stages_cancelled": Count("Stages whose training was given up for a newer one."),
+    "generated_tokens": Count("Completion tokens generated."),
+    "reports_published": Count("Signed reports of a stage that are in the DHT."),
+    "submissions": Count(
+        "Submissions to the contract that came into a state, by kind.",
+        {"kind": labels.SUBMISSION_KINDS, "state": labels.SUBMISSION_STATES},
+    ),
+    "submissions_refused": Count(
+        "Submissions that the contract will never take, by its error or swarmd's own word.",
+        {"kind": labels.SUBMISSION_KINDS, "code": labels.REFUSAL_CODES},
+    ),
+    "submission_failures": Count(
+        "Submissions that could not be made for now, by cause; they are tried again.", {"cause": labels.FAILURE_CAUSES}
+    ),
+    "worker_exits": Count(
+        "Ends of worker processes, each followed by a restart unless permanent; orderly stops are not counted.",
+        {"worker": labels.WORKERS, "cause": labels.EXIT_CAUSES},
+    ),
+    "records_rejected": Count(
+        "Peers' records and groups that were refused, by reason.", {"reason": labels.REJECTION_REASONS}
+    ),
+    "equivocations": Count(
+        "Peers found to have signed two different records for one place, by kind of record.",
+        {"kind": labels.EQUIVOCATIONS},
+    ),
+    "tokens_set_aside": Count("Tokens of peers' right completions that were not learnt from."),
+    "groups_passed_over": Count(
+        "Peers' groups whose places in batches went to others, by reason.", {"reason": labels.PASSED_OVER}
+    ),
+    "payload_marks": Count("Peers whose right answers carry what hardly any other answer has; again in each stage."),
+    "commands_failed": Count(
+        "Commands that a worker could not carry out; most are given again.", {"command": labels.COMMANDS}
+    ),
+    "chain_reorgs": Count("Reorganisations of the chain."),
+    "chain_reorged_blocks": Count("Blocks that reorganisations dropped."),
+    "peer_weights": Count(
+        "Peers' weights by what became of them: fetched, begun from, or why not.", {"outcome": labels.WEIGHTS}
+    ),
+    "peer_weights_bytes": Count("Bytes of peers' weights received."),
+    "model_pushes": Count("Attempts to put the model on the Hub.", {"outcome": labels.OUTCOMES}),
+}
+
+
+class _KeptOutcomes(msgspec.Struct, array_like=True):
+    """`Outcomes` as they are kept: counters above 0 with their labels' values; by part of a stage how many took so long
+    as each bound of `PART_SECONDS`, or longer than all, and their seconds together."""
+
+    counts: list[tuple[str, tuple[str, ...], float]]
+    parts: list[tuple[str, list[float], float]]
+    reward_confirmed: float
+    progress: NodeProgress
+
+
+class Outcomes:
+    """Counts of one life of a daemon.
+
+    Args:
+        progress: where it stands when counting begins; by default nothing is known.
+
+    Attributes:
+        progress: what health is judged by besides the status.
+    """
+
+    def __init__(self, progress: NodeProgress | None = None) -> None:
+        registry = self._registry = CollectorRegistry()
+        self.progress = progress or NodeProgress()
+        self._counters = {name: counter_of(name, count, registry) for name, count in COUNTERS.items()}
+        self.part_seconds = Histogram(
+            "swarmd_stage_part_seconds",
+            "Wall-clock time that the parts of a stage took, where they came to their end.",
+            ["part"],
+            buckets=PART_SECONDS,
+            registry=registry,
+        )
+        for part in labels.PARTS:
+            self.part_seconds.labels(part)
+        self.reward_confirmed = PrometheusGauge(
+            "swarmd_reward_confirmed",
+            "Sum of the rewards confirmed on the chain since the daemon started, in the unit they were earned in.",
+            registry=registry,
+        )
+
+    def count(self, name: str, *values: str, by: int = 1) -> None:
+        """Add to a counter of the table; a figure that makes no sense adds nothing."""
+        counter = self._counters[name]
+        (counter.labels(*values) if values else counter).inc(max(0, by))
+
+    def collect(self) -> Iterable[Metric]:
+        """What there is. The times at which this process made its counters are left out: they say nothing of a node."""
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+    def keep(self) -> bytes:
+        """All that was counted."""
+        counts: list[tuple[str, tuple[str, ...], float]] = []
+        for name, counter in self._counters.items():
+            for sample in next(iter(counter.collect())).samples:
+                if sample.name.endswith("_total") and sample.value:
+                    values = tuple(sample.labels[label] for label in COUNTERS[name].labels)
+                    counts.append((name, values, sample.value))
+        parts = [(part, *_of_histogram(self.part_seconds.labels(part))) for part in labels.PARTS]
+        reward = next(iter(self.reward_confirmed.collect())).samples[0].value
+        return msgspec.msgpack.encode(_KeptOutcomes(counts, parts, reward, self.progress))
+
+    @classmethod
+    def resumed(cls, kept: bytes | memoryview) -> Outcomes:
+        """What was kept. Raises msgspec.DecodeError, ValueError or LookupError where these are not its bytes."""
+        read = msgspec.msgpack.decode(kept, type=_KeptOutcomes)
+        outcomes = cls(read.progress)
+        for name, values, value in read.counts:
+            counter = outcomes._counters[name]
+            (counter.labels(*values) if values else counter).inc(value)
+        for part, counts, seconds in read.parts:
+            _fill_histogram(outcomes.part_seconds.labels(part), counts, seconds)
+        outcomes.reward_confirmed.set(read.reward_confirmed)
+        return outcomes
+
+    def apply(self, applied: Applied) -> None:
+        """Count an event."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        _count_changes(self, envelope.at, before, after)
+        rule = _RULES.get(type(envelope.event))
+        if rule is not None:
+            rule(self, envelope.event, before, after)
+        self._note_progress(envelope, after)
+
+    def _note_progress(self, envelope: Envelope, after: State) -> None:
+        progress, clock = self.progress, after.clock
+        if clock is not None:
+            progress.finished = clock.final
+            if not clock.final:  # the final mark has no time of its own
+                progress.stage_s = clock.deadline_at - clock.opened_at
+        if isinstance(envelope.event, StageTrained):
+            progress.trained_at = envelope.at
+        elif isinstance(envelope.event, SubmissionConfirmed):
+            kind = envelope.event.submission.partition("/")[0]
+            progress.confirmed_at = {**progress.confirmed_at, kind: envelope.at}  # anew: other threads read it
+        elif isinstance(envelope.event, NodeStarted):
+            progress.submits = _submits(after)
+
+
+def progress_of(state: State) -> NodeProgress:
+    """What a state tells of a life whose beginning the log does not have any more.
+
+    When it trained last is not among it: the last change of state, which is later by a stage at most, counts for that.
+    """
+    confirmed: dict[str, float] = {each.kind: each.since for each in state.submissions if each.chart == "confirmed"}
+    trained = state.done >= (0, 0) and state.since > state.started_at
+    return NodeProgress(
+        started_at=state.started_at,
+        trained_at=state.since if trained else 0.0,
+        confirmed_at=confirmed,
+        submits=_submits(state),
+    )
+
+
+def _submits(state: State) -> bool:
+    chain = state.settings.chain if state.settings else None
+    return chain is not None and chain.sends
+
+
+def counter_of(name: str, count: Count, registry: CollectorRegistry) -> Counter:
+    """A counter with every series at 0, so that the first event is an increase."""
+    counter = Counter(f"swarmd_{name}", count.text, list(count.labels), registry=registry)
+    for values in product(*count.labels.values()) if count.labels else ():
+        counter.labels(*values)
+    return counter
+
+
+def _of_histogram(histogram: Histogram) -> tuple[list[float], float]:
+    """How many observations lie in each bucket, and their sum; prometheus_client tells sums up to each bound alone."""
+    return [bucket.get() for bucket in histogram._buckets], histogram._sum.get()
+
+
+def _fill_histogram(histogram: Histogram, counts: list[float], total: float) -> None:
+    """What `_of_histogram` told, in an empty histogram of the same buckets."""
+    for bucket, count in zip(histogram._buckets, counts, strict=True):
+        bucket.set(count)
+    histogram._sum.set(total)
+
+
+# --- what the states show ---
+
+
+def _count_changes(to: Outcomes, at: float, before: State, after: State) -> None:
+    to.count("rounds_joined", by=after.rounds_joined - before.rounds_joined)
+    if before.skips is not after.skips and after.rounds_skipped > before.rounds_skipped:
+        to.count("rounds_skipped", after.skips[-1].cause, by=after.rounds_skipped - before.rounds_skipped)
+    part = _PARTS.get((before.chart, after.chart))
+    if part is not None:
+        to.part_seconds.labels(part).observe(max(0.0, at - before.since))
+    if before.rejections is not after.rejections:
+        _count_rejections(to, dict(before.rejections), after.rejections)
+    if before.submissions is not after.submissions:
+        _count_submissions(to, before, after)
+
+
+def _count_rejections(to: Outcomes, before: dict[str, int], after: tuple[tuple[str, int], ...]) -> None:
+    for reason, count in after:
+        by = count - before.get(reason, 0)
+        to.count("records_rejected", labels.known(reason, labels.REJECTION_REASONS), by=by)
+
+
+def _count_submissions(to: Outcomes, before: State, after: State) -> None:
+    chain = after.settings.chain if after.settings else None
+    scale = chain.reward_scale if chain else 1
+    charts: dict[str, tuple[SubmissionState, float]] = {
+        each.id: (each.chart, each.intended_at) for each in before.submissions
+    }
+    for each in after.submissions:
+        chart, intended_at = charts.get(each.id, (each.chart, -1.0))
+        if intended_at != each.intended_at:  # a new one, or a registration that is wanted again under its id
+            to.count("submissions", each.kind, "intended")
+            chart = "intended"
+        if chart != each.chart:
+            to.count("submissions", each.kind, each.chart)
+            _count_settled(to, each, chart, scale)
+
+
+def _count_settled(to: Outcomes, submission: Submission, chart: SubmissionState, scale: int) -> None:
+    """Count what was refused or confirmed, and take back what a reorganisation dropped; `chart` is the one before."""
+    if submission.chart == "refused":
+        to.count("submissions_refused", submission.kind, labels.known(submission.code, labels.REFUSAL_CODES))
+    elif "confirmed" in (submission.chart, chart):
+        sign = 1 if submission.chart == "confirmed" else -1
+        to.reward_confirmed.inc(sign * submission.reward / scale)
+
+
+# --- what an event says itself ---
+
+
+def _on_stage_trained(to: Outcomes, event: StageTrained, before: State, after: State) -> None:
+    to.count("stages_trained")
+    to.count("generated_tokens", by=event.tokens)
+    to.count("tokens_set_aside", by=sum(each.held for each in event.set_aside))
+    to.count("groups_passed_over", "share", by=sum(each.over_share for each in event.set_aside))
+    to.count("groups_passed_over", "little", by=sum(each.of_little for each in event.set_aside))
+    to.count("payload_marks", by=sum(bool(each.mark) for each in event.set_aside))
+
+
+def _on_equivocated(to: Outcomes, event: Equivocated, before: State, after: State) -> None:
+    if before.equivocations is not after.equivocations:  # else it was known, and is told again
+        to.count("equivocations", event.kind)
+
+
+def _on_worker_exited(to: Outcomes, event: WorkerExited, before: State, after: State) -> None:
+    if before.chart not in LEAVING:
+        to.count("worker_exits", event.worker, labels.exit_cause(event))
+
+
+def _on_worker_start_failed(to: Outcomes, event: WorkerStartFailed, before: State, after: State) -> None:
+    to.count("worker_exits", event.worker, labels.exit_cause(event))
+
+
+def _on_command_failed(to: Outcomes, event: CommandFailed, before: State, after: State) -> None:
+    kind = labels.command_of(event.command)
+    to.count("commands_failed", kind)
+    if kind in ("submit", "broadcast"):
+        to.count("submission_failures", labels.failure_cause(event.reason))
+
+
+def _on_chain_reorged(to: Outcomes, event: ChainReorged, before: State, after: State) -> None:
+    to.count("chain_reorgs")
+    to.count("chain_reorged_blocks", by=event.depth)
+
+
+def _on_model_pushed(to: Outcomes, event: ModelPushed, before: State, after: State) -> None:
+    to.count("model_pushes", labels.OUTCOMES[bool(event.error)])
+
+
+def _on_weights_fetched(to: Outcomes, event: WeightsFetched, before: State, after: State) -> None:
+    to.count("peer_weights", "fetched")
+    to.count("peer_weights_bytes", by=event.received_bytes)
+
+
+_RULES: dict[type[EventBase], Callable[[Outcomes, Any, State, State], None]] = {
+    StageTrained: _on_stage_trained,
+    TrainingCancelled: lambda to, *_: to.count("stages_cancelled"),
+    ReportPublished: lambda to, *_: to.count("reports_published"),
+    Equivocated: _on_equivocated,
+    WorkerExited: _on_worker_exited,
+    WorkerStartFailed: _on_worker_start_failed,
+    CommandFailed: _on_command_failed,
+    ChainReorged: _on_chain_reorged,
+    ModelPushed: _on_model_pushed,
+    WeightsFetched: _on_weights_fetched,
+    WeightsAdopted: lambda to, *_: to.count("peer_weights", "adopted"),
+    WeightsRefused: lambda to, event, *_: to.count("peer_weights", event.cause),
+}
+
+
+Reading = tuple[str, tuple[str, ...], float]  # name without its prefix, label values, value
+
+
+class ConfiguredLimits(msgspec.Struct, frozen=True):
+    """Bounds that the node's configuration sets; 0 for none."""
+
+    log_bytes: int = 0
+    blob_bytes: int = 0
+    free_bytes: int = 0
+    trainer_bytes: int = 0
+
+
+class Gauge(NamedTuple):
+    """One gauge: its name, help text and labels."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+GAUGES: dict[str, Gauge] = {
+    "build_info": Gauge("Version of the program that serves these figures; always 1.", ("version",)),
+    "node_info": Gauge("The node: its swarm, role and daemon's version; always 1.", ("swarm", "role", "version")),
+    "daemon_up": Gauge("1 while the daemon answers."),
+    "start_time_seconds": Gauge("When the daemon started, POSIX seconds; counters begin then."),
+    "health": Gauge("1 where the node is well to this depth: live, ready, productive.", ("depth",)),
+    "layer_healthy": Gauge("1 where a layer of the status is well.", ("layer",)),
+    "peers": Gauge("Peers that the network worker is connected to."),
+    "isolated": Gauge("1 where the node is connected and cut off from its coordinator, or this from its members."),
+    "members": Gauge("Members of the swarm that are present, as the coordinator counts; on a coordinator only."),
+    "reports": Gauge("Reports in for the open stage; on a coordinator only."),
+    "reports_expected": Gauge("Reports that the open stage waits for; on a coordinator only."),
+    "members_not_waited_for": Gauge(
+        "Present members that the open stage does not wait for: they, or for newcomers others like them, were silent.",
+        ("kind",),
+    ),
+    "round": Gauge("Round that the swarm is in."),
+    "stage": Gauge("Stage that the swarm is in."),
+    "stage_limit_seconds": Gauge("Longest the stage that is open may take, by its deadline."),
+    "deadline_overdue_seconds": Gauge("Time since the open stage's deadline passed with nothing newer announced."),
+    "swarm_finished": Gauge("1 when the swarm has run its rounds."),
+    "reward_earned": Gauge("Sum of the node's own rewards, over all lives of its log."),
+    "reward_last": Gauge("Reward of the stage trained last."),
+    "held_out_accuracy_ratio": Gauge("Accuracy on held-out questions, as measured last."),
+    "tasks_fallen": Gauge(
+        "Tasks whose held-out accuracy has fallen, four at most, by how they are drawn: more, as-ever.", ("drawn",)
+    ),
+    "task_kept_lowest_ratio": Gauge(
+        "Least that a task has left of its best held-out accuracy; 1 where none has fallen."
+    ),
+    "stage_trained_timestamp_seconds": Gauge("When a stage was trained last, in this life of the daemon."),
+    "submission_confirmed_timestamp_seconds": Gauge(
+        "When a submission was confirmed last, in this life, by kind.", ("kind",)
+    ),
+    "tokens_per_second": Gauge("Completion tokens per second in the stage being trained."),
+    "worker_up": Gauge("1 while a worker's process runs and answers.", ("worker",)),
+    "worker_silent_seconds": Gauge("Time since a worker's last sign of life.", ("worker",)),
+    "worker_memory_bytes": Gauge("Memory that only a worker's end gives back: anonymous pages and swap.", ("worker",)),
+    "trainer_memory_limit_bytes": Gauge("training.memory_bytes_max; absent for none."),
+    "daemon_resident_memory_bytes": Gauge("Resident memory of the daemon."),
+    "log_events": Gauge("Events in the log, those removed by retention included."),
+    "log_bytes": Gauge("Size of the event log."),
+    "log_segments": Gauge("Files of the event log."),
+    "log_limit_bytes": Gauge("storage.log_bytes_max: old segments are removed there."),
+    "blob_bytes": Gauge("Size of the rollouts kept."),
+    "blob_limit_bytes": Gauge("storage.blob_bytes_max: old rollouts are removed there."),
+    "checkpoint_bytes": Gauge("Size of the checkpoints."),
+    "disk_free_bytes": Gauge("Room on the data directory's file system."),
+    "disk_free_limit_bytes": Gauge("storage.free_bytes_min: below it the node pauses."),
+    "chain_head_block": Gauge("The chain's newest block, as the endpoint says."),
+    "chain_read_block": Gauge("The newest block that the node has read."),
+    "chain_lag_seconds": Gauge("Age of the newest block when it was read."),
+    "chain_registered": Gauge("1 when the contract knows this peer."),
+    "chain_balance_coins": Gauge("Coins of the account that submits; absent while they are not known."),
+    "chain_rounds_paid": Gauge("Rounds that these coins pay for at the present price of gas; 1000000 at most."),
+    "chain_day_spent_coins": Gauge("Coins that what was signed today (UTC) may cost at most."),
+    "chain_day_budget_coins": Gauge("chain.fees.day_coins_max: more is not signed for in a day; absent for none."),
+    "submissions_open": Gauge("Submissions that are not settled: waiting, sent, or in a block.", ("state",)),
+    "submission_oldest_seconds": Gauge("How long ago the submission was wanted whose turn it is; absent for none."),
+}
+
+
+def families(readings: Iterable[Reading]) -> Iterator[Metric]:
+    """Gauges in the order of the table; a name without a value is left out."""
+    found: dict[str, GaugeMetricFamily] = {}
+    for name, values, value in readings:
+        if name not in found:
+            found[name] = GaugeMetricFamily(f"swarmd_{name}", GAUGES[name].text, labels=GAUGES[name].labels)
+        found[name].add_metric(values, float(value))
+    return (found[name] for name in GAUGES if name in found)
+
+
+def read_build() -> Iterator[Reading]:
+    """What is known without any node."""
+    yield "build_info", (__version__,), 1
+
+
+def read_status(status: Status) -> Iterator[Reading]:
+    """Gauges read off a status."""
+    yield "node_info", (status.swarm, status.role, status.process.version), 1
+    yield "daemon_up", (), status.source == "daemon"
+    yield from _layers(status)
+    yield "daemon_resident_memory_bytes", (), status.process.rss_bytes
+    yield "peers", (), status.network.peers
+    yield "isolated", (), status.network.state == "isolated"
+    yield from _round(status)
+    yield from _rewards(status)
+    if status.training.doing:
+        yield "tokens_per_second", (), status.training.figures.get("tokens_per_s", 0.0)
+    for name, worker in _workers(status):
+        yield from _worker(name, worker)
+    yield "log_events", (), status.log.next_seq
+    if status.chain is not None:
+        yield from _chain(status.chain)
+    if status.submissions is not None:
+        yield from _submissions(status.submissions)
+
+
+def _layers(status: Status) -> Iterator[Reading]:
+    layers: tuple[tuple[LayerName, Layer | None], ...] = (
+        ("process", status.process),
+        ("network", status.network),
+        ("training", status.training),
+        ("round", status.round),
+        ("chain", status.chain),
+        ("submissions", status.submissions),
+    )
+    for name, layer in layers:
+        if layer is not None:
+            yield "layer_healthy", (name,), layer.healthy
+
+
+def _round(status: Status) -> Iterator[Reading]:
+    if status.round.round >= 0:
+        yield "round", (), status.round.round
+        yield "stage", (), status.round.stage
+    yield "deadline_overdue_seconds", (), status.round.overdue_s
+    view = status.coordinator
+    if view is not None:
+        yield "members", (), view.members
+        yield "reports", (), view.reports
+        yield "reports_expected", (), view.expected
+        for kind in labels.MEMBER_KINDS:
+            yield "members_not_waited_for", (kind,), view.not_waited_for.get(kind, 0)
+
+
+def _rewards(status: Status) -> Iterator[Reading]:
+    yield "reward_earned", (), status.reward_total
+    if status.rewards:
+        yield "reward_last", (), status.rewards[-1].reward
+    held_out = [each.held_out for each in status.rewards if each.held_out is not None]
+    if held_out:
+        yield "held_out_accuracy_ratio", (), held_out[-1]
+        yield from _skills(last_fallen(status))
+
+
+def _skills(fallen: Sequence[Skill]) -> Iterator[Reading]:
+    """Of all tasks together: a task's name is the operator's to choose, and would be a series for each."""
+    more = sum(skill.weight > 1 for skill in fallen)
+    for drawn, count in zip(labels.DRAWN, (more, len(fallen) - more), strict=True):
+        yield "tasks_fallen", (drawn,), count
+    kept = [skill.held_out / skill.best for skill in fallen if skill.best > 0]
+    yield "task_kept_lowest_ratio", (), min(kept, default=1.0)
+
+
+def _workers(status: Status) -> Iterator[tuple[str, WorkerStatus]]:
+    yield "network", status.network.worker
+    yield "trainer", status.training.worker
+    if status.chain is not None:
+        yield "chain", status.chain.worker
+
+
+def _worker(name: str, worker: WorkerStatus) -> Iterator[Reading]:
+    yield "worker_up", (name,), bool(worker.answering)
+    if worker.silent_s is not None:
+        yield "worker_silent_seconds", (name,), worker.silent_s
+
+
+def _chain(chain: ChainStatus) -> Iterator[Reading]:
+    if chain.head >= 0:
+        yield "chain_head_block", (), chain.head
+    if chain.block >= 0:
+        yield "chain_read_block", (), chain.block
+    if chain.lag_s is not None:
+        yield "chain_lag_seconds", (), chain.lag_s
+    yield "chain_registered", (), chain.registered
+    if chain.balance_coins is not None and chain.rounds_paid is not None:
+        yield "chain_balance_coins", (), chain.balance_coins
+        yield "chain_rounds_paid", (), chain.rounds_paid
+    if chain.day_spent_coins is not None:
+        yield "chain_day_spent_coins", (), chain.day_spent_coins
+    if chain.day_coins_max is not None:
+        yield "chain_day_budget_coins", (), chain.day_coins_max
+
+
+def _submissions(submissions: SubmissionsStatus) -> Iterator[Reading]:
+    counts = (submissions.waiting, submissions.sent, submissions.included)
+    for state, count in zip(labels.OPEN_STATES, counts, strict=True):
+        yield "submissions_open", (state,), count
+    if submissions.oldest_s is not None:
+        yield "submission_oldest_seconds", (), submissions.oldest_s
+
+
+def read_progress(progress: NodeProgress) -> Iterator[Reading]:
+    """What the node got done in its present life."""
+    if progress.started_at:
+        yield "start_time_seconds", (), progress.started_at
+    if progress.trained_at:
+        yield "stage_trained_timestamp_seconds", (), progress.trained_at
+    for kind, at in progress.confirmed_at.items():
+        if kind in labels.SUBMISSION_KINDS:
+            yield "submission_confirmed_timestamp_seconds", (kind,), at
+    if progress.stage_s:
+        yield "stage_limit_seconds", (), progress.stage_s
+    if progress.stage_s or progress.finished:
+        yield "swarm_finished", (), progress.finished
+
+
+def read_health(depths: Iterable[tuple[str, Health]]) -> Iterator[Reading]:
+    """Gauges of health: live, ready, earning."""
+    for depth, health in depths:
+        yield "health", (depth,), health.ok
+
+
+def read_disk(disk: DiskUsage, limits: ConfiguredLimits) -> Iterator[Reading]:
+    """What the data directory takes, and how much it may."""
+    yield "log_bytes", (), disk.log
+    yield "log_segments", (), disk.segments
+    yield "blob_bytes", (), disk.blobs
+    yield "checkpoint_bytes", (), disk.checkpoints
+    if disk.free is not None:
+        yield "disk_free_bytes", (), disk.free
+    bounds = {
+        "log_limit_bytes": limits.log_bytes,
+        "blob_limit_bytes": limits.blob_bytes,
+        "disk_free_limit_bytes": limits.free_bytes,
+        "trainer_memory_limit_bytes": limits.trainer_bytes,
+    }
+    for name, bound in bounds.items():
+        if bound:
+            yield name, (), bound
+
+
+def read_memory(status: Status, processes: Path = Path("/proc")) -> Iterator[Reading]:
+    """What the workers hold, as this machine's kernel says; nothing where it cannot be told."""
+    if status.source != "daemon":
+        return
+    for name, worker in _workers(status):
+        held = _held_bytes(processes / str(worker.pid) / "status") if worker.pid > 0 else None
+        if held is not None:
+            yield "worker_memory_bytes", (name,), held
+
+
+def _held_bytes(path: Path) -> int | None:
+    try:
+        lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    parts = [line.split() for line in lines if line.startswith(("RssAnon:", "RssShmem:", "VmSwap:"))]
+    return sum(int(part[1]) for part in parts if len(part) == 3 and part[1].isdigit()) * 1024
+
+
+DISK_LOOK_S = 15.0  # at most one look at the disk in so long, however often the figures are asked for
+NOTIFICATIONS = Count(
+    "Messages about the node's health, by how they were sent and what came of it.",
+    {"sender": labels.SENDERS, "outcome": labels.OUTCOMES},
+)
+ACCEPT_CHARACTERS_MAX = 1024  # of a client's Accept header; a longer one counts as none, as does nonsense
+
+
+class Metrics:
+    """Counts outcomes and renders them, together with what the status says.
+
+    The caller folds the log from its last `NodeStarted` on, or calls `begin` with the state that its log begins with,
+    and hands over every event from there; a later one begins the counts anew.
+
+    Args:
+        paths: the node's data directory, for sizes on disk; None for none.
+        limits: what its configuration allows.
+        clock: POSIX seconds.
+    """
+
+    def __init__(
+        self,
+        paths: NodeDirectory | None = None,
+        limits: ConfiguredLimits | None = None,
+        clock: TimeSource = time.time,
+    ) -> None:
+        self._paths = paths
+        self._limits = limits or ConfiguredLimits()
+        self._clock = clock
+        self._outcomes = Outcomes()
+        self._disk: tuple[float, DiskUsage] | None = None
+        self._own = CollectorRegistry()
+        self._notifications = counter_of("notifications", NOTIFICATIONS, self._own)
+
+    @property
+    def progress(self) -> NodeProgress:
+        """What the node got done in its present life, for `swarmd.observe.status.productive`."""
+        return self._outcomes.progress
+
+    def now(self) -> float:
+        """POSIX seconds, by the clock that these figures go by."""
+        return self._clock()
+
+    def begin(self, state: State) -> None:
+        """Forget all that was counted: the log begins with this state."""
+        self._outcomes = Outcomes(progress_of(state))
+
+    def apply(self, applied: Applied) -> None:
+        """Count an event. Never fails on an event that a log may hold."""
+        if isinstance(applied.event, NodeStarted):
+            self._outcomes = Outcomes(NodeProgress(started_at=applied.at))
+        self._outcomes.apply(applied)
+
+    def keep(self) -> bytes:
+        """All that was counted of the log so far."""
+        return self._outcomes.keep()
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        """Go on where `keep` was called. Raises msgspec.DecodeError, ValueError or LookupError where these are not its
+        bytes."""
+        self._outcomes = Outcomes.resumed(kept)
+
+    def count_notification(self, sender: str, sent: bool) -> None:
+        """Note what came of a message; `sender` is one of `swarmd.observe.labels.SENDERS`."""
+        self._notifications.labels(sender, labels.OUTCOMES[not sent]).inc()
+
+    def render(self, status: Status | None, accept: str = "") -> tuple[bytes, str]:
+        """The figures as text. Looks at the disk now and then, so call it in a thread where a loop must not wait.
+
+        Args:
+            status: the node's, None when nothing is known of it.
+            accept: the client's Accept header; OpenMetrics where it asks for that, else Prometheus' text format 0.0.4.
+
+        Returns:
+            The body, and its content type.
+        """
+        try:
+            encoder, content_type = choose_encoder(accept if len(accept) <= ACCEPT_CHARACTERS_MAX else "")
+        except (TypeError, ValueError):  # a version that is none
+            encoder, content_type = choose_encoder("")
+        return encoder(_Collected(tuple(self.families(status)))), content_type
+
+    def families(self, status: Status | None) -> Iterator[Metric]:
+        """The figures, family by family: readings, then outcomes."""
+        yield from families(self._read(status))
+        yield from self._outcomes.collect()
+        for family in self._own.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
+
+    def _read(self, status: Status | None) -> Iterator[Reading]:
+        now = self._clock()
+        if status is not None and now - status.at > STALE_S:
+            status = None  # nothing newer is to be had, and this one says nothing of now
+        yield from read_build()
+        depths = (live(status, now), ready(status, now), productive(status, self.progress, now))
+        yield from read_health(zip(labels.DEPTHS, depths, strict=True))
+        yield from read_progress(self.progress)
+        if self._paths is not None:
+            yield from read_disk(self._look(self._paths, now), self._limits)
+        if status is None:
+            yield "daemon_up", (), 0.0
+            return
+        yield from read_status(status)
+        if self._paths is not None:
+            yield from read_memory(status)
+
+    def _look(self, paths: NodeDirectory, now: float) -> DiskUsage:
+        known = self._disk
+        if known is not None and 0 <= now - known[0] < DISK_LOOK_S:
+            return known[1]
+        disk = measure_disk(paths)
+        self._disk = (now, disk)
+        return disk
+
+
+def limits_of(config: Config) -> ConfiguredLimits:
+    """What a node's configuration allows."""
+    storage = config.storage
+    return ConfiguredLimits(
+        log_bytes=storage.log_bytes_max,
+        blob_bytes=storage.blob_bytes_max,
+        free_bytes=storage.free_bytes_min,
+        trainer_bytes=config.training.memory_bytes_max,
+    )
+
+
+class _Collected:
+    """Families that were collected already, in the form that encoders take."""
+
+    def __init__(self, families: tuple[Metric, ...]) -> None:
+        self._families = families
+
+    def collect(self) -> tuple[Metric, ...]:
+        return self._families

@@ -1,0 +1,145 @@
+"""The same metrics by OpenTelemetry's protocol, pushed over HTTP; needs the extra `otel`.
+
+Where to, with which headers and how long a push may take is set as OpenTelemetry's specification has it, by
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_TIMEOUT and so on. The names are those of
+/metrics without the ending `_total`, which who stores them puts there again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from swarmd import __version__
+from swarmd.errors import ConfigError
+from swarmd.installed import extra_command
+from swarmd.logger import get_logger
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.status import Status
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.metrics.export import MetricExporter, MetricsData
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.samples import Sample
+
+
+PUSH_S = 30.0
+ANSWER_S = 60.0  # a receiver that has not taken a push by then counts as away: it may answer byte by byte, for ever
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+log = get_logger("swarmd.otlp")
+exporter_log = logging.getLogger("opentelemetry.exporter.otlp")  # says why at each push, and at each try of it
+
+
+def is_wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment names a receiver."""
+    return any(environ.get(name) for name in ENDPOINTS)
+
+
+def make_exporter() -> MetricExporter:
+    """What sends; takes its settings from the environment. Raises ConfigError without the extra."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    except ImportError as error:
+        raise ConfigError(
+            f"{ENDPOINTS[1]} is set, and OpenTelemetry is not installed: {error}", extra_command("otel")
+        ) from None
+    return OTLPMetricExporter()
+
+
+async def push_metrics(
+    exporter: MetricExporter,
+    metrics: Metrics,
+    latest: Callable[[], Status | None],
+    every_s: float = PUSH_S,
+    answer_s: float = ANSWER_S,
+) -> None:
+    """Push until cancelled. A receiver that is away is told of once, with the exporter's reasons, and when it is back.
+
+    Args:
+        latest: gives the node's newest status, None while there is none, and does not wait.
+        every_s: seconds between two pushes.
+        answer_s: a push that takes longer counts as not taken until it is; no other is made meanwhile.
+    """
+    reached = True
+    push: asyncio.Future[bool] | None = None
+    while True:
+        push = push or asyncio.ensure_future(asyncio.to_thread(push_once, exporter, metrics, latest()))
+        await asyncio.wait([push], timeout=answer_s)
+        sent = push.done() and push.result()
+        push = None if push.done() else push
+        if sent != reached:
+            exporter_log.setLevel(logging.NOTSET if sent else logging.CRITICAL)
+            log.log(logging.INFO if sent else logging.WARNING, "the OTLP receiver %s", "is back" if sent else "is away")
+        reached = sent
+        await asyncio.sleep(every_s)
+
+
+def push_once(exporter: MetricExporter, metrics: Metrics, status: Status | None) -> bool:
+    """Push what there is now; blocks until it is taken or given up. False where it was not taken."""
+    from opentelemetry.sdk.metrics.export import MetricExportResult
+
+    now = metrics.now()
+    batch = batch_of(metrics.families(status), metrics.progress.started_at or now, now)
+    return exporter.export(batch) is MetricExportResult.SUCCESS
+
+
+def batch_of(families: Iterable[Metric], started_at: float, now: float) -> MetricsData:
+    """Families in OpenTelemetry's form; times are POSIX seconds."""
+    from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    times = (int(started_at * 1e9), int(now * 1e9))
+    scope = ScopeMetrics(InstrumentationScope("swarmd", __version__), [_metric(each, *times) for each in families], "")
+    resource = Resource.create({"service.name": "swarmd", "service.version": __version__})
+    return MetricsData([ResourceMetrics(resource, [scope], "")])
+
+
+def _metric(family: Metric, start_ns: int, now_ns: int) -> Any:
+    from opentelemetry.sdk.metrics.export import AggregationTemporality, Gauge, Histogram, NumberDataPoint, Sum
+    from opentelemetry.sdk.metrics.export import Metric as Converted
+
+    total = AggregationTemporality.CUMULATIVE
+    if family.type == "histogram":
+        points = _histograms(family.samples, start_ns, now_ns)
+        return Converted(family.name, family.documentation, "s", Histogram(points, total))
+    numbers = [NumberDataPoint(dict(each.labels), start_ns, now_ns, each.value) for each in family.samples]
+    held = Sum(numbers, total, is_monotonic=True) if family.type == "counter" else Gauge(numbers)
+    return Converted(family.name, family.documentation, _unit(family.name), held)
+
+
+def _unit(name: str) -> str:
+    return "s" if name.endswith("_seconds") else "By" if name.endswith("_bytes") else "1"
+
+
+def _histograms(samples: Iterable[Sample], start_ns: int, now_ns: int) -> list[Any]:
+    """Buckets that each count what is in them, in place of all that is below."""
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint
+
+    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    for each in samples:
+        labels = {name: value for name, value in each.labels.items() if name != "le"}
+        point = found.setdefault(tuple(labels.items()), {"labels": labels, "below": [], "bounds": [], "sum": 0.0})
+        if each.name.endswith("_bucket"):
+            point["below"].append(int(each.value))
+            point["bounds"].append(float(each.labels["le"]))
+        elif each.name.endswith("_sum"):
+            point["sum"] = each.value
+    return [
+        HistogramDataPoint(
+            attributes=point["labels"],
+            start_time_unix_nano=start_ns,
+            time_unix_nano=now_ns,
+            count=point["below"][-1],
+            sum=point["sum"],
+            bucket_counts=[high - low for low, high in zip([0, *point["below"]], point["below"], strict=False)],
+            explicit_bounds=point["bounds"][:-1],  # the last one is infinity, which goes without saying
+            min=None,  # type: ignore[arg-type]  # unknown, and left out on the wire
+            max=None,  # type: ignore[arg-type]
+        )
+        for point in found.values()
+    ]

@@ -1,0 +1,420 @@
+"""The story of one round in sentences, with its causes, told from the event log alone.
+
+`StoryTeller` is a projection of the log that keeps what belongs to the round: from the moment the swarm reached it to
+the moment this node went past it, the troubles since the last trained stage before, and, later, what the chain made of
+the node's submissions. Its memory is bounded, whatever the log's length.
+
+- A sentence is what `describe` says of an event that belongs in a story, or what changed with it: where the swarm is,
+  what the node does.
+- Why rounds were missed follows from what went wrong before, else from what the node did when they opened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+import msgspec
+
+from swarmd.core.applied import Applied
+from swarmd.core.chart_types import RoundState
+from swarmd.core.commands import PublishReport
+from swarmd.core.events import Envelope, RoundsSkipped, StageTrained
+from swarmd.core.state import State
+from swarmd.observe.describe import describe
+from swarmd.observe.words import closed_without
+
+SENTENCES_MAX = 200  # of one story; what comes after is counted
+TROUBLES_KEPT = 8  # before the round
+HELD_UP, HELD_UP_S = 2.0, 2.0  # a stage that took so many times its work, and so many seconds more, was held up
+
+
+class Sentence(msgspec.Struct, frozen=True):
+    """One sentence without its full stop.
+
+    Attributes:
+        round: that it is about; None when about the node itself.
+        trouble: something went wrong.
+        settles: it belongs to its round even when the node is long past it.
+    """
+
+    at: float
+    seq: int
+    text: str
+    round: int | None = None
+    trouble: bool = False
+    settles: bool = False
+
+
+class Story(msgspec.Struct, frozen=True):
+    """What became of a round.
+
+    Attributes:
+        outcome: trained, skipped, missed (this node was there and trained nothing), open, ahead, or unknown.
+        verdict: one sentence.
+        advice: what may be done about it.
+        cut: sentences left out at the end.
+        unread: what of the log that belongs to it was not read, in a sentence; empty where all was.
+    """
+
+    round: int
+    outcome: str
+    verdict: str
+    sentences: tuple[Sentence, ...] = ()
+    advice: tuple[str, ...] = ()
+    cut: int = 0
+    unread: str = ""
+
+
+class StoryTeller:
+    """Listens to a log and tells the story of one round."""
+
+    def __init__(self, round: int) -> None:
+        self._round = round
+        self._sentences: list[Sentence] = []
+        self._cut = 0
+        self._troubles: deque[Sentence] = deque(maxlen=TROUBLES_KEPT)
+        self._first: tuple[int, float] | None = None  # where the log begins: its first seq and the round known then
+        self._opened = False
+        self._closed = False
+        self._found_doing = ""
+        self._found_round: int | None = None  # that it was still busy with
+        self._trained: list[StageTrained] = []
+        self._before: StageTrained | None = None  # the last stage trained before the round
+        self._knows_before = False
+        self._took_s = 0.0  # from joining that stage to its end, where it held this round up
+        self._loading_s = 0.0  # of these, before the trainer was ready
+        self._stage_loading_s = 0.0  # of the stage in hand
+        self._skip: RoundsSkipped | None = None
+        self._at = 0.0
+        self._state = State()
+
+    def apply(self, applied: Applied) -> None:
+        """Apply the next event to the story."""
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        if self._first is None:
+            self._first = (envelope.seq, reached(before))
+        self._count_loading(envelope.at, before)
+        self._note(envelope, before)
+        said = sentences_of(applied, self._at)
+        if not self._opened and reached(after) >= self._round:
+            self._open(before, envelope.at)
+        if self._opened and not self._closed:
+            self._say([each for each in said if each.round in (None, self._round, self._found_round)])
+        elif self._closed:
+            self._say([each for each in said if each.settles and each.round == self._round])
+        else:
+            self._troubles.extend(each for each in said if each.trouble)
+        self._closed = self._closed or self._is_past(after)
+        self._at, self._state = envelope.at, after
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what comes next may belong to it: the node is not past it, its report or the chain not through."""
+        if not self._closed or any(each.round == self._round for each in self._own_reports()):
+            return True
+        own = (each for each in self._state.submissions if each.round == self._round)
+        return any(each.chart not in ("confirmed", "refused") for each in own)
+
+    def _own_reports(self) -> Iterator[PublishReport]:
+        """Reports that are still to be published."""
+        return (each for each in self._state.pending if isinstance(each, PublishReport))
+
+    @property
+    def knows_before(self) -> bool:
+        """Whether it was told of a trained stage before the round opened: causes are looked for from there on."""
+        return self._knows_before
+
+    def story(self, now: float | None = None) -> Story:
+        """The story so far.
+
+        Args:
+            now: POSIX seconds, where the node's daemon runs; None where the log has ended.
+        """
+        outcome = self._outcome()
+        troubles = [each for each in (*self._troubles, *self._sentences) if each.trouble]
+        cause = self._skip.cause if self._skip is not None else "fault" if troubles else "slow"
+        reason = reason_of(cause, self._found_doing, troubles)
+        sentences = (*(self._troubles if outcome in ("skipped", "missed") else ()), *self._sentences)
+        gone = outcome in ("skipped", "missed")
+        advice = advice_on(cause, self._before, self._took_s, self._loading_s, self._state) if gone else ()
+        return Story(self._round, outcome, self._verdict(outcome, reason, now), sentences, advice, self._cut)
+
+    # --- while listening ---
+
+    def _count_loading(self, at: float, before: State) -> None:
+        if before.work is None:
+            self._stage_loading_s = 0.0
+        elif is_loading(before):
+            self._stage_loading_s += max(0.0, at - max(self._at, before.work.joined_at))
+
+    def _note(self, envelope: Envelope, before: State) -> None:
+        event = envelope.event
+        if isinstance(event, StageTrained):
+            if event.round == self._round and before.done < (event.round, event.stage):
+                self._trained.append(event)
+            elif event.round < self._round:
+                self._before = event
+                if not self._opened:
+                    self._knows_before = True
+                    self._troubles.clear()
+                elif before.work is not None:
+                    self._took_s, self._loading_s = envelope.at - before.work.joined_at, self._stage_loading_s
+                self._stage_loading_s = 0.0
+        elif isinstance(event, RoundsSkipped) and event.first <= self._round <= event.last:
+            self._skip = event
+
+    def _open(self, before: State, at: float) -> None:
+        self._opened = True
+        self._found_doing = doing(before, at)
+        if before.work is not None and before.chart.startswith("round."):
+            self._found_round = before.work.round
+
+    def _say(self, sentences: list[Sentence]) -> None:
+        room = SENTENCES_MAX - len(self._sentences)
+        self._sentences += sentences[:room]
+        self._cut += len(sentences[room:])
+
+    def _is_past(self, state: State) -> bool:
+        """Whether the node has gone beyond the round: what it does from now on belongs to others."""
+        over = state.clock is not None and state.clock.final and state.chart == "waiting"
+        return self._opened and (over or (state.work is not None and state.work.round > self._round))
+
+    # --- when asked ---
+
+    def _outcome(self) -> str:
+        if self._first is None or self._first[1] > self._round:
+            return "unknown"
+        if self._trained and (self._closed or len(self._trained) == self._stages):
+            return "trained"
+        if self._skip is not None:
+            return "skipped"
+        if not self._opened:
+            return "ahead"
+        return "missed" if self._closed else "open"
+
+    @property
+    def _stages(self) -> int:
+        return self._state.settings.stages if self._state.settings else 1
+
+    def _verdict(self, outcome: str, reason: str, now: float | None) -> str:
+        name, state = f"Round {self._round}", self._state
+        if outcome == "unknown":
+            seq = self._first[0] if self._first else 0
+            return f"{name} was over before this log begins (event {seq}): nothing is known of it here."
+        if outcome == "ahead":
+            where = f"the swarm is at round {reached(state)}" if reached(state) >= 0 else "no round is known here"
+            return f"{name} has not been reached: {where}."
+        if outcome == "trained":
+            return f"{name} was trained by this node: {rewards_in_words(self._trained, self._stages)}."
+        if outcome == "open" and state.chart in ("stopped", "failed"):
+            return f"{name} was under way when this node stopped: {state.stop_reason or 'nobody said why'}."
+        if outcome == "open" and now is None:
+            ended = "when this node's process ended without an orderly stop"
+            return f"{name} was under way {ended}: it was {doing(state, self._at)}."
+        if outcome == "open":
+            return f"{name} is under way: this node is {doing(state, now or self._at)}."
+        if outcome == "missed":
+            return f"{name} passed and this node trained nothing of it: {reason}."
+        assert self._skip is not None
+        return f"{span_in_words(self._skip)} skipped, cause {self._skip.cause}: {reason}."
+
+
+def reached(state: State) -> int:
+    """The highest round that the node has heard of; -1 before the first."""
+    clock = -1 if state.clock is None else state.clock.round - state.clock.final
+    return max(clock, -1 if state.work is None else state.work.round, state.skipped_to)
+
+
+def joins_stage(before: State, after: State) -> bool:
+    """Whether the node took up a stage between two states: what held up the one before does not matter then."""
+    own = after.work
+    return own is not None and (before.work is None or (before.work.round, before.work.stage) != (own.round, own.stage))
+
+
+def rewards_in_words(trained: list[StageTrained], stages: int) -> str:
+    """ "reward 0.500, held-out accuracy 0.40", or by stage."""
+    if stages == 1 and len(trained) == 1:
+        held_out = trained[0].held_out
+        return f"reward {trained[0].reward:.3f}" + ("" if held_out is None else f", held-out accuracy {held_out:.2f}")
+    by_stage = ", ".join(f"{each.reward:.3f} in stage {each.stage}" for each in trained)
+    missing = stages - len(trained)
+    return f"rewards {by_stage}" + (f"; {missing} of {stages} stages were not trained" if missing > 0 else "")
+
+
+def span_in_words(skip: RoundsSkipped) -> str:
+    """ "Rounds 3 to 7 were", or "Round 3 was"."""
+    return f"Round {skip.first} was" if skip.first == skip.last else f"Rounds {skip.first} to {skip.last} were"
+
+
+# --- sentences ---
+
+
+def sentences_of(applied: Applied, last_at: float) -> list[Sentence]:
+    """What a story says of an event; `last_at` is when the event before it was committed."""
+    at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
+    said = [_clock(applied)]
+    told = describe(applied, at - last_at)
+    if told.told:
+        text = "; ".join(filter(None, (told.text, told.details)))
+        said.append(Sentence(at, seq, text, told.round, told.trouble, told.settles))
+    round, without = closed_without(applied)
+    if without:
+        said.append(Sentence(at, seq, f"round {round} {without}", round))
+    if before.chart != after.chart:
+        said.append(_entered(applied))
+    return [sentence for sentence in said if sentence is not None]
+
+
+def _clock(applied: Applied) -> Sentence | None:
+    """Where the swarm went, whoever said so."""
+    old, new = applied.before.clock, applied.after.clock
+    if new is None or new == old:
+        return None
+    if new.final:
+        return Sentence(applied.at, applied.seq, f"the swarm had run its {new.round} rounds")
+    if old is not None and (old.round, old.stage) == (new.round, new.stage):
+        return None
+    open_s = new.deadline_at - new.opened_at
+    ago_s = applied.at - new.opened_at
+    heard = f", {ago_s:.0f} s before this node heard of it" if ago_s >= 1 else ""
+    text = f"round {new.round} stage {new.stage} opened, for up to {open_s:.0f} s{heard}"
+    return Sentence(applied.at, applied.seq, text)
+
+
+def _entered(applied: Applied) -> Sentence | None:
+    """A new place in the round's chart that no other sentence tells."""
+    at, seq, before, after = applied.at, applied.seq, applied.before, applied.after
+    work = after.work
+    if after.chart == "round.gathering" and work is not None and work != before.work:
+        return Sentence(at, seq, f"this node took part in round {work.round} stage {work.stage}", work.round)
+    if after.chart == "skipping":
+        return Sentence(at, seq, 'a newer stage had opened: training was cancelled ([round] behind = "abandon")')
+    gave_up = before.chart == "round.training" and after.chart == "round.settling"
+    if gave_up and work is not None and work.result is None:
+        text = f"the stage was given up, round {work.round} stage {work.stage} was not trained"
+        return Sentence(at, seq, text, trouble=True)
+    return None
+
+
+# --- causes ---
+
+
+def doing(state: State, at: float) -> str:
+    """What a node does, as "training round 3 stage 0, for 45 s"; `at` in POSIX seconds."""
+    words, since = _words_for(state.chart), state.since
+    if state.chart == "round.training" and is_loading(state):
+        words, since = "loading its trainer for", state.trainer.since
+    if state.chart == "paused" and state.low_space is None:
+        words, since = "waiting for its trainer to stop what it was at before the pause", 0.0
+    if state.work is not None and (state.chart.startswith("round.") or state.chart == "skipping"):
+        words += f" round {state.work.round} stage {state.work.stage}"
+    return words + (f", for {max(0.0, at - since):.0f} s so far" if since else "")
+
+
+def is_loading(state: State) -> bool:
+    """Whether the trainer is not there yet."""
+    return state.trainer.chart in ("down", "loading")
+
+
+def reason_of(cause: str, found_doing: str, troubles: Sequence[Sentence]) -> str:
+    """Why rounds were missed.
+
+    Args:
+        cause: as it is on record.
+        found_doing: what the node did when the first of them opened.
+        troubles: what went wrong up to then, oldest first.
+    """
+    if cause == "fault" and troubles:
+        return f"{troubles[-1].text}; when the round opened the node was {found_doing or 'down'}"
+    if cause == "late":
+        return "the swarm was past it when this node joined"
+    if cause == "stopped":
+        return "this node had been stopped, and the swarm went on without it"
+    return f"when it opened this node was {found_doing or 'not running'}, and when it was free the swarm had gone on"
+
+
+def advice_on(
+    cause: str, before: StageTrained | None, took_s: float, loading_s: float, state: State
+) -> tuple[str, ...]:
+    """What may be done about missed rounds.
+
+    Args:
+        cause: as it is on record.
+        before: the last stage that the node had trained.
+        took_s: from joining that stage to its end, where it held the missed round up; 0 where it did not.
+        loading_s: of these, before its trainer was ready.
+        state: at the log's end.
+    """
+    if cause == "late":
+        return ("Nothing is wrong: rounds before a node's first are recorded as late.",)
+    if cause == "stopped":
+        return ("Nothing is wrong: the node was stopped in order, and the swarm went on.",)
+    if cause == "fault":
+        return (
+            "See to what went wrong above; `swarmd doctor` checks the machine and the configuration.",
+            "`swarmd replay DIR --from SEQ --step` shows an event, what it changed and what it caused.",
+        )
+    return _advice_on_speed(before, took_s, loading_s, state)
+
+
+def _advice_on_speed(before: StageTrained | None, took_s: float, loading_s: float, state: State) -> tuple[str, ...]:
+    if before is not None and took_s > HELD_UP * before.seconds + HELD_UP_S:
+        work = f"Training round {before.round} stage {before.stage} took {before.seconds:.0f} s of work"
+        loading = f", after {loading_s:.0f} s in which its trainer was loaded" if loading_s >= HELD_UP_S else ""
+        if took_s - loading_s <= HELD_UP * before.seconds + HELD_UP_S:
+            return (f"{work}{loading}: a smaller model loads faster, and a trainer that stays up loads once.",)
+        held_up = "the machine or its processes were held up (suspended, swapping, short of CPU)"
+        return (f"{work}{loading}, but {took_s:.0f} s passed in all: {held_up}.",)
+    clock, settings = state.clock, state.settings
+    measured = "This node trains longer than a stage lasts"
+    if before is not None and clock is not None:
+        open_s = clock.deadline_at - clock.opened_at
+        measured = (
+            f"A stage takes {before.seconds:.0f} s to train here, and the swarm's are open for up to {open_s:.0f} s"
+        )
+    advice = [
+        f"{measured}: train less ([training] steps, questions, completion_tokens), or take a smaller model or a faster "
+        "device (`swarmd model fit`)."
+    ]
+    if settings is not None and settings.behind == "finish-stage":
+        advice.append('With [round] behind = "abandon" the node leaves a stage as soon as a newer one opens.')
+    return tuple(advice)
+
+
+def _words_for(chart: RoundState) -> str:
+    """What a node does in a state."""
+    match chart:
+        case "stopped":
+            return "stopped"
+        case "failed":
+            return "down after a failure"
+        case "draining":
+            return "stopping"
+        case "starting":
+            return "starting"
+        case "joining":
+            return "waiting for the DHT to answer"
+        case "registering":
+            return "registering"
+        case "syncing":
+            return "reading where the swarm was"
+        case "waiting":
+            return "waiting for a stage to open"
+        case "round.gathering":
+            return "fetching peers' rollouts of"
+        case "round.training":
+            return "training"
+        case "round.publishing":
+            return "publishing its report of"
+        case "round.submitting":
+            return "waiting for the chain to take the reward of"
+        case "round.settling":
+            return "done with"
+        case "skipping":
+            return "ending its training of"
+        case "paused":
+            return "paused for want of disk space"
+        case _:
+            assert_never(chart)

@@ -1,1 +1,0 @@
-"""Figures: metrics counted from events, readings, and their export."""

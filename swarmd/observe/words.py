@@ -1,0 +1,331 @@
+"""Words for what sentences are made of: peers, weights, blocks, skills, evidence, and whom stages wait for. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol
+
+from swarmd.core.applied import Applied
+from swarmd.core.coordinator.coordination import COLLECTING
+from swarmd.core.coordinator.waiting import LONG_SILENT_EVERY, SILENT_STAGES, WIDE_EVERY, is_expected, not_expected
+from swarmd.core.events import (
+    AnyChainLog,
+    ChainBlock,
+    Equivocated,
+    OtherLog,
+    PolicyLog,
+    RegistrationLog,
+    ReportSeen,
+    RewardLog,
+    StageLog,
+    StageTrained,
+    VoteLog,
+    WeightsAdopted,
+    WeightsFetched,
+    WeightsRefused,
+)
+from swarmd.core.peers.evidence import BARRED_ROUNDS, in_force
+from swarmd.core.state import Coordination, Equivocation, Member, State
+from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
+
+
+def peers_words(count: int) -> str:
+    """ "1 peer", "2 peers"."""
+    return "1 peer" if count == 1 else f"{count} peers"
+
+
+# --- what a stage set aside of peers' rollouts ---
+
+ASIDE_TOLD_MAX = 3  # peers in one sentence
+STAGES_COUNTED = 8  # last ones
+REASONS = {  # of `swarmd.core.node.results.count_aside`: of one, and of several
+    "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
+    "share": ("group of a peer that had its share", "groups of peers that had their share"),
+    "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),
+    "mark": ("peer with the mark of a payload", "peers with the mark of a payload"),
+}
+
+
+class Counted(Protocol):
+    """A trained stage, as the state or the status keeps it."""
+
+    @property
+    def set_aside(self) -> dict[str, int]: ...
+
+
+def aside_words(event: StageTrained) -> str:
+    """Of which peers how much was not learnt from, with an example of each; empty where nothing was."""
+    told = [peer_words(each) for each in event.set_aside[:ASIDE_TOLD_MAX]]
+    if len(event.set_aside) > ASIDE_TOLD_MAX:
+        told.append(f"and something of {len(event.set_aside) - ASIDE_TOLD_MAX} more")
+    return "; ".join(told)
+
+
+def aside_counts_words(stages: Sequence[Counted]) -> str:
+    """What the last of these stages set aside of peers' rollouts, by reason; empty where nothing was."""
+    last = stages[-STAGES_COUNTED:]
+    counts: Counter[str] = Counter()
+    for stage in last:
+        counts.update(stage.set_aside)
+    told = [f"{counts[reason]:,} {words[counts[reason] != 1]}" for reason, words in REASONS.items() if counts[reason]]
+    stages_words = "the last stage" if len(last) == 1 else f"the last {len(last)} stages"
+    return f"set aside of peers' rollouts in {stages_words}: {', '.join(told)}" if told else ""
+
+
+def passed_words(aside: SetAside) -> str:
+    """Why groups of one peer were passed over, and how many; empty where none were."""
+    told = [f"{aside.over_share} as it had its share"] * bool(aside.over_share)
+    told += [f"{aside.of_little} as little of it counts"] * bool(aside.of_little)
+    return f"groups passed over: {', '.join(told)}" if told else ""
+
+
+def peer_words(aside: SetAside) -> str:
+    """What was set aside of one peer."""
+    passed = passed_words(aside)
+    if not aside.held:
+        return f"of {aside.peer} {passed}"
+    share = aside.held / max(aside.tokens, 1)
+    words = f'of {aside.peer} {share:.0%} was set aside, such as "{aside.part}" in "{aside.text}"'
+    words += f" ({passed})" if passed else ""
+    if not aside.mark:
+        return words
+    return (
+        f'{words}: "{aside.mark}" stands in {aside.mark_right:.0%} of its right answers, {aside.mark_wrong:.0%} of its '
+        f"wrong ones and {aside.mark_own:.0%} of this node's own, as a payload would"
+    )
+
+
+def is_marked(event: StageTrained) -> bool:
+    """Whether a peer's right answers carry what no others do."""
+    return any(each.mark for each in event.set_aside)
+
+
+# --- what the contract said in a block ---
+
+_ONE_OF = {RegistrationLog: "registration", RewardLog: "reward", VoteLog: "vote"}
+OTHERS_NAMED_MAX = 4  # distinct names of other events in a line
+
+
+def block_words(event: ChainBlock, peer: str) -> str:
+    """The line for a block, seen from the node with this peer id."""
+    said = [*_named(event.logs, peer), *_counted(event.logs, peer)]
+    words = f"block {event.block.number}"
+    return f"{words}: {', '.join(said)}" if said else words
+
+
+def _named(logs: tuple[AnyChainLog, ...], peer: str) -> Iterator[str]:
+    stages = [log for log in logs if isinstance(log, StageLog)]
+    if stages:
+        yield f"round {stages[-1].round} stage {stages[-1].stage} is open"
+    for log in logs:
+        if isinstance(log, PolicyLog):
+            yield f"the policy is {log.min_submissions} submissions or {log.max_stage_s} s"
+        elif isinstance(log, _OWNED) and log.peer == peer:
+            yield f"own {_own_words(log)}"
+
+
+_OWNED = (RegistrationLog, RewardLog, VoteLog)
+
+
+def _own_words(log: RegistrationLog | RewardLog | VoteLog) -> str:
+    if isinstance(log, RewardLog):
+        return f"reward of round {log.round} stage {log.stage}: {log.reward}"
+    if isinstance(log, VoteLog):
+        return f"vote of round {log.round}"
+    return f"registration by {log.account}"
+
+
+def _counted(logs: tuple[AnyChainLog, ...], peer: str) -> Iterator[str]:
+    others = Counter(_ONE_OF[type(log)] for log in logs if isinstance(log, _OWNED) and log.peer != peer)
+    for word, times in others.items():
+        yield f"{times} {word}" if times == 1 else f"{times} {word}s"
+    names = Counter(log.name for log in logs if isinstance(log, OtherLog))
+    yield from (f"{times} x {name}" for name, times in names.most_common(OTHERS_NAMED_MAX))
+
+
+# --- two different records that somebody signed for one place ---
+
+EVIDENCE_TOLD_MAX = 8  # of those in force, in a status: the latest
+HOW_TO_CHECK = "`swarmd explain --evidence` shows and checks both"
+_RECORDS: dict[EvidenceKind, str] = {"report": "reports", "clock": "clock records", "leaderboard": "leaderboards"}
+
+
+def equivocation_words(what: Equivocated | Equivocation, state: State) -> str:
+    """One sentence without its full stop, from this node's side."""
+    place = f"round {what.round}" + (f" stage {what.stage}" if what.kind != "leaderboard" else "")
+    said = f"{_who(what, state)} signed two different {_RECORDS[what.kind]} of {place}"
+    if bars_nobody(what):
+        return f"{said}: nodes were told different things; this one goes by the later place and deadline"
+    until = what.round + BARRED_ROUNDS
+    return f"{said}: nothing of it counts until round {until}"
+
+
+def _who(what: Equivocated | Equivocation, state: State) -> str:
+    settings = state.settings
+    if settings is not None and what.peer == settings.peer:
+        return "this node's identity"
+    if settings is not None and what.peer == settings.coordinator:
+        return f"the coordinator {what.peer}"
+    return what.peer
+
+
+def bars_nobody(what: Equivocated | Equivocation) -> bool:
+    """Whether it is the coordinator's, which cannot be left out."""
+    return what.kind != "report"
+
+
+def equivocation_notes(state: State) -> tuple[str, ...]:
+    """What a status says of those that still count, the latest last."""
+    told = in_force(state)[-EVIDENCE_TOLD_MAX:]
+    return tuple(f"{equivocation_words(each, state)}; {HOW_TO_CHECK}" for each in told)
+
+
+def coordinator_trouble(state: State) -> str:
+    """Why what the coordinator says is to be doubted; empty where nothing is known."""
+    told = [each for each in in_force(state) if bars_nobody(each)]
+    return equivocation_words(told[-1], state) if told else ""
+
+
+# --- held-out accuracy by task ---
+
+SKILLS_TOLD_MAX = 4
+
+
+def skills_words(skills: Sequence[Skill]) -> str:
+    """Accuracies by task, and of those that have fallen what is done about it."""
+    told = ", ".join(f"{each.task} {each.held_out:.2f}" for each in skills[:SKILLS_TOLD_MAX])
+    more = f", {len(skills) - SKILLS_TOLD_MAX} more" if len(skills) > SKILLS_TOLD_MAX else ""
+    fallen = fallen_words([each for each in skills if each.fallen])
+    return f"by task {told}{more}" + (f"; {fallen}" if fallen else "")
+
+
+def fallen_words(skills: Sequence[Skill]) -> str:
+    """Of tasks that have fallen, from what they were and how much more they are drawn; empty for none."""
+    told = [
+        f"{each.task} to {each.held_out:.2f}, it was {each.best:.2f} ({_drawn(each)})"
+        for each in skills[:SKILLS_TOLD_MAX]
+    ]
+    more = [f"and {len(skills) - SKILLS_TOLD_MAX} more"] * (len(skills) > SKILLS_TOLD_MAX)
+    return f"fallen: {'; '.join([*told, *more])}" if told else ""
+
+
+def _drawn(skill: Skill) -> str:
+    return f"drawn {skill.weight:.1f} times as often" if skill.weight > 1 else "drawn as ever"
+
+
+# --- what became of a peer's weights ---
+
+CALM: tuple[WeightsCause, ...] = ("none-offered", "no-better", "worse")  # as it goes; the rest is worth a look
+
+_DAMAGED: dict[WeightsDamage, str] = {
+    "": "",
+    "base": "; all of them, for the earlier ones here were damaged",
+    "file": "; anew, for they were here and damaged",
+    "delta": "; all of them, for the delta makes others than were announced",
+}
+
+
+def weights_words(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> str:
+    """A sentence without its full stop."""
+    match event:
+        case WeightsFetched():
+            mib = event.received_bytes / 2**20
+            return (
+                f"the weights of {event.weights.peer} after round {event.weights.round} were fetched, {mib:.1f} MiB in "
+                f"{event.seconds:.1f} s{_DAMAGED[event.damaged]}"
+            )
+        case WeightsAdopted():
+            mean = "a mean of its own weights and " if event.weights.averaged else ""
+            return (
+                f"it began from {mean}the weights of {event.weights.peer}: held-out accuracy {event.held_out:.2f} "
+                f"here, its own had {event.held_out_before:.2f}"
+            )
+        case WeightsRefused():
+            whose = f"the weights of {event.peer}" if event.peer else "a peer's weights"
+            return f"it did not begin from {whose} ({event.cause}): {event.reason}"
+
+
+def weights_level(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> Literal["info", "warning"]:
+    """Of the line in the log."""
+    damaged = isinstance(event, WeightsFetched) and event.damaged != ""
+    return "warning" if damaged or (isinstance(event, WeightsRefused) and event.cause not in CALM) else "info"
+
+
+def weights_round(event: WeightsAdopted | WeightsFetched | WeightsRefused) -> int | None:
+    """The round that it is about, which stands in the command's name; None where that is none of this node's."""
+    number = event.command.split("/")[1:2]
+    return int(number[0]) if number and number[0].isdecimal() else None
+
+
+Kind = Literal["newcomers", "members"]  # never credited, and credited before
+
+NAMED_MAX = 3  # peers of one kind
+NO_NEWCOMERS = (
+    "no stage waits for members that were never credited: too many of them were waited for in vain; reports that are "
+    "in time count"
+)
+AGAIN = "newcomers are waited for again"
+SILENT = (
+    f"every {WIDE_EVERY}rd stage does, and after {SILENT_STAGES} silent stages every {LONG_SILENT_EVERY}th; reports "
+    "that are in time count"
+)
+
+
+def not_waited_for(coordination: Coordination) -> dict[Kind, int]:
+    """How many members the open stage does not wait for, by kind; without a kind of which it waits for all."""
+    kinds = [_kind_of(member) for member in _not_expected(coordination)]
+    return {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
+
+
+def waiting_notes(state: State) -> tuple[str, ...]:
+    """What a status says of it, a sentence for each reason."""
+    coordination = state.coordination
+    if coordination is None or coordination.chart not in COLLECTING:
+        return ()
+    newcomers = coordination.waiting.newcomers
+    silent = [each for each in _not_expected(coordination) if each.rounds or newcomers]
+    told = () if newcomers else (NO_NEWCOMERS,)
+    if not silent:
+        return told
+    return (*told, f"the open stage does not wait for {_names_of(silent)}, silent in the stages before: {SILENT}")
+
+
+def waiting_turn(before: State, after: State) -> str:
+    """Whether an event has stages wait for newcomers no more, or again; empty for nothing."""
+    then, now = before.coordination, after.coordination
+    if then is now or then is None or now is None or then.waiting.newcomers == now.waiting.newcomers:
+        return ""
+    return AGAIN if now.waiting.newcomers else NO_NEWCOMERS
+
+
+def closed_without(applied: Applied) -> tuple[int, str]:
+    """The round of the stage that an event closed, and whose reports were not there; -1 and nothing for none."""
+    closed, opened, event = applied.before.coordination, applied.after.coordination, applied.event
+    if closed is None or opened is None or closed.chart not in COLLECTING:
+        return -1, ""
+    if (closed.round, closed.stage) == (opened.round, opened.stage):
+        return -1, ""
+    last = event.peer if isinstance(event, ReportSeen) else ""
+    missing = [each for each in closed.members if each.peer != last and each.peer not in closed.reports]
+    expected = [each for each in missing if is_expected(closed, each)]
+    others = [each for each in _not_expected(closed) if each.peer != last and each.peer not in closed.reports]
+    lasted_s = applied.at - closed.opened_at
+    told = [f"{_names_of(expected)}, after waiting {lasted_s:.0f} s for them"] if expected else []
+    told += [f"{_names_of(others)}, for whom it did not wait"] if others else []
+    return (closed.round, f"stage {closed.stage} closed without {' and without '.join(told)}") if told else (-1, "")
+
+
+def _not_expected(coordination: Coordination) -> list[Member]:
+    return not_expected(coordination) if coordination.chart in COLLECTING else []
+
+
+def _kind_of(member: Member) -> Kind:
+    return "members" if member.rounds else "newcomers"
+
+
+def _names_of(members: Sequence[Member]) -> str:
+    """ "6 members (a, b, c and 3 more)"."""
+    more = f" and {len(members) - NAMED_MAX} more" if len(members) > NAMED_MAX else ""
+    thing = "member" if len(members) == 1 else "members"
+    return f"{len(members)} {thing} ({', '.join(each.peer for each in members[:NAMED_MAX])}{more})"

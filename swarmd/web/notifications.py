@@ -1,0 +1,635 @@
+"""Tells a node's operator of changes of its health, once each.
+
+- `HealthChanges` is pure: a layer that becomes unwell is told once that lasted `after_s`, with its reason; that it is
+  well again once that lasted as long. One that flaps is told once, and of one layer there is at most one note in
+  `quiet_s`; what came and went meanwhile is summed up in the next.
+- The task lives in the process that serves the node's page, so it can tell that the daemon died. What fails here is
+  logged and counted, and ends nothing. What was told is kept in `run/notify.json`. Each run of a daemon has a process
+  of its own beside it; the one that holds the lock sends, the next one only watches until it is gone.
+- Each way out, a URL of any service that Apprise knows or a program's stdin, has a bounded queue of its own. Each
+  attempt ends within a named time and raises nothing but NotifyFailed, whose text holds no secret.
+- Apprise sends synchronously, so it runs in a daemon thread, which cannot hold up the loop or this process's end. Why
+  a service refused a message it says only in its log. Its records are taken from there and go nowhere else, because
+  some hold a URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.config import NotifyConfig
+from swarmd.config_checks import open_service
+from swarmd.errors import ConfigError, NotifyFailed, SwarmdError
+from swarmd.files import replace_durably
+from swarmd.logger import get_logger
+from swarmd.observe.layers import Layer, LayerName, first_line
+from swarmd.observe.metrics import Metrics
+from swarmd.observe.onchain import account_layer
+from swarmd.observe.redaction import redact_text, service_secrets
+from swarmd.observe.status import STALE_S, ProcessStatus, Status
+from swarmd.paths import NodeDirectory
+from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret
+from swarmd.worker.runtime import TimeSource
+
+SEND_S = 45.0  # longest wait for a service, with Apprise's own retries
+COMMAND_S = 30.0  # longest run of a program; then its group is killed
+ANSWER_BYTES_MAX = 4096  # of what a program says when it fails
+SAID_CHARACTERS_MAX = 200
+SECRET_BYTES_MAX = 4096
+FILE = "file:"
+PASSED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "XDG_RUNTIME_DIR")  # to a program
+
+SECRET = SecretKind("notification secret", ConfigError, SECRET_BYTES_MAX, "Write it there, one URL a line, mode 0600")
+
+T = TypeVar("T")
+
+
+class NotificationSender(Protocol):
+    """One way out; `name` is one of `swarmd.observe.labels.SENDERS`, `shown` tells it from others."""
+
+    name: str
+    shown: str
+
+    async def send(self, note: HealthMessage) -> None:
+        """Send it. Raises NotifyFailed."""
+
+
+def senders_of(config: NotifyConfig, root: Path) -> list[NotificationSender]:
+    """The ways that are configured.
+
+    Args:
+        root: the data directory, which files are relative to.
+
+    Raises:
+        ConfigError: a secret cannot be read, or a URL is not one that Apprise knows.
+    """
+    senders: list[NotificationSender] = []
+    for number, named in enumerate(config.urls, 1):
+        senders += [UrlSender(url, f"notify.urls, entry {number}") for url in _urls_of(named, root)]
+    if config.command:
+        senders.append(ProgramSender(config.command))
+    return senders
+
+
+def _urls_of(named: str, root: Path) -> list[str]:
+    if not named.startswith((FILE, CREDENTIAL)):
+        return [named]
+    secret = locate_secret(named.removeprefix(FILE), root, SECRET)
+    lines = map(str.strip, read_secret(secret, SECRET).decode("utf-8", "replace").splitlines())
+    urls = [line for line in lines if line and not line.startswith("#")]
+    if not urls:
+        raise ConfigError(f"there is no URL in {secret.path}", "It holds one a line")
+    return urls
+
+
+class UrlSender:
+    """A service that Apprise knows by its URL.
+
+    Args:
+        url: secret.
+        key: where the configuration has it, for errors.
+    """
+
+    name = "url"
+
+    def __init__(self, url: str, key: str, send_s: float = SEND_S) -> None:
+        self._service = open_service(url, key)
+        self.shown = f"{self._service[0].service_name} ({key})"
+        self._secrets = sorted(service_secrets(url), key=len, reverse=True)
+        self._send_s = send_s
+
+    async def send(self, note: HealthMessage) -> None:
+        try:
+            async with asyncio.timeout(self._send_s):
+                reason = await _in_daemon_thread(lambda: self._notify(note))
+        except TimeoutError:
+            reason = f"no answer within {self._send_s:g} s"
+        for secret in self._secrets:
+            reason = reason.replace(secret, "[redacted]")
+        if reason:
+            words = " ".join(redact_text(reason).split())[:SAID_CHARACTERS_MAX]
+            raise NotifyFailed(f"{self.shown} did not take the message: {words}")
+
+    def _notify(self, note: HealthMessage) -> str:
+        """Why the service did not take the message, empty if it did."""
+        kind = "success" if note.well else "warning"
+        with _records_of_apprise() as said:
+            sent = self._service.notify(body=note.text, title=f"swarmd: {note.node}", notify_type=kind)
+        return "" if sent else (said[-1] if said else "it does not say why")
+
+
+@contextlib.contextmanager
+def _records_of_apprise() -> Iterator[list[str]]:
+    """What Apprise logs in this thread."""
+    said: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == threading.get_ident():
+                said.append(record.getMessage())
+
+    log, collector = logging.getLogger("apprise"), Collector(logging.WARNING)
+    log.addHandler(collector)
+    try:
+        yield said
+    finally:
+        log.removeHandler(collector)
+
+
+def _in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits any more
+            try:
+                outcome.set_result(work())
+            except Exception as error:
+                outcome.set_exception(error)
+
+    threading.Thread(target=run, name="notify", daemon=True).start()
+    return asyncio.wrap_future(outcome)
+
+
+class ProgramSender:
+    """Runs a program with the message on its stdin; it may take `COMMAND_S`, and is not run again when it fails.
+
+    Its environment holds nothing of ours but SWARMD_NOTE_LAYER and SWARMD_NOTE_STATE ("well" or "unwell").
+    """
+
+    name = "command"
+
+    def __init__(self, argv: Sequence[str], run_s: float = COMMAND_S) -> None:
+        self._argv = tuple(argv)
+        self._run_s = run_s
+        self.shown = f"the program {self._argv[0]}"
+
+    async def send(self, note: HealthMessage) -> None:
+        environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        environment |= {"SWARMD_NOTE_LAYER": note.layer, "SWARMD_NOTE_STATE": "well" if note.well else "unwell"}
+        # a file instead of a pipe: whatever the program started may hold it open
+        with tempfile.TemporaryFile() as said:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *self._argv,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=said,
+                    env=environment,
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                raise NotifyFailed(f"{self.shown} cannot be run: {error}") from None
+            try:
+                async with asyncio.timeout(self._run_s):
+                    await process.communicate(note.text.encode() + b"\n")
+            except TimeoutError:
+                raise NotifyFailed(f"{self.shown} took more than {self._run_s:g} s, killed") from None
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+            if process.returncode:
+                said.seek(max(0, said.seek(0, os.SEEK_END) - ANSWER_BYTES_MAX))
+                words = " ".join(said.read().decode("utf-8", "replace").split())[-SAID_CHARACTERS_MAX:]
+                raise NotifyFailed(f"{self.shown} ended with status {process.returncode}: {redact_text(words)}")
+
+
+START_S = 180.0  # of a daemon's life in which its other layers are not judged: a model loads, peers are found
+REASON_CHARACTERS_MAX = 400
+
+
+class HealthMessage(msgspec.Struct, frozen=True):
+    """One message about one layer."""
+
+    node: str  # its name, else the end of its peer id
+    peer: str
+    swarm: str
+    layer: str
+    well: bool
+    reason: str  # why it is not well, or was not
+    lasted_s: float  # since it became unwell
+    changes: int  # how often it was well and ill again that no note tells of
+    at: float  # POSIX seconds
+    text: str  # all of it in one line
+
+
+def span(seconds: float) -> str:
+    """A time in whole units: "40 s", "5 min", "3 h"."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+class HealthChanges:
+    """Turns one node's statuses over time into messages about changes.
+
+    Args:
+        after_s: a change must last so long before it is told.
+        quiet_s: of one layer, at most one note in so long.
+        past: what an earlier process knew, for going on where it was.
+    """
+
+    def __init__(self, after_s: float, quiet_s: float, past: NodeState | None = None) -> None:
+        self._after_s = after_s
+        self._quiet_s = quiet_s
+        self.past = past or NodeState()
+
+    def look(self, status: Status, now: float) -> list[HealthMessage]:
+        """What is to be told now. Call it more often than `after_s`.
+
+        Args:
+            status: the node's.
+            now: POSIX seconds.
+        """
+        notes: list[HealthMessage] = []
+        run = self.past.run
+        if run and status.process.run != run and status.source == "daemon":
+            notes += self._update_layer(status, "process", False, "the daemon ended, and was started anew", now)
+        self.past.run = status.process.run or run
+        for name, layer in judged(status, now):
+            notes += self._update_layer(status, name, layer.healthy, reason_of(layer), now)
+        return notes
+
+    def farewell(self, status: Status, now: float) -> list[HealthMessage]:
+        """What is to be told before this process ends: that its daemon has stopped, where it has. Nobody else will."""
+        process = status.process
+        return [] if process.healthy else self._update_layer(status, "process", False, reason_of(process), now, 0.0)
+
+    def _update_layer(
+        self, status: Status, name: LayerName, well: bool, reason: str, now: float, after_s: float | None = None
+    ) -> list[HealthMessage]:
+        track = self.past.tracks.setdefault(name, LayerState(since=now))
+        told = track.update(well, reason, now, self._after_s if after_s is None else after_s, self._quiet_s)
+        if told is None:
+            return []
+        return [_note(status, name, told)]
+
+
+def _note(status: Status, layer: LayerName, told: _Told) -> HealthMessage:
+    node = status.name or status.peer[-12:] or "node"
+    return HealthMessage(
+        node=node,
+        peer=status.peer,
+        swarm=status.swarm,
+        layer=layer,
+        well=told.well,
+        reason=told.reason,
+        lasted_s=told.lasted_s,
+        changes=told.changes,
+        at=status.at,
+        text=f"{node}: {_words(layer, told)}",
+    )
+
+
+def _words(layer: LayerName, told: _Told) -> str:
+    what = "the node" if layer == "process" else layer
+    flapped = f" (it came and went {told.changes} times meanwhile)" if told.changes else ""
+    if told.well:
+        return f"{what} is well again after {span(told.lasted_s)}{flapped}; it was: {told.reason}"
+    if layer == "process" and told.lasted_s < 1:
+        return f"{what} ends{flapped}: {told.reason}"
+    verb = "has not run well" if layer == "process" else "has not been well"
+    return f"{what} {verb} for {span(told.lasted_s)}{flapped}: {told.reason}"
+
+
+def judged(status: Status, now: float) -> list[tuple[LayerName, Layer]]:
+    """The layers that say something now: of a daemon that is down or has just started, only that; of a status so old
+    that nothing is known any more, as on a disk that cannot be read, that there is no newer one."""
+    if now - status.at > STALE_S:
+        reason = f"neither its daemon nor its log says anything, for {span(now - status.at)} so far"
+        return [("process", Layer(state="mute", healthy=False, age_s=now - status.at, reason=reason))]
+    layers: list[tuple[LayerName, Layer | None]] = [("process", status.process)]
+    starts = 0 <= status.process.age_s < START_S  # below 0, the clock was set back since it started
+    if status.source == "daemon" and status.process.healthy and not starts:
+        layers += [("network", status.network), ("training", status.training), ("round", status.round)]
+        layers += [
+            ("chain", status.chain),
+            ("submissions", status.submissions),
+            ("account", account_layer(status.chain)),
+        ]
+    return [(name, layer) for name, layer in layers if layer is not None]
+
+
+def reason_of(layer: Layer) -> str:
+    """Why it is not well, in one line without secrets; of a daemon that ended, with its exit code."""
+    reason = redact_text(first_line(layer.reason) or layer.state)
+    if isinstance(layer, ProcessStatus) and layer.exit_code is not None:
+        reason = f"stopped in order, exit code {layer.exit_code}: {reason}"
+    return reason if len(reason) <= REASON_CHARACTERS_MAX else reason[:REASON_CHARACTERS_MAX] + " ..."
+
+
+class _Told(msgspec.Struct, frozen=True):
+    well: bool
+    reason: str
+    lasted_s: float
+    changes: int
+
+
+class LayerState(msgspec.Struct):
+    """One layer: how it is, and what was told of it last. Times are POSIX seconds."""
+
+    since: float  # that it is as it is
+    well: bool = True
+    told_well: bool = True
+    told_at: float | None = None
+    ill_from: float | None = None  # since it was last well for long enough
+    due: bool = False  # that it is ill is worth telling
+    relapses: int = 0  # times it became ill since the last note
+    missed_s: float = 0.0  # how long the last illness took that came and went untold
+    reason: str = ""
+
+    def update(self, well: bool, reason: str, now: float, after_s: float, quiet_s: float) -> _Told | None:
+        """Update the layer's state; return the message to send, if any."""
+        self._mind_clock(now)
+        if well != self.well:
+            self.well, self.since = well, now
+            self.relapses += not well
+        if not well:
+            self.reason = reason
+            self.ill_from = now if self.ill_from is None else self.ill_from
+        quiet = self.told_at is not None and now - self.told_at < quiet_s
+        if self.told_well:
+            self._settle(now, after_s)
+            return None if quiet else self._ill_news(now)
+        patience_s = quiet_s if self.relapses else after_s
+        over = self.well and now - self.since >= patience_s
+        return self._tell(True, now, self.ill_from, self.since) if over and not quiet else None
+
+    def _settle(self, now: float, after_s: float) -> None:
+        """While others think it well: is an illness over, or has one lasted?"""
+        if self.ill_from is None:
+            return
+        if self.well and now - self.since >= after_s:
+            self.missed_s = self.since - self.ill_from if self.due else self.missed_s
+            self.ill_from, self.due = None, False
+        elif not self.well and now - self.ill_from >= after_s:
+            self.due = True
+
+    def _ill_news(self, now: float) -> _Told | None:
+        if self.due and not self.well:
+            return self._tell(False, now, self.ill_from, now)
+        if self.missed_s and self.ill_from is None:
+            return self._tell(True, now, now - self.missed_s, now)
+        return None
+
+    def _tell(self, well: bool, now: float, ill_from: float | None, until: float) -> _Told:
+        changes = max(0, self.relapses - (1 if self.told_well else 0))
+        told = _Told(well, self.reason, max(0.0, until - (now if ill_from is None else ill_from)), changes)
+        self.told_well, self.told_at, self.relapses, self.missed_s, self.due = well, now, 0, 0.0, False
+        if well:
+            self.ill_from = None
+        return told
+
+    def _mind_clock(self, now: float) -> None:
+        """A clock that was set back: what lies ahead of it now counts as of now."""
+        self.since = min(self.since, now)
+        self.told_at = None if self.told_at is None else min(self.told_at, now)
+        self.ill_from = None if self.ill_from is None else min(self.ill_from, now)
+
+
+class NodeState(msgspec.Struct):
+    """What is remembered of a node from look to look, and from process to process."""
+
+    run: str = ""  # of the daemon's life
+    tracks: dict[str, LayerState] = {}
+
+
+LOOK_S = 2.0  # between two looks at the status
+FAREWELL_LOOK_S = 0.1
+FAREWELL_S = 2.5  # longest telling of the daemon's stop; the daemon waits for this process a little longer
+QUEUED_MAX = 64  # messages that wait for one sender; the oldest is dropped at the bound
+MEMORY_BYTES_MAX = 64 * 1024
+
+log = get_logger("swarmd.notify")
+
+
+class NotifierState:
+    """What was told, in a file, and the right to tell.
+
+    Args:
+        directory: made if it is missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._file = directory / "notify.json"
+        self._lock: int | None = None
+        self._kept = b""
+
+    def acquire(self) -> bool:
+        """Whether this process is the one that tells now. A directory that cannot be written to, or a file system
+        without locks, forbids nobody."""
+        if self._lock is None:
+            try:
+                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                lock = os.open(self._directory / "notify.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except OSError as error:
+                log.warning("messages may be sent twice, because no lock can be made: %s", error)
+                self._lock = -1
+                return True
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # another process tells
+                os.close(lock)
+                return False
+            except OSError as error:
+                log.warning("messages may be sent twice, because no lock can be had: %s", error)
+            self._lock = lock
+        return True
+
+    def load(self) -> NodeState:
+        """What was saved last; nothing if it cannot be understood."""
+        try:
+            with self._file.open("rb") as file:
+                return msgspec.json.decode(file.read(MEMORY_BYTES_MAX), type=NodeState)
+        except FileNotFoundError:
+            return NodeState()
+        except (OSError, *DECODE_ERRORS) as error:
+            log.warning("what was told earlier is not known: %s", error)
+            return NodeState()
+
+    def save(self, past: NodeState) -> None:
+        """Write it down if it changed."""
+        encoded = msgspec.json.encode(past)
+        if encoded == self._kept:
+            return
+        try:
+            replace_durably(self._file, encoded)
+        except OSError as error:
+            log.warning("what was told cannot be saved: %s", error)
+        self._kept = encoded
+
+    def release(self) -> None:
+        """Release the lock, so that another process may send notifications."""
+        if self._lock is not None and self._lock >= 0:
+            os.close(self._lock)
+        self._lock = None
+
+
+class HealthNotifier:
+    """Sends changes of a node's health through every sender, each at its own pace.
+
+    Args:
+        changes: decides what is told.
+        senders: the ways out.
+        metrics: counts what came of each message.
+        memory: what was told before; None to start with nothing.
+        clock: POSIX seconds.
+    """
+
+    def __init__(
+        self,
+        changes: HealthChanges,
+        senders: Sequence[NotificationSender],
+        metrics: Metrics,
+        memory: NotifierState | None = None,
+        clock: TimeSource = time.time,
+    ) -> None:
+        self._changes = changes
+        self._memory = memory
+        self._leads = memory is None
+        self._clock = clock
+        self._outlets = [_Outlet(sender, metrics) for sender in senders]
+
+    async def run(
+        self,
+        latest: Callable[[], Status | None],
+        every_s: float = LOOK_S,
+        last: Callable[[], Awaitable[Status]] | None = None,
+    ) -> None:
+        """Watch until cancelled.
+
+        Args:
+            latest: gives the newest status that is known, None while there is none, and does not wait.
+            every_s: seconds between two looks.
+            last: gives the status when this ends; with it, a daemon that has stopped is told of before.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for outlet in self._outlets:
+                    tasks.create_task(outlet.run())
+                while True:
+                    self.look(latest())
+                    await asyncio.sleep(every_s)
+        except asyncio.CancelledError:
+            if last is not None and self._leads:
+                await self._say_farewell(last)
+            raise
+        finally:
+            if self._memory is not None:
+                self._memory.release()
+                self._leads = False
+
+    async def _say_farewell(self, last: Callable[[], Awaitable[Status]]) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                status = await last()
+                while status.process.healthy:  # asked a moment too soon: whoever ends this process is about to stop
+                    await asyncio.sleep(FAREWELL_LOOK_S)
+                    status = await last()
+                self._put(self._changes.farewell(status, self._clock()))
+                await asyncio.gather(*(outlet.drain() for outlet in self._outlets))
+        except TimeoutError:
+            log.warning("the end of the node may not have been told: no time left, it took %g s", FAREWELL_S)
+        except SwarmdError as error:
+            log.warning("the end of the node may not have been told: %s", error)
+
+    def look(self, status: Status | None) -> list[HealthMessage]:
+        """Take a status into account; gives the messages that are on their way now."""
+        if status is None or not self._acquire_lead():
+            return []
+        return self._put(self._changes.look(status, self._clock()))
+
+    def _put(self, notes: list[HealthMessage]) -> list[HealthMessage]:
+        if self._memory is not None:
+            self._memory.save(self._changes.past)
+        for note in notes:
+            log.info("told: %s", note.text)
+            for outlet in self._outlets:
+                outlet.put(note)
+        return notes
+
+    def _acquire_lead(self) -> bool:
+        """Acquire the lock on this node's notifications; on success, resume from the last process's state."""
+        if not self._leads and self._memory is not None and self._memory.acquire():
+            self._changes.past = self._memory.load()
+            self._leads = True
+        return self._leads
+
+
+class _Outlet:
+    """A sender and what waits for it."""
+
+    def __init__(self, sender: NotificationSender, metrics: Metrics) -> None:
+        self._sender = sender
+        self._metrics = metrics
+        self._waiting: deque[HealthMessage] = deque()
+        self._more = asyncio.Event()
+
+    def put(self, note: HealthMessage) -> None:
+        if len(self._waiting) >= QUEUED_MAX:
+            gone = self._waiting.popleft()
+            self._note_failure(f"{QUEUED_MAX} messages wait for {self._sender.shown}; dropped: {gone.text}")
+        self._waiting.append(note)
+        self._more.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._more.wait()
+            await self.drain()
+            self._more.clear()
+
+    async def drain(self) -> None:
+        """Send what waits; one that is being sent when this is cancelled waits on."""
+        while self._waiting:
+            note = self._waiting[0]
+            await self._send(note)
+            if self._waiting and self._waiting[0] is note:  # else the queue was full meanwhile, and dropped it
+                self._waiting.popleft()
+
+    async def _send(self, note: HealthMessage) -> None:
+        try:
+            await self._sender.send(note)
+        except NotifyFailed as error:
+            self._note_failure(str(error))
+        except Exception as error:  # a fault of ours: the node's page and the other ways go on
+            log.exception("a sender broke")
+            self._note_failure(f"{self._sender.shown} broke: {type(error).__name__}")
+        else:
+            self._metrics.count_notification(self._sender.name, True)
+
+    def _note_failure(self, reason: str) -> None:
+        self._metrics.count_notification(self._sender.name, False)
+        log.warning("a message did not get out: %s", reason)
+
+
+def notifier_of(config: NotifyConfig, root: Path, metrics: Metrics) -> HealthNotifier | None:
+    """The notifier that a node's configuration asks for, None if it names no way.
+
+    Args:
+        root: the data directory, which files are relative to.
+
+    Raises:
+        ConfigError: as `senders_of`.
+    """
+    senders = senders_of(config, root)
+    if not senders:
+        return None
+    changes = HealthChanges(config.after_s, config.quiet_s)
+    return HealthNotifier(changes, senders, metrics, NotifierState(NodeDirectory(root).sockets))

@@ -1,1 +1,0 @@
-"""Messages to a node's operator about changes of its health."""

@@ -1,0 +1,678 @@
+"""A swarm read by somebody who takes no part in it: in the DHT, and in the contract where one keeps the rounds.
+
+- The parts are those of a node's network and chain workers, without membership record and account: what they see comes
+  as the same events as in a node's log, and goes into the same books.
+- What was before the observer came is known from the last round's leaderboard alone; on a chain, from the contract's
+  own sums, less the blocks that were read.
+- The contract counts above the DHT, which tells who is there and what they write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import msgspec
+from msgspec.structs import replace
+
+from swarmd import __version__
+from swarmd.bounds import Backoff
+from swarmd.chain.coordinator import Coordinator
+from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
+from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
+from swarmd.chain.ports import HeadListener, NotThere
+from swarmd.chain.requirements import ChainRequirements
+from swarmd.chain.watching.watcher import Reach, Watcher
+from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
+from swarmd.core.applied import Applied
+from swarmd.core.commands import CollectReports, Gather, WatchChain
+from swarmd.core.events import (
+    ChainBlock,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    Envelope,
+    Equivocated,
+    Event,
+    LinkDegraded,
+    LinkDown,
+    LinkUp,
+    MemberLeft,
+    MemberSeen,
+    MembersSeen,
+    PolicyLog,
+    ReportSeen,
+    ReportsSeen,
+    RolloutsGathered,
+    RoundAnnounced,
+    StageLog,
+)
+from swarmd.core.ids import command_id
+from swarmd.core.node.results import preceding
+from swarmd.core.peers.evidence import keep
+from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
+from swarmd.core.values import BlockRef, ChainSettings, Settings
+from swarmd.dht.addresses import check_bootstrap
+from swarmd.dht.identity.identity import create_identity
+from swarmd.dht.membership import Members
+from swarmd.dht.p2p.hivemind_api import use_hivemind_log_handler
+from swarmd.dht.rounds.clock import SwarmClock
+from swarmd.dht.rounds.gather import Gathering
+from swarmd.dht.rounds.report_collector import ReportCollector
+from swarmd.dht.rounds.stages import LeaderboardFollower
+from swarmd.dht.session import Session
+from swarmd.dht.wire.bodies import LeaderboardBody
+from swarmd.errors import ChainError, SwarmdError, single_error
+from swarmd.eventlog.blobs import Blobs
+from swarmd.logger import get_logger
+from swarmd.manifest import Manifest
+from swarmd.observe.words import equivocation_notes
+from swarmd.paths import NodeDirectory
+from swarmd.web.http.endpoints import WorkPool
+from swarmd.web.shapes import (
+    CURVES_MAX,
+    PEERS_ANSWERED_MAX,
+    ChangeSignal,
+    Curves,
+    Gossip,
+    Message,
+    PageSource,
+    PeerPage,
+    SwarmView,
+)
+from swarmd.web.views.gossip import GossipFeed
+from swarmd.web.views.moments import shown_text
+from swarmd.web.views.swarm import PeerLedger, ViewContext, isolated_words, peer_page, peer_rows, swarm_view
+from swarmd.worker.messages import EventSink
+
+PEERS_A_LOOK = 16 * PEERS_A_CALL  # asked for at one block
+RETRY = Backoff(5.0, 600.0)
+FAILURES_TOLD = 3  # looks in vain, one after another, before the page says so
+
+log = get_logger(__name__)
+
+
+class BalanceQuery(NamedTuple):
+    """What is asked for, and what the ledger had just then."""
+
+    tip: BlockRef
+    rewards: dict[str, float]
+
+
+class OpeningBalances:
+    """Adds them to the ledger, once for each peer.
+
+    Args:
+        ledger: has what blocks say.
+        scale: a reward of 1.0 is this integer in the contract.
+
+    Attributes:
+        needed: blocks with rewards may lie before the first that is read.
+    """
+
+    def __init__(self, ledger: PeerLedger, scale: int) -> None:
+        self.needed = False
+        self._ledger = ledger
+        self._scale = scale
+        self._done: set[str] = set()
+        self._look: BalanceQuery | None = None
+        self._due = asyncio.Event()
+        self._failures = 0
+        self._seeded = False  # the contract's own board has been read
+
+    def told(self) -> str:
+        """A sentence about the rewards."""
+        if self._failures >= FAILURES_TOLD:
+            return "Rewards as well: the contract's own sums cannot be had."
+        if not self._seeded:
+            return "The contract's own sums of what was before are still being read."
+        return "Rewards are the contract's own sums; peers that were not heard of since may be missing."
+
+    def look(self, tip: BlockRef) -> None:
+        """Ask for those not asked for yet, if none are being asked for. The ledger has all blocks up to `tip`."""
+        if not self.needed or self._look is not None:
+            return
+        accounts = self._ledger.accounts
+        self._done &= accounts.keys()  # whom the ledger has forgotten
+        fresh = [peer for peer in accounts if peer not in self._done and can_be_asked(peer)][:PEERS_A_LOOK]
+        if fresh or not self._seeded:
+            self._look = BalanceQuery(tip, {peer: accounts[peer].reward for peer in fresh})
+            self._due.set()
+
+    async def run(self, coordinator: Coordinator) -> None:
+        """Read opening balances until cancelled."""
+        self._look = None  # what was to be asked when an earlier run ended
+        self._due.clear()
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            try:
+                await self._ask(coordinator)
+                self._failures = 0
+            except SwarmdError as error:
+                log.info("sums cannot be read: %s", error.message)
+                self._failures += 1
+                await anyio.sleep(RETRY.after(self._failures))
+            self._look = None
+
+    async def _ask(self, coordinator: Coordinator) -> None:
+        assert self._look is not None
+        tip, rewards = self._look
+        if not self._seeded:
+            board = await coordinator.winner_board(hex(tip.number))
+            unheard = [peer for peer in board if peer not in self._ledger.accounts and can_be_asked(peer)]
+            rewards |= dict.fromkeys(unheard, 0.0)
+        totals = await totals_of(coordinator, list(rewards), hex(tip.number))
+        if (await coordinator.blocks.at(tip.number)).hash != tip.hash:
+            raise NotThere(f"block {tip.number} changed while sums were read")
+        for peer, total in totals.items():
+            self._ledger.carry(peer, total / self._scale - rewards[peer])
+        self._done.update(totals)
+        self._seeded = True
+
+
+async def totals_of(coordinator: Coordinator, peers: list[str], block: str) -> dict[str, int]:
+    """The contract's sums at a block. Raises ChainError, ContractRefused."""
+    totals: dict[str, int] = {}
+    for at in range(0, len(peers), PEERS_A_CALL):
+        asked = peers[at : at + PEERS_A_CALL]
+        found = await coordinator.total_rewards(asked, block)
+        if len(found) != len(asked):
+            raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(found)}")
+        totals |= zip(asked, found, strict=True)
+    return totals
+
+
+def can_be_asked(peer: str) -> bool:
+    """Not where its id is bytes that are no text."""
+    return not NOT_UTF8.search(peer)
+
+
+HISTORY_BLOCKS = 50_000  # before the head that are read when an observer comes; of what lies before it asks for sums
+POLL_S = 2.0  # between two looks where an endpoint has no subscription
+RETRY_S = 5.0  # before the chain is tried again where the watcher gave it up
+REASON_CHARACTERS_MAX = 500  # of what went wrong
+CONTRACT_EVENTS = (ChainUp, ChainBlock, ChainReorged, ChainDegraded)
+
+ContractEvent = ChainUp | ChainBlock | ChainReorged | ChainDegraded
+log = get_logger(__name__)
+
+
+class ContractFeed:
+    """Reads the contract until cancelled; trouble is told and waited out.
+
+    Args:
+        manifest: of a swarm whose rounds a contract keeps.
+        urls: endpoints, best first; checked already.
+        peer: the observer's peer id, which is registered nowhere.
+        ledger: takes what peers had before the first block that is read.
+        emit: takes the events, and must have them in the ledger when it returns. In the event loop.
+        on_head: called when all there is has been read.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        urls: Sequence[str],
+        peer: str,
+        ledger: PeerLedger,
+        emit: EventSink,
+        on_head: HeadListener,
+    ) -> None:
+        assert manifest.chain is not None, "the swarm has no contract"
+        self._config = config_of(manifest, urls)
+        self._stages = manifest.recipe.stages
+        self._peer = peer
+        self._emit = emit
+        self._on_head = on_head
+        self._sums = OpeningBalances(ledger, manifest.chain.reward_scale)
+        self._anchor: BlockRef | None = None  # what comes after it is read
+        self._recent: tuple[BlockRef, ...] = ()  # latest ones told of, to go on after
+        self._genesis = ""
+        self._reach: Reach | None = None
+
+    async def run(self) -> None:
+        """Follow it until cancelled; a second time, from where it was left."""
+        config = self._config
+        rpc = Rpc(config.rpc, config.chain_id)
+        coordinator = Coordinator(rpc, config.contract, config.from_block)
+        terms = ChainRequirements(config, self._stages, self._peer, coordinator)
+        heads = Heads(rpc, config.contract, config.poll_s)
+        watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
+        watcher.on_progress = self._note
+        watcher.on_head = lambda: self._arrive(watcher.branch.tip)
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(heads.run)
+                tasks.start_soon(self._sums.run, coordinator)
+                await self._follow(watcher, coordinator)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0):
+                await rpc.close()
+
+    async def _follow(self, watcher: Watcher, coordinator: Coordinator) -> None:
+        while True:
+            try:
+                await watcher.run(await self._order(coordinator))
+            except SwarmdError as error:  # of another chain, of another contract, or not to be had at all
+                self._take(ChainDegraded(error.message))
+                watcher.say_again()
+            await anyio.sleep(RETRY_S)
+
+    async def _order(self, coordinator: Coordinator) -> WatchChain:
+        """Where to begin. Raises ChainError, ChainMismatch."""
+        if self._anchor is None:
+            head = await coordinator.blocks.head()
+            created = max(self._config.from_block - 1, 0)
+            self._anchor = await coordinator.blocks.at(max(created, head.number - HISTORY_BLOCKS))
+            self._recent = (self._anchor,)
+            self._sums.needed = self._anchor.number > created
+        return WatchChain("watch", self._recent, self._genesis)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, ChainUp):
+            self._genesis = event.genesis
+        block = _block_of(event)
+        if block is not None:
+            before = [known for known in self._recent if known.number < block.number]
+            self._recent = (*before[1 - BLOCKS_KEPT :], block)
+        self._emit(event)
+
+    def _arrive(self, tip: BlockRef) -> None:
+        self._sums.look(tip)
+        self._on_head()
+
+    def _note(self, reach: Reach) -> None:
+        self._reach = reach
+
+    def notes(self, chain: Chain) -> tuple[str, ...]:
+        """What is unknown of the contract and why, in sentences."""
+        notes = []
+        if chain.chart == "degraded":
+            reason = shown_text(chain.reason, REASON_CHARACTERS_MAX)
+            notes.append(f"The contract cannot be read at present: {reason}. What is shown of it may be old.")
+        elif chain.chart != "up":
+            far = f": block {self._reach.tip} of {self._reach.head}" if self._reach else ""
+            notes.append(f"The contract is still being read{far}.")
+        if self._anchor is not None and self._sums.needed:
+            notes.append(
+                f"The contract's blocks are read from {self._anchor.number + 1} on: rounds, votes and curves begin "
+                f"there. {self._sums.told()}"
+            )
+        return tuple(notes)
+
+
+def _block_of(event: Event) -> BlockRef | None:
+    """The latest block that the chain has after an event, where it tells one."""
+    if isinstance(event, ChainBlock):
+        return event.block
+    if isinstance(event, ChainUp):
+        return event.head
+    return event.fork if isinstance(event, ChainReorged) else None
+
+
+def config_of(manifest: Manifest, urls: Sequence[str]) -> ChainConfig:
+    """How an observer reads the contract: without an account."""
+    chain = manifest.chain
+    assert chain is not None
+    return ChainConfig(
+        rpc=tuple(urls),
+        chain_id=chain.chain_id,
+        contract=chain.contract,
+        from_block=chain.from_block,
+        depth=chain.depth,
+        poll_s=POLL_S,
+        sender="none",
+    )
+
+
+def unread(manifest: Manifest) -> Chain:
+    """The contract before anything was read of it."""
+    assert manifest.chain is not None
+    return Chain("connecting", chain_id=manifest.chain.chain_id, contract=manifest.chain.contract, round=-1, stage=-1)
+
+
+def deadline_of(chain: Chain) -> float:
+    """When the policy lets anybody end the stage, POSIX seconds; infinite where it sets no time."""
+    return chain.opened_at + chain.max_stage_s if chain.max_stage_s else math.inf
+
+
+def heed(chain: Chain, event: ContractEvent, ledger: PeerLedger) -> Chain:
+    """The contract after an event that the ledger has taken."""
+    if isinstance(event, ChainDegraded):
+        return replace(chain, chart="degraded", reason=event.reason)
+    if isinstance(event, ChainUp):
+        chain = _at_head(chain, event)
+    elif isinstance(event, ChainBlock):
+        chain = _with_block(chain, event)
+    else:
+        chain = replace(chain, recent=(event.fork,))
+    if isinstance(event, ChainBlock) and not (event.logs and chain.chart == "up"):
+        return chain  # nothing new, or read to catch up
+    return replace(chain, reporters=ledger.reporters(chain.round, chain.stage))
+
+
+def _at_head(chain: Chain, event: ChainUp) -> Chain:
+    return replace(
+        chain,
+        chart="up",
+        reason="",
+        genesis=event.genesis,
+        stages=event.stages,
+        extensions=event.extensions,
+        min_submissions=event.min_submissions,
+        max_stage_s=event.max_stage_s,
+        round=event.round,
+        stage=event.stage,
+        opened_at=event.opened_at,
+        recent=(event.head,),
+    )
+
+
+def _with_block(chain: Chain, event: ChainBlock) -> Chain:
+    for entry in event.logs:
+        if isinstance(entry, StageLog):
+            chain = replace(chain, round=entry.round, stage=entry.stage, opened_at=event.block.at)
+        elif isinstance(entry, PolicyLog):
+            chain = replace(chain, min_submissions=entry.min_submissions, max_stage_s=entry.max_stage_s)
+    return replace(chain, recent=(event.block,))
+
+
+CURVES_SHOWN = 10  # where none are asked for
+THREADS = 1  # for answers: of a large swarm each takes a tenth of a second
+GATHER_S = 20.0  # for the rollouts of a stage
+AGAIN_S = 5.0  # before the DHT is tried again where that ended with an error
+BLOB_BYTES_MAX = 64 * 1024 * 1024  # of rollouts on disk, before the oldest go
+IN_BOOKS = (MemberSeen, MembersSeen, MemberLeft, ReportSeen, ReportsSeen, RolloutsGathered)
+OF_A_STAGE = (ReportSeen, ReportsSeen, RolloutsGathered)  # they say how far a peer is
+
+log = get_logger(__name__)
+
+
+class DhtSwarm:
+    """Follows a swarm; a `SwarmSource`.
+
+    Args:
+        manifest: of the swarm.
+        place: a scratch directory: for a key of its own, sockets and rollouts.
+        bootstrap: addresses beyond the manifest's.
+        rpc: endpoints of the chain, best first and checked already, in place of the manifest's.
+    """
+
+    def __init__(self, manifest: Manifest, place: Path, bootstrap: Sequence[str] = (), rpc: Sequence[str] = ()) -> None:
+        self.changes = ChangeSignal()
+        self._manifest = manifest
+        self._paths = NodeDirectory(place)
+        self._paths.network.mkdir(exist_ok=True)
+        self._identity = create_identity(NodeDirectory(place).identity)
+        self._config = observer_config(manifest, bootstrap)
+        self._blobs = Blobs(self._paths.blobs)
+        self._ledger = PeerLedger()
+        self._feed = GossipFeed(self._blobs, self._ledger)
+        self._state = State(settings=_settings(manifest))
+        self._link = "no node of the swarm has answered yet"
+        self._isolated = ""  # why the coordinator is not heard although nodes answer
+        self._seq = 0
+        self._begun_at = time.time()
+        self._answers = WorkPool("answers", THREADS)
+        self._books = threading.RLock()  # held where the event loop writes what the answers' thread reads
+        self._session: Session
+        self._members: Members
+        self._reports: ReportCollector
+        self._standings: LeaderboardFollower
+        self._dials = False  # the session runs
+        self._contract: ContractFeed | None = None
+        if manifest.chain is not None and (urls := tuple(rpc) or manifest.chain.rpc):
+            books = (self._ledger, self.observe, self._follow_contract)
+            self._contract = ContractFeed(manifest, urls, self._identity.peer_id, *books)
+            self._state = msgspec.structs.replace(self._state, chain=unread(manifest))
+
+    def here(self) -> PageSource:
+        """What a server that shows this says of itself."""
+        return PageSource(
+            __version__,
+            node=False,
+            swarm=True,
+            live=True,
+            name=self._manifest.name,
+            swarm_id=self._manifest.id,
+        )
+
+    async def run(self) -> None:
+        """Follow the swarm until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            if self._contract is not None:
+                tasks.start_soon(self._contract.run)
+            tasks.start_soon(self._dial)
+
+    async def _dial(self) -> None:
+        """Follow it in the DHT; where that cannot be, the contract is followed all the same."""
+        use_hivemind_log_handler("nowhere")
+        while True:
+            try:
+                parts = (self._config, self._paths, self._identity, self._blobs)
+                self._session = Session(*parts, self.observe, fills_process=False)
+                self._members = Members(self._session)
+                self._reports = ReportCollector(self._session, self._members.presences)
+                self._standings = LeaderboardFollower(self._session, self._settle)
+                await self._session.run(self._follow)
+            except* SwarmdError as errors:
+                self._link = str(single_error(errors))
+            finally:
+                self._dials = False
+            self.changes.notify()
+            await anyio.sleep(AGAIN_S)
+
+    async def _follow(self) -> None:
+        SwarmClock(self._session).follow()
+        self._members.follow()
+        self._dials = True
+        if self._state.clock is not None:  # the contract was read first
+            self._read_stage(self._state.clock, fresh=True)
+        await asyncio.Event().wait()
+
+    # --- what happens ---
+
+    def observe(self, event: Event) -> None:
+        """Take an event of the session. In the event loop."""
+        with self._books:
+            noted = self._take(event)
+        if noted:
+            self.changes.notify()
+
+    def _take(self, event: Event) -> bool:
+        """Whether the event says anything that is shown."""
+        if isinstance(event, RoundAnnounced):
+            self._heed_clock(event)
+        elif isinstance(event, CONTRACT_EVENTS):
+            self._heed_contract(event)
+        elif isinstance(event, LinkUp):
+            self._link, self._isolated = "", event.isolated
+        elif isinstance(event, LinkDegraded | LinkDown):
+            self._link, self._isolated = event.reason, ""
+        elif isinstance(event, Equivocated):
+            known = keep(self._state.equivocations, event, time.time())
+            self._state = msgspec.structs.replace(self._state, equivocations=known)
+        elif isinstance(event, IN_BOOKS):
+            self._book(event)
+        else:
+            return False
+        return True
+
+    def _book(self, event: Event) -> None:
+        self._seq += 1
+        applied = Applied(Envelope(self._seq, time.time(), event), self._state, self._state, ())
+        chain = self._state.chain
+        if chain is None or chain.chart == "up" or not isinstance(event, OF_A_STAGE):
+            self._ledger.apply(applied)  # rounds of blocks that are still to be read would not count after a later one
+        self._feed.apply(applied)
+
+    def _heed_clock(self, event: RoundAnnounced) -> None:
+        """The coordinator tells where the swarm is; a contract that can be read knows better."""
+        chain, clock = self._state.chain, self._state.clock
+        if chain is not None and clock is not None:
+            older = (event.round, event.stage) < (clock.round, clock.stage)
+            if older or chain.chart == "up":
+                return
+        self._go_to(event)
+
+    def _heed_contract(self, event: ContractEvent) -> None:
+        assert self._state.chain is not None, "a contract that nobody reads"
+        self._book(event)
+        chain = heed(self._state.chain, event, self._ledger)
+        self._state = msgspec.structs.replace(self._state, chain=chain)
+
+    def _follow_contract(self) -> None:
+        """The chain has been read up to its head: be where the contract is. Stages passed on the way are left out."""
+        chain = self._state.chain
+        if chain is not None and chain.chart == "up":
+            self._go_to(RoundAnnounced(chain.round, chain.stage, chain.opened_at, deadline_of(chain)))
+            self.changes.notify()
+
+    def _go_to(self, event: RoundAnnounced) -> None:
+        """The swarm is at a stage."""
+        before = self._state.clock
+        clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
+        self._state = msgspec.structs.replace(self._state, clock=clock)
+        if before is not None and (before.round, before.stage, before.final) == (clock.round, clock.stage, clock.final):
+            return
+        if self._dials:
+            self._read_stage(clock, before is None or before.round != clock.round)
+
+    def _read_stage(self, clock: Clock, fresh: bool) -> None:
+        """A stage has opened, of a `fresh` round or not: collect its reports, look at what the one before left."""
+        self._session.policy.round = clock.round
+        if not clock.final:
+            collect = CollectReports(command_id("collect", f"{clock.round}/{clock.stage}"), clock.round, clock.stage)
+            self._session.start(self._attempt, self._reports.collect(collect))
+        source = preceding(clock.round, clock.stage, self._manifest.recipe.stages)
+        if source is not None:
+            until_at = time.time() + GATHER_S
+            command = Gather(
+                command_id("gather", f"{clock.round}/{clock.stage}"), clock.round, clock.stage, *source, until_at
+            )
+            self._session.start(self._attempt, _gather(self._session, self._blobs, command))
+        if self._manifest.chain is None and (fresh or clock.final):
+            self._standings.reach(clock.round)
+
+    async def _attempt(self, reading: object) -> None:
+        """What cannot be read is left out; the next stage brings more."""
+        try:
+            await reading  # type: ignore[misc]
+        except SwarmdError as error:
+            log.info("%s", error.message)
+
+    def _settle(self, board: LeaderboardBody) -> None:
+        """Take over the coordinator's sums."""
+        with self._books:
+            self._ledger.settle(board.round, board.standings, time.time())
+        self._session.compared.read_board(board.reports)
+        self.changes.notify()
+
+    # --- what is asked ---
+
+    async def view(self, peers_max: int = PEERS_ANSWERED_MAX) -> SwarmView:
+        """Where the swarm is and who takes part."""
+        return await self._answers.do(self._view, peers_max)
+
+    def _view(self, peers_max: int) -> SwarmView:
+        around = ViewContext(self._manifest.recipe.kind, time.time(), 0, ())
+        with self._books:
+            seen = swarm_view(self._state, self._ledger, around, peers_max)
+            return msgspec.structs.replace(seen, source="dht", notes=self._notes())
+
+    async def peers(self, first: int, count: int, find: str = "") -> PeerPage:
+        """Part of the leaderboard."""
+        return await self._answers.do(self._peers, first, count, find)
+
+    def _peers(self, first: int, count: int, find: str) -> PeerPage:
+        with self._books:
+            return peer_page(self._state, self._ledger, first, count, find)
+
+    async def curves(self, peers: Sequence[str]) -> Curves:
+        """Rewards since this observer came; where a contract is read, those in the blocks that were read."""
+        return await self._answers.do(self._curves, tuple(peers))
+
+    def _curves(self, peers: tuple[str, ...]) -> Curves:
+        with self._books:
+            wanted = peers[:CURVES_MAX] or [row.id for row in peer_rows(self._state, self._ledger, count=CURVES_SHOWN)]
+            accounts = self._ledger.accounts
+            return Curves(tuple(accounts[peer].curve() for peer in wanted if peer in accounts))
+
+    async def gossip(self, since_round: int = -1) -> Gossip:
+        """What peers shared."""
+        return Gossip(await asyncio.to_thread(self._feed.latest, since_round))
+
+    async def messages_since(self, count: int) -> tuple[list[Message], int]:
+        """What was shared beyond the first `count` messages."""
+        return await asyncio.to_thread(self._feed.since, count) if self._feed.has_beyond(count) else ([], count)
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [f"The swarm is not reached in the DHT: {self._link}."] if self._link else []
+        if self._isolated:
+            notes.append(isolated_words("This observer", self._isolated))
+        if self._state.clock is None:
+            notes.append("No round has been seen yet.")
+        since = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self._begun_at))
+        if self._contract is not None and self._state.chain is not None:
+            notes += self._contract.notes(self._state.chain)
+            notes.append(f"Who is there and what they write is read from the DHT since {since}.")
+        else:
+            notes.append(f"Read from the DHT since {since}: of what came before only the sums are known.")
+            notes += _notes_unread(self._manifest)
+        notes += equivocation_notes(self._state)
+        if self._ledger.turned_away:
+            notes.append("There are more peers than this server keeps count of.")
+        return tuple(notes)
+
+
+async def _gather(session: Session, blobs: Blobs, command: Gather) -> None:
+    """What peers shared, in bounded room."""
+    await Gathering(session, command).run()
+    await asyncio.to_thread(blobs.prune, frozenset(), BLOB_BYTES_MAX)
+
+
+def observer_config(manifest: Manifest, bootstrap: Sequence[str] = ()) -> Config:
+    """How an observer takes part in the DHT: it dials only, and registers nowhere.
+
+    Raises:
+        ConfigError: one of `bootstrap`, addresses beyond the manifest's, is none.
+    """
+    check_bootstrap(bootstrap, "further bootnodes")
+    return Config(
+        swarm=SwarmConfig(manifest.id, manifest.creator, manifest.recipe.kind, manifest.recipe.stages),
+        name="observer",
+        dht=DhtConfig(
+            listen=(),
+            bootstrap=tuple(dict.fromkeys((*bootstrap, *manifest.bootnodes))),
+            client_mode=True,
+            members=manifest.members,
+        ),
+        logs=LogsConfig(level="warning"),
+    )
+
+
+def _settings(manifest: Manifest) -> Settings:
+    """Without a peer id: the observer is nobody in the books."""
+    chain = manifest.chain
+    settings = ChainSettings(sends=False, drive="never", reward_scale=chain.reward_scale) if chain else None
+    return Settings("", manifest.id, "follower", manifest.creator, stages=manifest.recipe.stages, chain=settings)
+
+
+def _notes_unread(manifest: Manifest) -> tuple[str, ...]:
+    """What is missing where a contract keeps the rounds and no endpoint is known."""
+    chain = manifest.chain
+    if chain is None:
+        return ()
+    return (
+        f"The contract that keeps the rounds, {chain.contract}, is not read: the manifest names no endpoint of its "
+        f"chain. Give --rpc URL of chain {chain.chain_id} for votes and rewards as they are there; rewards shown are "
+        "those that peers reported.",
+    )

@@ -1,0 +1,259 @@
+"""The log for other tools: JSON lines any reader takes, and a Parquet table."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from swarmd.core.commands import Register, StartWorker
+from swarmd.core.events import (
+    ChainBlock,
+    ChainReorged,
+    ChainUp,
+    Event,
+    ReportSeen,
+    SubmissionConfirmed,
+    SubmissionIncluded,
+    SubmissionSent,
+    tag_of,
+)
+from swarmd.core.state import Link, State
+from swarmd.core.step import RULES
+from swarmd.core.values import BlockRef
+from swarmd.errors import LogDamaged, LogWriteFailed, PathUnusable
+from swarmd.eventlog.export import (
+    ITEMS_AT_ONCE,
+    Change,
+    change_line,
+    changes_between,
+    event_line,
+    export_json_lines,
+    export_parquet,
+    full,
+    indented,
+    to_json,
+    write_json_lines,
+)
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.reader import read_commits
+from tests.core.story import announced, trained
+from tests.eventlog.making import EVENTS, follower_story, write_groups
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+@settings(max_examples=150, deadline=None)
+@given(EVENTS)
+def test_every_event_is_one_line_of_strict_json(event) -> None:
+    out = io.BytesIO()
+    assert write_json_lines([Commit(3, 1.5, 1, (event,), b"")], out) == 1
+    assert out.getvalue().count(b"\n") == 1
+    line = json.loads(out.getvalue(), parse_constant=refuse_constant)
+    assert (line["seq"], line["at"], line["type"]) == (3, 1.5, tag_of(event))
+
+
+def test_json_lines_hold_the_whole_log(tmp_path: Path) -> None:
+    events = follower_story()
+    write_groups(tmp_path / "events", [events[:5], events[5:]])
+    out = tmp_path / "log.jsonl"
+    assert export_json_lines(read_commits(tmp_path / "events"), out) == len(events)
+    lines = out.read_text().splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(len(events)))
+    assert [msgspec.json.decode(line, type=Event) for line in lines] == events
+
+
+def test_a_parquet_table_holds_the_whole_log(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    events = [*follower_story(), trained(9, reward=math.nan)]
+    write_groups(tmp_path / "events", [events[:5], events[5:]])
+    out = tmp_path / "log.parquet"
+    assert export_parquet(read_commits(tmp_path / "events"), out) == len(events)
+    table = parquet.read_table(out)
+    assert table.column_names[:4] == ["seq", "at", "type", "round"]
+    assert table["seq"].to_pylist() == list(range(len(events)))
+    assert table["type"].to_pylist() == [tag_of(event) for event in events]
+    assert table["round"].to_pylist() == [getattr(event, "round", None) for event in events]
+    assert table["at"].to_pylist()[5].timestamp() == 1.0
+    bodies = table["event"].to_pylist()
+    assert json.loads(bodies[-1])["reward"] == "NaN"
+    assert msgspec.json.decode(bodies[0], type=Event) == events[0]
+
+
+def test_what_is_about_the_chain_has_its_round_stage_and_block(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    block = BlockRef(7, "0x7")
+    events: list[Event] = [
+        ChainUp(1, "0xC", "0x0", block, 1, 4, 2, 0.0),
+        ChainBlock(block),
+        ChainReorged(block, 2),
+        SubmissionSent("reward/3/1"),
+        SubmissionIncluded("winners/3", block),
+        SubmissionConfirmed("register", block),
+    ]
+    write_groups(tmp_path / "events", [events])
+    export_parquet(read_commits(tmp_path / "events"), tmp_path / "log.parquet")
+    rows = parquet.read_table(tmp_path / "log.parquet").to_pylist()
+    assert [(row["round"], row["stage"], row["submission"], row["block"]) for row in rows] == [
+        (4, 2, None, 7),
+        (None, None, None, 7),
+        (None, None, None, 7),
+        (3, 1, "reward/3/1", None),
+        (3, None, "winners/3", 7),
+        (None, None, "register", 7),
+    ]
+
+
+def test_an_export_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    write_groups(tmp_path / "events", [follower_story()[:2]])
+    path = next((tmp_path / "events").glob("*.seg"))
+    path.write_bytes(path.read_bytes()[:30] + b"\0" + path.read_bytes()[31:])
+    for export, out in ((export_json_lines, tmp_path / "a.jsonl"), (export_parquet, tmp_path / "a.parquet")):
+        with pytest.raises(LogDamaged):
+            export(read_commits(tmp_path / "events"), out)
+        with pytest.raises(LogWriteFailed, match="No such file"):
+            export(iter(()), tmp_path / "missing" / out.name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events"]
+
+
+@pytest.mark.parametrize("export", [export_json_lines, export_parquet])
+def test_an_export_replaces_files_only(tmp_path: Path, export) -> None:
+    """A pipe or device is left where it is: a rename over /dev/stdout would remove it for everybody."""
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for out in (pipe, tmp_path):
+        with pytest.raises(PathUnusable, match="is no regular file"):
+            export(iter(()), out)
+    assert pipe.is_fifo()
+    file.write_bytes(b"old")
+    export(iter(()), link)
+    assert link.is_symlink() and file.read_bytes() != b"old"
+
+
+@pytest.mark.parametrize("at", [math.nan, math.inf, -1e300, 1e12])
+def test_what_a_column_cannot_hold_is_null_and_stands_in_the_event(at: float, tmp_path: Path) -> None:
+    """A log that somebody else has sent may have such numbers."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    beyond = ReportSeen("p", 2**64 - 1, 0, 1.0)
+    assert export_parquet([Commit(0, at, RULES, (beyond,), b"")], tmp_path / "log.parquet") == 1
+    (row,) = parquet.read_table(tmp_path / "log.parquet").to_pylist()
+    assert (row["seq"], row["at"], row["round"], row["stage"]) == (0, None, None, 0)
+    assert json.loads(row["event"])["round"] == 2**64 - 1
+
+
+def test_an_event_is_one_line_with_what_is_not_default() -> None:
+    line = event_line(7, 0.0, announced(3, 1, deadline_at=60.0))
+    assert line.split() == (
+        ["7", "1970-01-01", "00:00:00.000", "round_announced", "round=3", "stage=1", "opened_at=0", "deadline_at=60"]
+    )
+    assert "digest=dddddddddddd " in event_line(0, 0.0, trained(0))
+    assert "record=<3 bytes>" in event_line(0, 0.0, ReportSeen("p", 0, 0, 0.5, record=b"abc"))
+
+
+def test_states_that_are_equal_have_no_changes() -> None:
+    state = State(run="a", reward_total=math.nan, link=Link(since=math.nan))
+    assert changes_between(state, state) == ()
+    assert changes_between(state, replace(state, reward_total=float("nan"), link=Link(since=float("nan")))) == ()
+
+
+def test_changes_name_the_field_that_changed() -> None:
+    before = State(chart="joining", done=(0, 0))
+    after = replace(before, chart="round.training", done=(1, 0), link=Link(chart="up", peers=2))
+    assert changes_between(before, after) == (
+        Change("chart", "joining", "round.training"),
+        Change("done", (0, 0), (1, 0)),
+        Change("link.chart", "down", "up"),
+        Change("link.peers", 0, 2),
+    )
+    assert change_line(Change("chart", "joining", "round.training")) == "chart: joining → round.training"
+
+
+def test_of_a_list_only_what_differs_is_shown() -> None:
+    one, two, three = Register("a"), StartWorker("b", "trainer", 1), Register("c")
+    before = State(pending=(one, two, three))
+    assert changes_between(before, replace(before, pending=(one, three))) == (Change("pending", (two,), ()),)
+    assert changes_between(before, replace(before, pending=(one, two, three, one))) == (Change("pending", (), (one,)),)
+    assert changes_between(State(), before) == (Change("pending", (), (one, two, three)),)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_a_document_made_in_pieces_is_the_one_made_at_once(value: Any) -> None:
+    assert "".join(indented(value)) == msgspec.json.format(to_json(full(value)), indent=2).decode()
+
+
+class Row(msgspec.Struct):
+    """A row of a table; whether msgspec writes one as `full` does depends on what is in it."""
+
+    word: str
+    number: int
+    share: float
+    held_out: float | None = None
+    ok: bool = True
+    inner: tuple[Any, ...] = ()
+
+
+class Tagged(msgspec.Struct, tag="tagged", omit_defaults=True):
+    """No row: it has a type, and leaves out what is as ever."""
+
+    number: int = 0
+
+
+rows = st.lists(
+    st.builds(
+        Row,
+        st.text() | st.just("null"),
+        st.integers(-(2**63), 2**64 - 1),
+        st.floats(),
+        st.none() | st.floats(),
+        st.booleans(),
+        st.just(()) | st.tuples(st.builds(Tagged, st.integers(0, 2))) | st.tuples(st.floats()),
+    )
+    | st.builds(Tagged, st.integers(0, 2)),
+    min_size=1,
+)
+
+
+@given(rows)
+def test_rows_that_are_made_text_together_are_as_each_by_itself(value: list[Any]) -> None:
+    expected = to_json({"rows": [full(row) for row in value]})
+    assert "".join(indented({"rows": value})) == msgspec.json.format(expected, indent=2).decode()
+
+
+def test_the_parts_of_a_long_list_of_rows_are_put_together() -> None:
+    value = tuple(Row("x", number, number / 3) for number in range(2 * ITEMS_AT_ONCE + 1))
+    assert "".join(indented(value)) == msgspec.json.format(to_json(full(value)), indent=2).decode()
+
+
+def test_of_a_long_list_a_part_at_a_time_is_made_text() -> None:
+    made: list[int] = []
+
+    class Noted(tuple[Any, ...]):
+        def __iter__(self) -> Iterator[Any]:
+            for item in super().__iter__():
+                made.append(item)
+                yield item
+
+    pieces = indented({"rounds": Noted(range(10 * ITEMS_AT_ONCE))})
+    for _ in range(6):
+        next(pieces)
+    assert 0 < len(made) <= ITEMS_AT_ONCE
