@@ -19,8 +19,7 @@ from bench.measure import Sample
 from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
-from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
-from swarmd.cli.local_swarm.layout import LocalNode, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, lay_out, node_places, peer_of, stop_all
 from swarmd.config import load_config
 from swarmd.settings import settings_of
 

@@ -39,26 +39,24 @@ class Verb(NamedTuple):
 GROUPS = {
     "Run, make and join": {
         "local": Verb(
-            "swarmd.cli.local_swarm.command",
+            "swarmd.cli.local",
             "local",
             "Run a small swarm of real nodes on this machine.",
             "swarmd local --rounds 4 --nodes 3",
         ),
-        "init": Verb(
-            "swarmd.cli.init.command", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"
-        ),
+        "init": Verb("swarmd.cli.init", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
         "swarm": Verb(
-            "swarmd.cli.swarm.command",
+            "swarmd.cli.swarm",
             "app",
             "Make a swarm of one's own, and see to it.",
             'swarmd swarm new "my swarm" --dir my-node',
         ),
         "join": Verb(
-            "swarmd.cli.swarm.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
+            "swarmd.cli.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
         ),
-        "run": Verb("swarmd.cli.node.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
+        "run": Verb("swarmd.cli.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
         "service": Verb(
-            "swarmd.cli.node.service",
+            "swarmd.cli.run",
             "app",
             "Make a node a service of systemd, or take it away again.",
             "sudo swarmd service install --config my-node/config.toml",
@@ -66,43 +64,43 @@ GROUPS = {
     },
     "Look at a node": {
         "status": Verb(
-            "swarmd.cli.inspect.status",
+            "swarmd.cli.status",
             "status",
             "Say how a node is: process, network, training, round.",
             "swarmd status my-node --watch",
         ),
         "explain": Verb(
-            "swarmd.cli.inspect.explain",
+            "swarmd.cli.explain",
             "explain",
             "Tell what became of a round, or of a gap, and why.",
             "swarmd explain my-node 12",
         ),
         "doctor": Verb(
-            "swarmd.cli.inspect.doctor",
+            "swarmd.cli.doctor",
             "doctor",
             "Say what is wrong with a node or its machine, and how to mend it.",
             "swarmd doctor my-node",
         ),
         "dashboard": Verb(
-            "swarmd.cli.inspect.dashboard",
+            "swarmd.cli.dashboard",
             "dashboard",
             "Show a node and its swarm in a browser.",
             "swarmd dashboard my-node --open",
         ),
         "report": Verb(
-            "swarmd.cli.inspect.report",
+            "swarmd.cli.report",
             "report",
             "Draw what training gave: reward and accuracy by round.",
             "swarmd report my-node --out report.png",
         ),
         "leaderboard": Verb(
-            "swarmd.cli.inspect.leaderboard",
+            "swarmd.cli.leaderboard",
             "leaderboard",
             "Add up a swarm's standings again, from its contract or its signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
         "notify": Verb(
-            "swarmd.cli.inspect.notify",
+            "swarmd.cli.notify",
             "notify",
             "Send a test message to whom the node tells how it is.",
             "swarmd notify --config my-node/config.toml",
@@ -110,24 +108,24 @@ GROUPS = {
     },
     "Event log": {
         "replay": Verb(
-            "swarmd.cli.inspect.replay",
+            "swarmd.cli.replay",
             "replay",
             "Replay a node's event log: show, step, verify, compare charts.",
             "swarmd replay my-node --verify",
         ),
         "log": Verb(
-            "swarmd.cli.inspect.log",
+            "swarmd.cli.log",
             "app",
             "Print, follow, verify, export or compact an event log.",
             "swarmd log tail my-node -f",
         ),
         "bundle": Verb(
-            "swarmd.cli.inspect.bundle",
+            "swarmd.cli.bundle",
             "bundle",
             "Make a support archive without secrets, or open one and replay it.",
             "swarmd bundle my-node --out bundle.tar.gz",
         ),
-        "chart": Verb("swarmd.cli.inspect.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
+        "chart": Verb("swarmd.cli.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
         "sim": Verb(
             "swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"
         ),
@@ -149,19 +147,19 @@ GROUPS = {
     },
     "Keys and accounts": {
         "identity": Verb(
-            "swarmd.cli.node.identity",
+            "swarmd.cli.identity",
             "app",
             "Make, show, back up, restore, check or import a node's identity.",
             "swarmd identity show my-node/identity.key",
         ),
         "account": Verb(
-            "swarmd.cli.node.account",
+            "swarmd.cli.account",
             "app",
             "Make the account that submits to a chain, show or import one.",
             "swarmd account new my-node/account.json",
         ),
         "signer": Verb(
-            "swarmd.cli.node.signer",
+            "swarmd.cli.signer",
             "signer",
             "Submit for many nodes with one account, over HTTP.",
             "swarmd signer --config my-node/config.toml",
@@ -169,13 +167,13 @@ GROUPS = {
     },
     "Backup and return": {
         "backup": Verb(
-            "swarmd.cli.node.backup",
+            "swarmd.cli.backup",
             "app",
             "Back up a node: log, checkpoint, keys; or check a backup.",
             "swarmd backup make my-node my-node.tar.gz",
         ),
         "restore": Verb(
-            "swarmd.cli.node.restore",
+            "swarmd.cli.backup",
             "restore",
             "Make a node's data directory of a backup.",
             "swarmd restore my-node.tar.gz new-node",

@@ -18,9 +18,7 @@ from typing import TypeVar
 
 import pytest
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LocalNode
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
 from swarmd.daemon.leftovers import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER

@@ -210,7 +210,7 @@ CARE = (
     ),
     Mutant(
         "a local swarm is laid out over another",
-        "swarmd/cli/local_swarm/layout.py",
+        "swarmd/cli/local_swarm.py",
         "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
         ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),

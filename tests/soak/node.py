@@ -13,8 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LOOPBACK, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm import LOOPBACK, DaemonProcess, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.notify import how_it_ended
+from swarmd.cli.notify import how_it_ended
 from swarmd.errors import ExitCode
 from tests.web.notifications.test_senders import receiving, script
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm.layout import lay_out, node_places
+from swarmd.cli.local_swarm import lay_out, node_places
 from swarmd.config import load_config
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State

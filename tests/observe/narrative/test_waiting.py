@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console, RenderableType
 
-from swarmd.cli.inspect.explain import picture_of
+from swarmd.cli.explain import picture_of
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, MemberSeen
