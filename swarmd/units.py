@@ -25,8 +25,7 @@ import msgspec
 
 import swarmd
 from swarmd.config import Config
-from swarmd.daemon.notes import Moved, refuse_moved, write_note
-from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+from swarmd.daemon.directory import Moved, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.lock import take_lock
 from swarmd.files import copy_reason, write_durably

@@ -26,8 +26,7 @@ from swarmd import __version__
 from swarmd.backup.archive import FORMAT, PART, SEALED, SEALED_BYTES_MAX, ArchiveWriter, Manifest, writing
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
-from swarmd.daemon.layout import read_layout
-from swarmd.daemon.notes import Moved, Restored, read_restored, refuse_moved, write_note
+from swarmd.daemon.directory import Moved, Restored, read_layout, read_restored, refuse_moved, write_note
 from swarmd.daemon.service import digests_in_use
 from swarmd.dht.identity.backup import BackupMarks, marks_of
 from swarmd.errors import ArchiveError, ArchiveUnwritable

@@ -15,8 +15,7 @@ import msgspec
 from swarmd.backup.archive import AGAIN, read_archive, unpacking
 from swarmd.backup.create import BackupManifest
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.daemon.layout import LAYOUT
-from swarmd.daemon.notes import Restored, write_note
+from swarmd.daemon.directory import LAYOUT, Restored, write_note
 from swarmd.dht.identity.identity import parse_identity, write_private
 from swarmd.errors import ArchiveError, LogDamaged, OtherVersion
 from swarmd.eventlog.fold import node_of

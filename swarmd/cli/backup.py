@@ -177,7 +177,7 @@ def restore(
 def _tell_other_swarm(directory: Path) -> None:
     """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
     from swarmd.config import load_config
-    from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+    from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
     from swarmd.paths import NodeDirectory
 
     try:

@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from swarmd.config import ChainConfig, Config, load_config
-from swarmd.daemon.swarm_check import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
+from swarmd.daemon.directory import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
 from swarmd.files import held_alone, remedy, replace_durably

@@ -408,7 +408,7 @@ def init(
 
 def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> None:
     """Raise OtherSwarm where the node that is there is not of the swarm that was asked for."""
-    from swarmd.daemon.swarm_check import SwarmName, swarm_of_config, swarm_of_manifest
+    from swarmd.daemon.directory import SwarmName, swarm_of_config, swarm_of_manifest
     from swarmd.manifest import read_manifest
 
     there = load_config(root / CONFIG)

@@ -15,7 +15,7 @@ from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, 
 from swarmd.cli.questions import copy_questions, find_questions
 from swarmd.config import ChainConfig, Config, SwarmConfig
 from swarmd.config_checks import check_name
-from swarmd.daemon.swarm_check import swarm_of_manifest
+from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.foreign_name import known_name
 from swarmd.dht.members.admission import must_be_invited, read_invitation

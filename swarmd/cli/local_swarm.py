@@ -30,8 +30,8 @@ from swarmd.cli.questions import bring_questions
 from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
 from swarmd.core.events import RoundsSkipped, StageTrained
 from swarmd.daemon.control import ask
-from swarmd.daemon.leftovers import find_leftovers, kill_leftovers, node_tag
-from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
+from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError, ControlError, LocalSwarmFailed
 from swarmd.eventlog.fold import load

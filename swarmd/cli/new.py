@@ -15,7 +15,7 @@ from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.questions import copy_questions, sealed
 from swarmd.config import ChainShards, Config, SwarmConfig, load_config
-from swarmd.daemon.swarm_check import SwarmName, swarm_of_manifest
+from swarmd.daemon.directory import SwarmName, swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm

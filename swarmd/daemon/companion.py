@@ -14,8 +14,7 @@ import msgspec
 
 from swarmd.bounds import Backoff
 from swarmd.config import Config, encode
-from swarmd.daemon.output import LineReader
-from swarmd.daemon.process import Child
+from swarmd.daemon.process import Child, LineReader
 from swarmd.logger import get_logger
 from swarmd.observe.logging.logs import LineFolder
 from swarmd.observe.logging.redaction import Redactor

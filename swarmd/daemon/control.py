@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -61,27 +61,16 @@ def bind_control(path: Path) -> socket.socket:
     return endpoint
 
 
-class EncodedStatus(Protocol):
-    """Gives the node's status."""
-
-    def __call__(self) -> bytes:
-        """As JSON on one line, as it is now. Must return at once.
-
-        Raises:
-            OSError, SwarmdError: a part of it cannot be read from the disk.
-        """
-
-
 class Control:
     """Serves the control socket: one JSON request and answer per connection.
 
     Args:
         path: of the socket.
-        status: gives the status as JSON.
+        status: gives the status as JSON on one line, at once. Raises OSError or SwarmdError where the disk refuses.
         facts: takes the operator's stop request.
     """
 
-    def __init__(self, path: Path, status: EncodedStatus, facts: FactSink) -> None:
+    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
         self._path = path
         self._status = status
         self._facts = facts

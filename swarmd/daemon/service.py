@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -22,20 +23,25 @@ from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
-from swarmd.daemon.clock import SystemClock, WallClock, watch_clock
 from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
-from swarmd.daemon.engine import Engine
-from swarmd.daemon.identity import node_identity
-from swarmd.daemon.layout import claim_layout
-from swarmd.daemon.leftovers import kill_leftovers, node_tag
-from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
+from swarmd.daemon.directory import (
+    Restored,
+    SpaceGuard,
+    check_space,
+    claim_layout,
+    compare,
+    forget_restored,
+    node_identity,
+    read_restored,
+    refuse_moved,
+    swarm_of_config,
+    swarm_of_state,
+)
+from swarmd.daemon.engine import HEEDED, Engine, heed_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
-from swarmd.daemon.process import keep_memory_off_disk, worker_environment
-from swarmd.daemon.signals import HEEDED, heed_signals
-from swarmd.daemon.space import SpaceGuard, check_space
+from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
-from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
@@ -55,6 +61,7 @@ from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
 from swarmd.training.checkpoints.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
+from swarmd.worker.runtime import TimeSource
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "swarmd.dht.worker"),
@@ -110,7 +117,7 @@ def run_node(
     """
     keep_memory_off_disk()
     try:
-        return anyio.run(serve_node, config, data, programs, SystemClock(), progress_s)
+        return anyio.run(serve_node, config, data, programs, time.time, progress_s)
     except BaseExceptionGroup as group:
         raise single_error(group) from None
 
@@ -119,7 +126,7 @@ async def serve_node(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
-    clock: WallClock,
+    clock: TimeSource,
     progress_s: float = 0.0,
 ) -> int:
     """As `run_node`, inside an event loop."""
@@ -131,7 +138,7 @@ async def serve_inside(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
-    clock: WallClock,
+    clock: TimeSource,
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
     host: Host = ALONE,
@@ -188,7 +195,7 @@ class Node:
         peer: str,
         event_log: EventLog,
         state: State,
-        clock: WallClock,
+        clock: TimeSource,
         notifier: ServiceNotifier,
         host: Host = ALONE,
     ) -> None:
@@ -319,7 +326,7 @@ class Node:
         log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
-        status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+        status = status_of(self.engine.state, self._clock(), log_status, live, __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 

@@ -20,7 +20,7 @@ from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
 from swarmd.backup.restore import check_backup, open_sealed, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
-from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
+from swarmd.daemon.directory import Moved, read_restored, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
 from swarmd.eventlog.digest import NO_COMMANDS

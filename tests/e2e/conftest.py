@@ -19,7 +19,7 @@ from typing import TypeVar
 import pytest
 
 from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
-from swarmd.daemon.leftovers import find_leftovers
+from swarmd.daemon.process import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER
 from tests.e2e.audit import audit

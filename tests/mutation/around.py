@@ -245,7 +245,7 @@ CARE = (
     ),
     Mutant(
         "a process that got a leftover's number is killed",
-        "swarmd/daemon/leftovers.py",
+        "swarmd/daemon/process.py",
         'if not _carries(Path("/proc", str(pid)), tag):',
         "if False:",
         ("tests/daemon/test_parts.py::test_a_process_that_got_the_number_of_a_leftover_is_spared",),

@@ -561,7 +561,7 @@ AT_WORK = (
     ),
     Mutant(
         "a node pauses and goes on at the same bound",
-        "swarmd/daemon/space.py",
+        "swarmd/daemon/directory.py",
         "elif self._paused and free >= bounds.wanted:",
         "elif self._paused and free >= bounds.low:",
         ("tests/daemon/test_parts.py",),

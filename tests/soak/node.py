@@ -18,7 +18,7 @@ from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.daemon.control import ask
-from swarmd.daemon.leftovers import find_leftovers, node_tag
+from swarmd.daemon.process import find_leftovers, node_tag
 from swarmd.errors import ControlError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits

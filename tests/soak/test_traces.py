@@ -29,8 +29,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
-from swarmd.daemon.leftovers import find_leftovers
-from swarmd.daemon.process import TAG_VARIABLE
+from swarmd.daemon.process import TAG_VARIABLE, find_leftovers
 from swarmd.settings import settings_of
 from tests.soak import traces
 from tests.soak.node import process_of
