@@ -24,7 +24,7 @@ from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.eventlog.commit import Commit, encode_commit
 from swarmd.eventlog.digest import NO_COMMANDS
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.shell.batches import ROW_MAX
+from swarmd.shell.loop import ROW_MAX
 
 SIZES = (100, 1_000, 10_000, 16_000)
 TIMES = 3

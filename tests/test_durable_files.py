@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from swarmd.backup.create import BackupPlan, make_backup
+from swarmd.backup.backup import BackupPlan, make_backup
 from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
 from swarmd.daemon.directory import Moved, write_note

@@ -13,7 +13,7 @@ from swarmd.cli.options import RULE, BackupPassphraseFile, Located, locate, log_
 from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
 
 if TYPE_CHECKING:
-    from swarmd.backup.create import BackupManifest
+    from swarmd.backup.backup import BackupManifest
 
 
 MIB = 1024 * 1024
@@ -68,7 +68,7 @@ def make(
     ] = False,
 ) -> None:
     """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
-    from swarmd.backup.create import BackupPlan, make_backup
+    from swarmd.backup.backup import BackupPlan, make_backup
     from swarmd.paths import NodeDirectory, quoted
 
     node, out = _read_places(places, config)
@@ -118,7 +118,7 @@ def check(
     passphrase_file: BackupPassphraseFile = None,
 ) -> None:
     """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
-    from swarmd.backup.restore import check_backup
+    from swarmd.backup.backup import check_backup
 
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
     manifest = check_backup(file, secret)
@@ -156,7 +156,7 @@ def restore(
     ] = 0,
 ) -> None:
     """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
-    from swarmd.backup.restore import check_backup, restore_backup
+    from swarmd.backup.backup import check_backup, restore_backup
 
     sealed = check_backup(file).sealed and not without_keys
     secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None

@@ -24,8 +24,7 @@ from swarmd.cli.directory import NewNode, put_private
 from swarmd.cli.fit import device_named
 from swarmd.cli.new import CREATOR, new, swarm_id
 from swarmd.cli.options import ask_hidden
-from swarmd.config import Config, TrainingConfig, load_config, parse_config, read_config_text
-from swarmd.config_checks import check_name
+from swarmd.config import Config, TrainingConfig, check_name, load_config, parse_config, read_config_text
 from swarmd.dht.addresses import is_address
 from swarmd.errors import ConfigError, ExitCode, NotFoundError
 from swarmd.http_server import PAGE_PORT, is_loopback, parse_listen

@@ -13,17 +13,18 @@ from swarmd.animals import animal_name
 from swarmd.cli.directory import NewNode, OwnAccount
 from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
 from swarmd.cli.questions import copy_questions, find_questions
-from swarmd.config import ChainConfig, Config, SwarmConfig
-from swarmd.config_checks import check_name
+from swarmd.config import ChainConfig, Config, SwarmConfig, check_name
 from swarmd.daemon.directory import swarm_of_manifest
 from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.foreign_name import known_name
 from swarmd.dht.members.admission import must_be_invited, read_invitation
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError, OtherVersion
 from swarmd.manifest import (
+    BOOTNODES_MAX,
     Manifest,
     ManifestChain,
     NodeChoice,
+    check_bootnode,
     config_of,
     node_text,
     read_manifest,
@@ -31,7 +32,6 @@ from swarmd.manifest import (
     recipe_of,
     write_manifest,
 )
-from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
 from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of

@@ -20,6 +20,9 @@ from swarmd.dht.addresses import is_address
 from swarmd.dht.identity.identity import generate_identity, load_identity
 from swarmd.errors import ConfigError, ManifestError, OtherSwarm
 from swarmd.manifest import (
+    FORMAT,
+    OWN_OPTIONS,
+    UINT32_MAX,
     Manifest,
     ManifestRecipe,
     NodeChoice,
@@ -33,7 +36,6 @@ from swarmd.manifest import (
     sign_manifest,
     write_manifest,
 )
-from swarmd.manifest.form import FORMAT, OWN_OPTIONS, UINT32_MAX
 from swarmd.paths import quoted
 from swarmd.swarms.questions_file import check_questions, questions_of
 from swarmd.swarms.registry import check_kind, find_kind, spell_out

@@ -29,9 +29,7 @@ from swarmd.config import Config, load_config
 from swarmd.dht.identity.identity import is_peer_id, load_identity
 from swarmd.errors import ConfigError, ContractRefused
 from swarmd.files import held_alone
-from swarmd.manifest import Manifest, sign_manifest, write_manifest
-from swarmd.manifest.form import UINT32_MAX, Membership, check_bootnode
-from swarmd.manifest.layout import inline
+from swarmd.manifest import UINT32_MAX, Manifest, Membership, check_bootnode, inline, sign_manifest, write_manifest
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:

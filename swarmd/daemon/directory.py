@@ -23,7 +23,7 @@ import msgspec
 from anyio import to_thread
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.config import Config, StorageConfig
+from swarmd.config import Config, StorageConfig, contract_name, settings_of
 from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
@@ -42,12 +42,11 @@ from swarmd.eventlog.segment import list_segments
 from swarmd.files import sync_directory, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
-from swarmd.settings import contract_name, settings_of
 from swarmd.shell.ports import FactSink
 from swarmd.training.checkpoints.checkpoint_files import newest_bytes
 
 if TYPE_CHECKING:
-    from swarmd.manifest.form import Manifest
+    from swarmd.manifest import Manifest
 
 
 LAYOUT = 1

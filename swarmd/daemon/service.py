@@ -17,7 +17,7 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from swarmd import __version__
-from swarmd.config import Config, encode
+from swarmd.config import Config, encode, settings_of
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
@@ -56,7 +56,6 @@ from swarmd.observe.logging.redaction import Redactor, known_secrets, withheld_f
 from swarmd.observe.status import LogStatus, Status, headline, status_of
 from swarmd.observe.weights import with_offer
 from swarmd.paths import NodeDirectory
-from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
 from swarmd.training.checkpoints.checkpoint_files import drop_older

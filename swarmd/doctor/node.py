@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 
 from swarmd import __version__
-from swarmd.config import Config, SenderKind, SwarmConfig
-from swarmd.config_checks import check_notify
+from swarmd.config import Config, SenderKind, SwarmConfig, check_notify
 from swarmd.daemon.directory import (
     compare,
     refuse_moved,

@@ -271,7 +271,7 @@ EVENTLOG = (
     ),
     Mutant(
         "a snapshot that cannot be kept ends the node",
-        "swarmd/shell/snapshots.py",
+        "swarmd/shell/loop.py",
         "        except (LogDamaged, LogWriteFailed) as error:",
         "        except LogDamaged as error:",
         ("tests/shell/test_loop.py",),

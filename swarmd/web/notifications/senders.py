@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from swarmd.config import NotifyConfig
-from swarmd.config_checks import open_service
+from swarmd.config import NotifyConfig, open_service
 from swarmd.errors import ConfigError, NotifyFailed
 from swarmd.observe.logging.redaction import redact_text, service_secrets
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret, read_secret

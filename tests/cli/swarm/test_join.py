@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from swarmd.animals import animal_name
-from swarmd.config import load_config
+from swarmd.config import load_config, settings_of
 from swarmd.dht.identity.foreign_name import known_name, note_name
 from swarmd.dht.identity.identity import create_identity, load_identity
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
-from swarmd.settings import settings_of
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 from tests.dht.making import rsa_file
