@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from swarmd.cli.options import KeyPassphraseFile, ask_hidden, take_passphrase
-from swarmd.errors import KeystoreDamaged, PathUnusable
+from swarmd.cli.options import KeyPassphraseFile, ask_hidden, refuse_existing, take_passphrase
+from swarmd.errors import KeystoreDamaged
 from swarmd.gas import COIN_WEI
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
@@ -33,10 +33,10 @@ def new(path: File, passphrase_file: NewPassphrase = None) -> None:
     """Make a new key, encrypted (mode 0600), and print its address. An existing file is never overwritten."""
     from swarmd.chain.keystore import create_keystore
 
-    _refuse_existing(path)
+    refuse_existing(path, "a keystore")
     account = create_keystore(path, _new_passphrase(passphrase_file))
     typer.echo(account.address)
-    _tell(f"keep a copy of {path} and of its passphrase: nobody can bring them back")
+    typer.echo(f"keep a copy of {path} and of its passphrase: nobody can bring them back", err=True)
 
 
 @app.command("import")
@@ -44,7 +44,7 @@ def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
     """Encrypt the key of an account that there is already. It is read from standard input, or asked for."""
     from swarmd.chain import keystore
 
-    _refuse_existing(path)
+    refuse_existing(path, "a keystore")
     key = _take_key()
     keystore.account_of(key)  # before a passphrase is made for it
     typer.echo(keystore.import_key(path, key, _new_passphrase(passphrase_file)).address)
@@ -75,7 +75,9 @@ def _show_balance(address: str, rpc: str) -> None:
 
     chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
     typer.echo(f"chain: {chain_id}")
-    typer.echo(f"balance: {_in_coins(balance_wei)} ({balance_wei} wei)")
+    whole, rest = divmod(balance_wei, COIN_WEI)
+    exactly = f"{whole}.{rest:018d}".rstrip("0").removesuffix(".")
+    typer.echo(f"balance: {exactly} ({balance_wei} wei)")
     typer.echo(f"transactions: {count}")
 
 
@@ -93,18 +95,12 @@ async def _ask_about(address: str, rpc: str) -> tuple[int, int, int]:
     return chain_id, balance, count
 
 
-def _in_coins(wei: int) -> str:
-    """Wei as the chain's coin, exactly and without needless noughts."""
-    whole, rest = divmod(wei, COIN_WEI)
-    return f"{whole}.{rest:018d}".rstrip("0").removesuffix(".")
-
-
 def _new_passphrase(file: Path | None) -> str:
     from swarmd.chain.keystore import check_passphrase, create_passphrase
 
     if file is not None and not file.exists():
         passphrase = create_passphrase(file)
-        _tell(f"{file} holds a new random passphrase (mode 0600)")
+        typer.echo(f"{file} holds a new random passphrase (mode 0600)", err=True)
         return passphrase
     passphrase = take_passphrase(file, "Passphrase of the new keystore", twice=True)
     check_passphrase(passphrase)
@@ -121,13 +117,3 @@ def _take_key() -> str:
             "there is no key on standard input", "Give it there, or at a terminal; never as an argument"
         )
     return key
-
-
-def _refuse_existing(path: Path) -> None:
-    """Say so before anything is asked for; writing refuses it again. Raises KeystoreError."""
-    if path.exists() or path.is_symlink():
-        raise PathUnusable(f"{path} exists already", "Move it away first: a keystore is never overwritten")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)

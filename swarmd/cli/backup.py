@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from swarmd.cli.options import RULE, BackupPassphraseFile, Located, locate, log_in, take_passphrase
+from swarmd.cli.options import RULE, BackupPassphraseFile, Located, locate, log_in, take_passphrase, utc
 from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def check(
 
 
 def _tell(file: Path, manifest: BackupManifest) -> None:
-    day = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(manifest.made_at))
     size = sum(member.size_bytes for member in manifest.members) / MIB
-    typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, made {day} by swarmd {manifest.version}")
+    made = f"made {utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
+    typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, {made}")
     checkpoint = f"checkpoint {manifest.checkpoint}" if manifest.checkpoint else "no checkpoint"
     keys = "keys sealed" if manifest.sealed else "no keys"
     events = f"events {manifest.from_seq} to {manifest.next_seq - 1}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from swarmd.cli.options import ConfigFile, log_of
+from swarmd.cli.options import ConfigFile, log_of, utc
 from swarmd.errors import ConfigError, ControlError, ExitCode, RecordRejected
 from swarmd.paths import NodeDirectory
 
@@ -249,22 +249,20 @@ def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
         return Exhibit(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
     problem = "" if charge == said else f"the records show something else: {charge}"
     records = tuple(
-        {"expires": each.expiration, **{name: value for name, value in _fields(each.content) if name in SHOWN}}
+        {
+            "expires": each.expiration,
+            **{name: value for name, value in msgspec.structs.asdict(each.content).items() if name in SHOWN},
+        }
         for each in (evidence.first, evidence.second)
     )
     return Exhibit(seq, at, *said, problem, records, signed)
 
 
-def _fields(content: msgspec.Struct) -> Iterator[tuple[str, str | int | float | bool]]:
-    return ((name, getattr(content, name)) for name in content.__struct_fields__)
-
-
 def words_of(exhibit: Exhibit) -> str:
     """A piece of evidence for a person."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(exhibit.at))
     proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
     head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"
-    lines = [f"{head} (event {exhibit.seq}, {when}); {proved}"]
+    lines = [f"{head} (event {exhibit.seq}, {utc(exhibit.at, '%H:%M:%S')}); {proved}"]
     for number, record in enumerate(exhibit.records, 1):
         lines.append(f"  {number}: " + ", ".join(f"{name} {value}" for name, value in record.items()))
     return "\n".join(lines)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import stat
-import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from swarmd.animals import Words, animal_name, read_words
-from swarmd.cli.options import KeyPassphraseFile, PrintJson, print_json, take_passphrase
+from swarmd.cli.options import KeyPassphraseFile, PrintJson, print_json, refuse_existing, take_passphrase, utc
 from swarmd.dht.identity.identity import (
     FILE_BYTES_MAX,
     Identity,
@@ -21,7 +19,7 @@ from swarmd.dht.identity.identity import (
     parse_identity,
     write_private,
 )
-from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, PathUnusable, SwarmdError
+from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdError
 from swarmd.files import read_start, remedy
 from swarmd.paths import NodeDirectory, quoted
 
@@ -38,6 +36,10 @@ app = typer.Typer(
 
 File = Annotated[Path, typer.Argument(help="The key file, usually DATA/identity.key.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="BACKUP", help="A file that `swarmd identity backup` wrote.")]
+
+
+def warn(line: str) -> None:
+    typer.echo(f"warning: {line}", err=True)
 
 
 @app.command()
@@ -70,7 +72,7 @@ def backup(
     from swarmd.dht.identity.backup import Backup, note_backup, seal_backup
 
     identity = load_identity(path)
-    _refuse_existing(out)
+    refuse_existing(out, "it")
     marks = _marks_for_backup(path, data, identity.peer_id)
     passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
     made_at = time.time()
@@ -78,8 +80,9 @@ def backup(
     try:
         note_backup(path, identity.peer_id, made_at, out)
     except OSError as error:
-        _warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
-    typer.echo(f"{out}: backup of {identity.peer_id}{_at_round(marks)}")
+        warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
+    at_round = f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
+    typer.echo(f"{out}: backup of {identity.peer_id}{at_round}")
 
 
 @app.command()
@@ -95,7 +98,7 @@ def restore(
     """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
     from swarmd.dht.identity.backup import open_backup, read_backup, read_marks
 
-    _refuse_existing(path)
+    refuse_existing(path, "it")
     raw = read_backup(source)
     opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
     identity = opened.identity
@@ -103,7 +106,7 @@ def restore(
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
     for line in restore_warnings(opened, logged):
-        _warn(line)
+        warn(line)
 
 
 @app.command()
@@ -123,8 +126,10 @@ def check(
         return error.exit_code
     if as_json:
         print_json(report)
-    else:
-        _print_report(report)
+        return 0
+    typer.echo(f"{path}: sound: {report['peer']} ({report['kind']}), mode {report['mode']}, user {report['owner']}")
+    if backup is not None:
+        typer.echo(f"{backup}: opens and holds this key, made {utc(report['backup']['made_at'])}")
     return 0
 
 
@@ -141,15 +146,15 @@ def import_key(
 
     Says what the node is called in RL Swarm, and how it keeps that name.
     """
-    _refuse_existing(path)
+    refuse_existing(path, "it")
     words = _words_of(source, names)
     identity = parse_identity(_read_foreign(source), str(source))
     if not identity.is_whole():
         raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
     write_private(path, identity.encode())
     typer.echo(identity.peer_id)
-    _warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
-    print(_name_to_keep(identity.peer_id, words), file=sys.stderr)
+    warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
+    typer.echo(_name_to_keep(identity.peer_id, words), err=True)
     if words is not None:
         _note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
 
@@ -160,7 +165,7 @@ def _note_name(path: Path, peer: str, name: str) -> None:
     try:
         note_name(path, peer, name)
     except OSError as error:
-        _warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
+        warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
 
 
 def _words_of(source: Path, names: Path | None) -> Words | None:
@@ -206,12 +211,6 @@ def _read_foreign(path: Path) -> bytes:
         raise IdentityError(f"the identity {path} cannot be read: {error.strerror}", fix) from error
 
 
-def _refuse_existing(path: Path) -> None:
-    """Say so before a passphrase is asked for; writing refuses it again. Raises IdentityError."""
-    if path.exists() or path.is_symlink():
-        raise PathUnusable(f"{path} exists already", "Move it away first: it is never overwritten")
-
-
 def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
     """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
     from swarmd.dht.identity.backup import read_marks
@@ -226,10 +225,10 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
     try:
         marks = read_marks(NodeDirectory(path.parent), peer)
     except SwarmdError as error:
-        _warn(f"the backup does not say how far the node has come: {error.message}")
+        warn(f"the backup does not say how far the node has come: {error.message}")
         return None
     if marks is None:
-        _warn("the backup does not say how far the node has come: no event log lies beside the key")
+        warn("the backup does not say how far the node has come: no event log lies beside the key")
     return marks
 
 
@@ -242,7 +241,7 @@ def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
     """
     lines = [
         f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
-        f"({_time(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
+        f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
     ]
     if logged is None:
         lines.append("there is no event log here, so what that node has signed is not known")
@@ -256,10 +255,6 @@ def _whereabouts(marks: BackupMarks | None) -> str:
     if marks is None:
         return "was at a round that the backup does not tell"
     return f"was at round {marks.round}" if marks.round >= 0 else "had trained nothing yet"
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
@@ -290,19 +285,3 @@ def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None
             "Make a new one with `swarmd identity backup`",
         )
     return {"file": str(path), "made_at": opened.made_at, "round": opened.marks.round if opened.marks else None}
-
-
-def _print_report(report: dict[str, Any]) -> None:
-    typer.echo(
-        f"{report['file']}: sound: {report['peer']} ({report['kind']}), mode {report['mode']}, user {report['owner']}"
-    )
-    if "backup" in report:
-        typer.echo(f"{report['backup']['file']}: opens and holds this key, made {_time(report['backup']['made_at'])}")
-
-
-def _at_round(marks: BackupMarks | None) -> str:
-    return f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -22,7 +23,6 @@ from swarmd.errors import ChainError, ChainMismatch, ConfigError, ManifestError,
 from swarmd.manifest import (
     BOOTNODES_MAX,
     Manifest,
-    ManifestChain,
     NodeChoice,
     check_bootnode,
     config_of,
@@ -148,10 +148,12 @@ def _swarm_of(manifest: Manifest) -> SwarmConfig:
 
 
 def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Config | None) -> None:
-    identity = node.identity(_known_identity(node, existing) or wishes.identity)
+    known = node.data.root / existing.dht.identity if existing else None  # that a configuration made earlier names
+    identity = node.identity(known if known is not None and known.exists() else wishes.identity)
     if existing is not None and existing.dht.peer not in ("", identity.peer_id):
         raise ConfigError(f"{node.home.config} is of {existing.dht.peer}, the identity is {identity.peer_id}")
-    _warn_closed(manifest, wishes, identity.peer_id)
+    if manifest.chain is None and manifest.membership == "allow-list" and identity.peer_id not in manifest.members:
+        _say_closed(wishes, identity.peer_id)
     if manifest.membership == "invitation":
         _check_invited(node, manifest, wishes, identity.peer_id, existing)
     choice = NodeChoice(
@@ -182,20 +184,15 @@ def _make(node: NewNode, manifest: Manifest, wishes: JoinOptions, existing: Conf
 
 def _keep_manifest(node: NewNode, manifest: Manifest) -> None:
     """Lay the manifest beside the configuration, where `swarmd doctor` compares the two; one that is there stays."""
-    if not node.home.manifest.exists():
-        write_manifest(node.home.manifest, manifest)
-        typer.echo(f"{node.home.manifest}: written")
-    elif not _holds(node.home.manifest, manifest):
-        typer.echo(
-            f"note: {node.home.manifest} is another one than was given, and is kept. Put the newer one in its place"
-        )
-
-
-def _holds(path: Path, manifest: Manifest) -> bool:
-    try:
-        return read_manifest(path) == manifest
-    except (ManifestError, OtherVersion):
-        return False
+    path = node.home.manifest
+    if not path.exists():
+        write_manifest(path, manifest)
+        typer.echo(f"{path}: written")
+        return
+    with contextlib.suppress(ManifestError, OtherVersion):
+        if read_manifest(path) == manifest:
+            return
+    typer.echo(f"note: {path} is another one than was given, and is kept. Put the newer one in its place")
 
 
 def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
@@ -268,17 +265,6 @@ def _name_of(peer: str, wishes: JoinOptions) -> str:
     return name
 
 
-def _known_identity(node: NewNode, existing: Config | None) -> Path | None:
-    """The identity that a configuration made earlier names."""
-    path = node.data.root / existing.dht.identity if existing else None
-    return path if path is not None and path.exists() else None
-
-
-def _warn_closed(manifest: Manifest, wishes: JoinOptions, peer: str) -> None:
-    if manifest.chain is None and manifest.membership == "allow-list" and peer not in manifest.members:
-        _say_closed(wishes, peer)
-
-
 def _check_invited(node: NewNode, manifest: Manifest, wishes: JoinOptions, peer: str, existing: Config | None) -> None:
     """Raises ConfigError where the invitation is not one of this peer. Without one, say how to come by it, and where a
     configuration that is kept does not have it, where it goes."""
@@ -306,20 +292,26 @@ async def _join_chain(
     node: NewNode, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
+    from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.cli.contract import check_contract, reach
 
     chain, known = manifest.chain, existing.chain if existing else None
     assert chain is not None
-    urls = _urls(node, chain, wishes, known)
+    urls = list(wishes.paid_by.rpc or (read_urls(known.rpc, node.data.root) if known is not None else chain.rpc))
     async with reach(urls, chain.chain_id, wishes.paid_by.fees) as reached:
         coordinator = await check_contract(reached.rpc, chain, manifest.recipe.stages)
         typer.echo(f"chain: {chain.chain_id}, contract {chain.contract}: as the manifest says")
         (allowed,) = await coordinator.members([choice.peer])
         if not allowed:
             _say_closed(wishes, choice.peer)
-        choice = msgspec.structs.replace(
-            choice, rpc=node.endpoints(urls), bootnodes=_sound(await coordinator.bootnodes())
-        )
+        bootnodes = []
+        for address in (await coordinator.bootnodes())[:BOOTNODES_MAX]:  # a contract takes any text
+            try:
+                check_bootnode(address)
+                bootnodes.append(address)
+            except ManifestError as error:
+                typer.echo(f"note: the contract has a bootnode that is none: {error.message}")
+        choice = msgspec.structs.replace(choice, rpc=node.endpoints(urls), bootnodes=tuple(bootnodes))
         registered_to = await coordinator.eoa(choice.peer)
         if wishes.signer or (known is not None and known.sender != "wallet"):
             return _through_proxy(node, wishes, choice, registered_to)
@@ -330,30 +322,6 @@ async def _join_chain(
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase
         )
-
-
-def _urls(node: NewNode, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
-    """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
-    from swarmd.chain.endpoints.endpoint import read_urls
-
-    if known is not None and not wishes.paid_by.rpc:
-        return read_urls(known.rpc, node.data.root)
-    return list(wishes.paid_by.rpc or chain.rpc)
-
-
-def _sound(addresses: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that are addresses of nodes: a contract takes any text."""
-    return tuple(address for address in addresses[:BOOTNODES_MAX] if _check_bootnode(address))
-
-
-def _check_bootnode(address: str) -> bool:
-    """Print a note about an address of the contract that is none. Returns whether it is one."""
-    try:
-        check_bootnode(address)
-    except ManifestError as error:
-        typer.echo(f"note: the contract has a bootnode that is none: {error.message}")
-        return False
-    return True
 
 
 def _through_proxy(node: NewNode, wishes: JoinOptions, choice: NodeChoice, registered_to: str) -> NodeChoice:

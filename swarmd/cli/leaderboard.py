@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
-from swarmd.cli.options import RULE, log_of
+from swarmd.cli.options import RULE, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.core.state import State
@@ -180,12 +180,11 @@ class ChainGathering:
                 found.head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
             elif isinstance(event, ChainUp):
                 found.up, found.head = event, event.head.number
-            found.chained = found.chained or _is_of_chain(event)
-
-
-def _is_of_chain(event: Any) -> bool:
-    settings = getattr(event, "settings", None)
-    return isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
+            settings = getattr(event, "settings", None)
+            of_chain = (
+                isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
+            )
+            found.chained = found.chained or of_chain
 
 
 def read_chain(directory: Path) -> ChainGathering:
@@ -429,7 +428,7 @@ def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
     from swarmd.eventlog.offline.text import to_json
 
     if as_json:
-        tell_json(to_json(as_plain(board, top)))
+        typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
     else:
         print_whole(ranked_of(board, top))
         for note in board.notes:
@@ -452,8 +451,7 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     ranked = sorted(boards.standings, key=lambda row: (not row.admitted, -getattr(row, order), row.peer))[:top]
     if as_json:
         told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
-        told |= {"problems": problems, "partial": boards.partial}
-        tell_json(msgspec.json.encode(told))
+        print_json(told | {"problems": problems, "partial": boards.partial})
     else:
         print_whole(ranked_reports(ranked, boards.round))
         for problem in problems:
@@ -463,12 +461,6 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
         if not problems:
             typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
     return ExitCode.DIFFERENCE if problems else ExitCode.OK
-
-
-def tell_json(encoded: bytes) -> None:
-    """Print JSON, indented."""
-
-    typer.echo(msgspec.json.format(encoded, indent=2))
 
 
 def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:

@@ -33,6 +33,7 @@ from swarmd.daemon.control import ask
 from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
 from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
 from swarmd.dht.identity.identity import create_identity, read_identity
+from swarmd.dht.p2p.multiaddrs import is_free
 from swarmd.errors import ConfigError, ControlError, LocalSwarmFailed
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
@@ -150,32 +151,13 @@ def rounds_run(place: LocalNode) -> int:
 
 def choose_port(place: LocalNode) -> int:
     """The port of the run before while it is free, so that followers find the coordinator again; else any free one."""
-    kept = _kept_port(place)
-    return kept if kept and _is_free(kept) else _free_port()
-
-
-def _kept_port(place: LocalNode) -> int:
-    if not place.config.exists():
-        return 0
-    try:
-        written = parse_toml(read_toml(place.config))
-    except ValueError:
-        return 0  # it is written anew in any case
-    kept = re.search(r"/tcp/(\d+)", str(written.get("dht", {}).get("listen", "")))
-    return int(kept[1]) if kept else 0
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-        return True
-
-
-def _free_port() -> int:
+    listen = ""
+    if place.config.exists():
+        with contextlib.suppress(ValueError):  # it is written anew in any case
+            listen = str(parse_toml(read_toml(place.config)).get("dht", {}).get("listen", ""))
+    kept = re.search(r"/tcp/(\d+)", listen)
+    if kept and int(kept[1]) and is_free(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
+        return int(kept[1])
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
@@ -294,21 +276,18 @@ class DaemonProcess:
 
     def start(self) -> None:
         """Start the daemon; what it prints goes to the end of its daemon.log."""
-        self._set_output_aside()
-        with self.place.output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            )
-
-    def _set_output_aside(self) -> None:
         output = self.place.output
         if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
             output.replace(output.with_suffix(".log.1"))
+        with output.open("ab") as stream:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
@@ -417,13 +396,13 @@ class LocalSwarm:
     @property
     def rounds_over(self) -> tuple[bool, ...]:
         """For each node, as of its last answer: has it heard that the rounds are over?"""
-        return tuple(self._is_over(place.number) for place in self.places)
-
-    def _is_over(self, number: int) -> bool:
-        status = self._seen.get(number)
-        if status is None or self.rounds_max <= 0:
-            return False
-        return status.round.state in ("waiting", "paused") and status.round.round >= self.rounds_max
+        seen = [self._seen.get(place.number) for place in self.places]
+        return tuple(
+            status is not None
+            and status.round.state in ("waiting", "paused")
+            and 0 < self.rounds_max <= status.round.round
+            for status in seen
+        )
 
     def wait_until(self, condition: Callable[[], bool], within_s: float, what: str, every_s: float = 0.1) -> None:
         """Wait until `condition` holds.
@@ -471,7 +450,7 @@ def _ask(daemon: DaemonProcess) -> Status | None:
 
 def row_of(name: str, status: Status, note: str = "") -> NodeRow:
     """A node's status as a row of the live table."""
-    training, round_status = status.training, status.round
+    training, round_status, kept = status.training, status.round, status.submissions
     latest = [reward.held_out for reward in status.rewards if reward.held_out is not None]
     return NodeRow(
         name=name,
@@ -488,13 +467,8 @@ def row_of(name: str, status: Status, note: str = "") -> NodeRow:
         skipped=round_status.skipped,
         restarts=training.worker.restarts + status.network.worker.restarts,
         note=note or _trouble(status),
-        on_chain=_on_chain(status),
+        on_chain=f"{kept.confirmed} confirmed, {kept.waiting + kept.sent + kept.included} waiting" if kept else "",
     )
-
-
-def _on_chain(status: Status) -> str:
-    kept = status.submissions
-    return "" if kept is None else f"{kept.confirmed} confirmed, {kept.waiting + kept.sent + kept.included} waiting"
 
 
 def _trouble(status: Status) -> str:

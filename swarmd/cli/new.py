@@ -6,7 +6,7 @@ import hashlib
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -25,6 +25,7 @@ from swarmd.manifest import (
     UINT32_MAX,
     Manifest,
     ManifestRecipe,
+    Membership,
     NodeChoice,
     Rounds,
     Signature,
@@ -240,7 +241,11 @@ def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
 
 def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
     """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
-    peer = _owner(node) or (manifest.creator if manifest else "")
+    # Whose node is in the directory; the manifest there may be of a swarm that it joined.
+    peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
+    if not peer and node.data.identity.exists():
+        peer = load_identity(node.data.identity).peer_id
+    peer = peer or (manifest.creator if manifest else "")
     asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
     if manifest is not None and swarm_of_manifest(manifest).differs(asked):
         raise OtherSwarm(
@@ -248,13 +253,6 @@ def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) ->
             "Name another directory with --dir: a directory belongs to one swarm",
         )
     return asked
-
-
-def _owner(node: NewNode) -> str:
-    """Whose node is in the directory; the manifest there may be of a swarm that it joined."""
-    peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
-    key = node.data.identity
-    return peer or (load_identity(key).peer_id if key.exists() else "")
 
 
 def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
@@ -267,7 +265,8 @@ def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
 
         account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         chain = create_contract(node, wishes, manifest, account)
-        chain = msgspec.structs.replace(chain, shards=_shards(wishes))
+        given = wishes.base.chain.shards if wishes.base.chain else 0
+        chain = msgspec.structs.replace(chain, shards=(given or SHARDS) if wishes.large else 0)
         manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
         choice = _on_chain(node, wishes, choice, account)
     manifest = sign_manifest(manifest, identity)
@@ -284,13 +283,14 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
     rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
     rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
     rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
+    others: Membership = "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
     return Manifest(
         format=FORMAT,
         id=swarm_id(wishes.name, peer),
         name=wishes.name,
         created_at=int(time.time()),
         creator=peer,
-        membership=_membership(wishes),
+        membership="allow-list" if wishes.closed else others,
         members=tuple(dict.fromkeys((peer, *wishes.members))) if wishes.closed else (),
         bootnodes=bootnodes_of(wishes, peer),
         recipe=recipe,
@@ -299,18 +299,6 @@ def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Man
         work_bits=wishes.work_bits,
         average_weights_every=wishes.average_weights,
     )
-
-
-def _shards(wishes: NewSwarmOptions) -> ChainShards:
-    """The number of shards that a swarm on a chain has from its beginning on."""
-    given = wishes.base.chain.shards if wishes.base.chain else 0
-    return (given or SHARDS) if wishes.large else 0
-
-
-def _membership(wishes: NewSwarmOptions) -> Literal["open", "allow-list", "invitation", "work"]:
-    if wishes.closed:
-        return "allow-list"
-    return "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
 
 
 def swarm_id(name: str, peer: str) -> str:

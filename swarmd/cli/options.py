@@ -12,6 +12,7 @@ import locale
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -19,7 +20,7 @@ import msgspec
 import typer
 
 from swarmd.config import NUMBER_MAX, FeesConfig, load_config
-from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError
+from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
 from swarmd.eventlog.segment import find_log
 from swarmd.paths import CONFIG, NodeDirectory, quoted
 
@@ -176,31 +177,23 @@ def log_in(node: Located, unnamed: bool = False) -> Path:
 
 def refuse_unmade(node: Located, unnamed: bool = False) -> None:
     """Raise NotFoundError where there is no node at all."""
-    if node.made:
-        return
-    if unnamed:
-        raise NotFoundError(
-            f"there is no node here: neither a {CONFIG} nor ./{DEFAULT} with a log",
-            "Name its directory, or its configuration with --config; `swarmd init` makes a node",
+    if not node.made:
+        here, there = (
+            f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
+            f"in {node.data}: neither a log nor a {CONFIG}",
         )
-    raise NotFoundError(
-        f"there is no node in {node.data}: neither a log nor a {CONFIG}",
-        "Name its directory, or its configuration with --config; `swarmd init` makes a node",
-    )
+        fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
+        raise NotFoundError(f"there is no node {here if unnamed else there}", fix)
 
 
 def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
     """The configuration of the node that is meant. Raises NotFoundError where there is none."""
-    if config is not None:
-        return config
     place = place_of(directory)
-    if not (place / CONFIG).is_file():
+    if config is None and not (place / CONFIG).is_file():
         where = f"{place}" if directory is not None else f"the present directory, nor in ./{DEFAULT}"
-        raise NotFoundError(
-            f"there is no {CONFIG} in {where}",
-            "Name the node's directory, or its configuration with --config; `swarmd init` makes a node",
-        )
-    return place / CONFIG
+        fix = "Name the node's directory, or its configuration with --config; `swarmd init` makes a node"
+        raise NotFoundError(f"there is no {CONFIG} in {where}", fix)
+    return config or place / CONFIG
 
 
 NodeDir = Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)]
@@ -264,3 +257,17 @@ def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, 
     # Where a price is paid in full, the bound must be of somebody's choosing: an endpoint goes up to it.
     fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
     return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
+
+
+# --- what is written, and what is told ---
+
+
+def refuse_existing(path: Path, what: str) -> None:
+    """Say so before anything is asked for; writing refuses it again. Raises PathUnusable."""
+    if path.exists() or path.is_symlink():
+        raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
+
+
+def utc(at: float, clock: str = "%H:%M") -> str:
+    """A time in POSIX seconds, for people."""
+    return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))

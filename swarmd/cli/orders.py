@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,7 @@ from swarmd.cli.options import (
     Payer,
     locate,
     payer,
+    utc,
 )
 from swarmd.config import Config, load_config
 from swarmd.dht.identity.identity import is_peer_id, load_identity
@@ -63,18 +65,18 @@ def advance(
     """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
     from swarmd.cli.contract import find_target
 
-    job = _move_on_as_manager if as_manager else _move_on
-    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
+    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), partial(_move_on, as_manager))
 
 
-async def _move_on(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
     from swarmd.chain.contract import encode_call
     from swarmd.cli.swarm import when_next
 
+    call = encode_call("updateStageAndRound()" if as_manager else "advance()")
     try:
-        receipt = await orders.carry_out("advance", coordinator.contract, encode_call("advance()"))
+        receipt = await orders.carry_out("advance", coordinator.contract, call)
     except ContractRefused as refused:
-        if refused.code != "AdvanceNotAllowed":
+        if as_manager or refused.code != "AdvanceNotAllowed":
             raise
         raise ContractRefused(
             refused.code,
@@ -82,17 +84,6 @@ async def _move_on(orders: OperatorTransactions, coordinator: Coordinator) -> No
             "Wait until then; a stage manager may move the swarm on at any time, with --as-manager",
         ) from None
     _tell(receipt)
-    await _tell_place(coordinator)
-
-
-async def _move_on_as_manager(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-    from swarmd.chain.contract import encode_call
-
-    _tell(await orders.carry_out("advance", coordinator.contract, encode_call("updateStageAndRound()")))
-    await _tell_place(coordinator)
-
-
-async def _tell_place(coordinator: Coordinator) -> None:
     round, stage = await coordinator.place()
     typer.echo(f"the swarm is at round {round}, stage {stage}")
 
@@ -291,12 +282,8 @@ def _change_manifest_members(
         members = tuple(peer for peer in wanted if peer not in removed or peer == manifest.creator)
     membership: Membership = "allow-list" if members else "open"
     _sign_again(target, msgspec.structs.replace(manifest, membership=membership, members=members))
-    typer.echo(f"every node needs this in its configuration, and a restart:\n\n{_toml(members)}")
-
-
-def _toml(members: tuple[str, ...]) -> str:
-    """The section of a configuration that admits them."""
-    return tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
+    text = tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
+    typer.echo(f"every node needs this in its configuration, and a restart:\n\n{text}")
 
 
 @contextmanager
@@ -420,13 +407,8 @@ def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
 def _list(made: tuple[IssuedInvitation, ...], now: float) -> None:
     for each in made:
         state = "withdrawn" if each.withdrawn_at is not None else "over" if each.is_over(now) else "holds"
-        until = f"until {day_of(each.until)}" if each.until else "without an end"
-        when = f"made {day_of(each.made_at)}" if each.made_at is not None else "made elsewhere"
+        until = f"until {utc(each.until)}" if each.until else "without an end"
+        when = f"made {utc(each.made_at)}" if each.made_at is not None else "made elsewhere"
         typer.echo(f"{each.id}  {state:9}  {each.guest or '-'}  {when}, {until}")
     if not made:
         typer.echo("no invitation was made here", err=True)
-
-
-def day_of(at: float) -> str:
-    """A time for people; `at` in POSIX seconds."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))

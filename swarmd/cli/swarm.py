@@ -10,7 +10,6 @@ import keyword
 import re
 import site
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -21,14 +20,14 @@ import msgspec
 import typer
 
 from swarmd.cli.new import new
-from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, payer, print_json
+from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, payer, print_json, utc
 from swarmd.cli.orders import invite, register_orders
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import remedy
 from swarmd.manifest import Manifest, read_manifest
 from swarmd.paths import quoted
 from swarmd.swarms.plan import split_of
-from swarmd.swarms.registry import BUILT_IN, Kind, list_kinds
+from swarmd.swarms.registry import BUILT_IN, list_kinds
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
@@ -42,29 +41,19 @@ def list_swarms(
     """Name every installed kind of swarm, with its stages, what it trains, and what brings it."""
     kinds = list_kinds()
     if as_json:
-        typer.echo(json.dumps([_fields(kind) for kind in kinds], indent=2))
+        rows = [
+            {"name": kind.name, "stages": kind.stages, "summary": kind.summary, "from": kind.origin}
+            | {"usable": not kind.fault, "fault": kind.fault}
+            for kind in kinds
+        ]
+        typer.echo(json.dumps(rows, indent=2))
         return
     width = max(len(kind.name) for kind in kinds)
     for kind in kinds:
-        typer.echo(f"{kind.name:{width}}  {_line(kind)}")
-
-
-def _line(kind: Kind) -> str:
-    if kind.fault:
-        return f"cannot be used: {kind.fault} (from {kind.origin})"
-    stages = f"{kind.stages} stage{'s' if kind.stages > 1 else ' '}"
-    return f"{stages}  {kind.summary}" + (f" (from {kind.origin})" if kind.origin != "swarmd" else "")
-
-
-def _fields(kind: Kind) -> dict[str, object]:
-    return {
-        "name": kind.name,
-        "stages": kind.stages,
-        "summary": kind.summary,
-        "from": kind.origin,
-        "usable": not kind.fault,
-        "fault": kind.fault,
-    }
+        brought = f" (from {kind.origin})" if kind.fault or kind.origin != "swarmd" else ""
+        stages = f"{kind.stages} stage{'s' if kind.stages > 1 else ' '}"
+        said = f"cannot be used: {kind.fault}" if kind.fault else f"{stages}  {kind.summary}"
+        typer.echo(f"{kind.name:{width}}  {said}{brought}")
 
 
 TEMPLATES = Path(__file__).parent / "scaffolds"
@@ -246,9 +235,8 @@ def check(manifest: ManifestFile) -> None:
 def _show_manifest(manifest: Manifest) -> None:
     recipe = manifest.recipe
     tasks = ", ".join(task.name for task in recipe.tasks) or "the embedded digit tasks"
-    created = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(manifest.created_at))
     typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
-    typer.echo(f"creator: {manifest.creator}, {created}")
+    typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
     typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}, {tasks}")
     typer.echo(f"membership: {manifest.membership}")
     if manifest.average_weights_every:
@@ -335,8 +323,8 @@ def _show(found: ContractStatus, as_json: bool) -> None:
         print_json(found)
         return
     open_s = max(0.0, found.block_at - found.opened_at)
-    block_at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(found.block_at))
-    typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block} of {block_at}")
+    at = utc(found.block_at, "%H:%M:%S")
+    typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block} of {at}")
     typer.echo(f"round {found.round}, stage {found.stage} of {found.stages}, open for {open_s:.0f} s at that block")
     reports = f"{found.min_submissions} reports (there are {found.submissions})" if found.min_submissions else ""
     seconds = f"{found.max_stage_s} s" if found.max_stage_s else ""
