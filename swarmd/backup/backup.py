@@ -112,13 +112,9 @@ class BackupManifest(Manifest, frozen=True, kw_only=True):
 
 
 class BackupPlan(msgspec.Struct, frozen=True):
-    """What to put into a backup.
+    """What to put into a backup: without a passphrase no keys and configuration; `config` where it lies elsewhere.
 
-    Attributes:
-        passphrase: for keys and configuration; None leaves them out.
-        checkpoint: whether the newest one goes along.
-        config: the node's configuration, if it does not lie in the data directory.
-        for_move: the node moves to another host: it must be stopped, and its directory is closed behind it.
+    For a move the node must be stopped, and its directory is closed behind it.
     """
 
     passphrase: str | None
@@ -138,11 +134,8 @@ class OpenPart(NamedTuple):
 def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManifest:
     """Write a backup of the node in `data`.
 
-    Raises:
-        ArchiveError: as `writing`, or `out` lies in the data directory, or files change too fast.
-        NotFoundError, LogDamaged: there is no log, or not a whole one.
-        LogInUse: the node is to be moved and is running.
-        IdentityInUse: it is to be moved and has moved already.
+    Raises ArchiveError, as `writing` or where files change too fast; NotFoundError or LogDamaged without a whole log;
+    and for a move LogInUse while the node runs, IdentityInUse if it has moved already.
     """
     if out.resolve().is_relative_to(data.root.resolve()):
         raise ArchiveUnwritable(f"{out} lies in {data.root}", "Name a new file elsewhere, best on another disk")
@@ -340,11 +333,7 @@ MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary
 def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
     """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
 
-    Raises:
-        NotFoundError: there is no such file.
-        ArchiveError: it is damaged or incomplete.
-        OtherVersion: it has another format.
-        IdentityError: the passphrase is wrong.
+    Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase.
     """
     manifest, sealed = read_archive(path, BackupManifest)
     if manifest.sealed and passphrase is not None:
@@ -358,15 +347,12 @@ def restore_backup(
     """Make the data directory `root` from a backup. It is whole, and its log was replayed, or it is as it was.
 
     Args:
-        root: must not exist, or be empty but for what a restore that was cut off has left.
         passphrase: of the sealed part; None leaves keys and configuration out.
         moved: the node was stopped for good when the backup was made, and goes on here where it was.
         from_round: first round that the node may take part in or open, if it is known to be later than it will hear.
 
-    Raises:
-        ArchiveError: as `check_backup` and `unpacking`, or the backup is not one of a move.
-        OtherVersion, LogDamaged, ReplayDifference: the log in it does not replay here.
-        NoSpaceLeft: the disk is full.
+    Raises ArchiveError as `check_backup` and `unpacking`, or if the backup is not one of a move; NoSpaceLeft; and
+    OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
     """
     with unpacking(root) as making:
         data = NodeDirectory(making)

@@ -63,14 +63,11 @@ class ReachedChain(NamedTuple):
 async def reach(
     urls: Sequence[str], chain_id: int | None = None, fees: FeesConfig | None = None
 ) -> AsyncIterator[ReachedChain]:
-    """The chain behind endpoints, which must be `chain_id` where that is given.
+    """The chain behind endpoints. Raises ChainMismatch where it is not `chain_id`, ChainError where no endpoint
+    answers.
 
     With `fees` something is to be signed: an endpoint that shows a head without a base fee has failed, unless they say
     that the chain has none.
-
-    Raises:
-        ChainMismatch: it is another chain.
-        ChainError: no endpoint answers.
     """
     for url in urls:
         check_url(url)

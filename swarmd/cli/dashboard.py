@@ -24,15 +24,7 @@ LISTEN = "127.0.0.1:8800"
 
 
 class PageOptions(NamedTuple):
-    """Where a page is served, and to whom.
-
-    Attributes:
-        listen: HOST:PORT.
-        token: file or credential with the bearer token; a relative path is relative to the data directory.
-        hosts: further host names that it is reached by.
-        open_page: open a browser.
-        else_any: take a free port where that one is taken.
-    """
+    """Where a page is served, and to whom."""
 
     listen: str = LISTEN
     token: str = ""
@@ -112,17 +104,10 @@ def token_named(file: Path | None, configured: str) -> str:
 
 
 def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
-    """Check what is asked for, listen, and put a server of one log in this process's place; does not return.
+    """Put a server of a data directory's log in this process's place; does not return.
 
-    Args:
-        root: the node's data directory.
-        page: where it is served, and to whom.
-        config: the node's configuration file.
-        archive: a log that does not grow, in place of the directory's own; its daemon is not asked.
-
-    Raises:
-        ConfigError: the address is none, or strangers could reach it and no token is asked for.
-        AddressInUse: the address cannot be listened on.
+    An `archive` is a log that does not grow, in place of the directory's own; its daemon is not asked. Raises
+    ConfigError or AddressInUse where the address is none, or would let untrusted people in, or cannot be listened on.
     """
     from swarmd.web.standalone import PageServerSetup, become
 
@@ -144,16 +129,8 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
 def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
 
-    Args:
-        manifest: of the swarm.
-        bootstrap: addresses of nodes beyond the manifest's.
-        rpc: endpoints of the chain as they were given, in place of the manifest's.
-        page: where it is served, and to whom.
-
-    Raises:
-        ManifestError: the manifest is not sound.
-        ConfigError: as `serve_log` does; or an endpoint is none, or the swarm has no chain.
-        AddressInUse: the address cannot be listened on.
+    `bootstrap` and `rpc` come before the manifest's. Raises ManifestError, and ConfigError and AddressInUse as
+    `serve_log`.
     """
     import tempfile
 

@@ -56,12 +56,7 @@ def put_private(path: Path, text: str) -> None:
 
 
 class NewNode:
-    """Makes the files of a node and tells, a line each, what was made and what was kept.
-
-    Args:
-        root: where configuration and manifest lie.
-        data: where identity, account and all that the node writes lie, relative to `root`.
-    """
+    """Makes the files of a node, data relative to `root`, and tells, a line each, what was made and what was kept."""
 
     def __init__(self, root: Path, data: str = ".") -> None:
         self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
@@ -135,9 +130,8 @@ class NewNode:
     def existing(self, asked: SwarmName) -> Config | None:
         """The configuration that is there, which stays in force, and with it the kind that it names.
 
-        Raises:
-            OtherSwarm: it is of another swarm, or the log of its node is.
-            LogDamaged, LogForeign, OtherVersion: the log cannot be read.
+        Raises OtherSwarm where it, or the log of its node, is of another swarm; and as `load` where the log cannot be
+        read.
         """
         config = load_config(self.home.config) if self.home.config.exists() else None
         data = NodeDirectory(self.home.root / config.data) if config else self.data

@@ -97,17 +97,10 @@ def has_daemon(directory: Path) -> bool:
 
 
 def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
-    """The story of one round.
+    """The story of one round; `now` is in POSIX seconds, where a daemon runs.
 
     Args:
-        directory: the node's.
-        round_: which.
-        now: POSIX seconds, where its daemon runs.
         points: at which the node had just joined a stage, where some are known: the last ones of the log.
-
-    Raises:
-        NotFoundError: there is no log.
-        LogDamaged, OtherVersion: it cannot be read.
     """
     from swarmd.cli.replay import folded
     from swarmd.eventlog.segment import find_log
@@ -205,12 +198,7 @@ class Exhibit(msgspec.Struct, frozen=True):
 
 
 def show(directory: Path, as_json: bool) -> int:
-    """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing.
-
-    Raises:
-        NotFoundError: there is no log.
-        LogDamaged, OtherVersion: it cannot be read.
-    """
+    """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing."""
     from swarmd.eventlog.offline.text import to_json
 
     exhibits = list(exhibits_in(directory))

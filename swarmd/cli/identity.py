@@ -233,12 +233,7 @@ def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks |
 
 
 def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
-    """What somebody should know before a node runs with a restored identity.
-
-    Args:
-        opened: the backup.
-        logged: how far the log in the data directory has come, None when there is none.
-    """
+    """What somebody should know before a node runs with a restored identity; `logged` is how far the log there came."""
     lines = [
         f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
         f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"

@@ -174,12 +174,7 @@ TOKEN_NAME = "hub.token"  # in the data directory
 
 
 class Asker:
-    """Asks at the terminal, or takes defaults.
-
-    Args:
-        silent: take every default (--yes).
-        terminal: there is somebody to ask.
-    """
+    """Asks where there is a terminal; `silent` takes every default (--yes)."""
 
     def __init__(self, silent: bool, terminal: bool) -> None:
         self.silent = silent

@@ -121,12 +121,7 @@ def _swarm_of(state: State) -> str:
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
-    """The leaderboards of a coordinator's log, verified.
-
-    Raises:
-        NotFoundError: there is no log, or it is no coordinator's, or it has closed no round.
-        LogDamaged: the log cannot be read.
-    """
+    """The leaderboards of a coordinator's log, verified. Raises NotFoundError where there are none, LogDamaged."""
     log = find_log(directory)
     gathering = BoardGathering()
     gather(log, BOARDS, gathering)
@@ -151,12 +146,7 @@ class KeptChain(msgspec.Struct, array_like=True):
 
 
 class ChainGathering:
-    """Adds up what a contract said, block by block.
-
-    Attributes:
-        standings: of all blocks.
-        found: whether the node has a chain at all, and how far it was read.
-    """
+    """Adds up what a contract said, block by block, and whether the node has a chain at all, and how far it was read."""
 
     def __init__(self) -> None:
         self.standings = ChainStandings()
@@ -224,10 +214,7 @@ class ChainBoard(msgspec.Struct, frozen=True):
 def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
     """The standings that a node's log holds; None for a node without a chain.
 
-    Raises:
-        NotFoundError: there is no log, or nothing of the chain in it yet.
-        LogDamaged: the log cannot be read.
-        ChainError: its blocks cannot be put in order.
+    Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
     """
 
     log = find_log(directory)
@@ -260,10 +247,7 @@ def check_address(contract: str) -> None:
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
     """The standings read from the chain, compared with the contract's own sums.
 
-    Raises:
-        ConfigError: the URL or the address is none, or the chain has no such block yet.
-        ChainMismatch: there is no contract at the address.
-        ChainError: no endpoint answers.
+    Raises ConfigError for a wrong URL, address or block, ChainMismatch where there is no contract, ChainError.
     """
     from swarmd.chain.endpoints.endpoint import read_urls
     from swarmd.chain.onchain_standings import read_out

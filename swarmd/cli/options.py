@@ -46,10 +46,8 @@ FILE_BYTES_MAX = 4096
 def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
     """Read the passphrase from `file`, or ask for it; `twice` when a slip would lock something up.
 
-    Raises:
-        NotFoundError: there is no such file.
-        IdentityError: others may read the file, it or the answer is no single line of text, there is no terminal to
-            ask at, or the two answers differ.
+    Raises NotFoundError; or IdentityError where others may read the file, it or the answer is no single line of text,
+    there is no terminal to ask at, or the two answers differ.
     """
     if file is not None:
         return _read_file(file)
@@ -154,13 +152,7 @@ def holds_log(place: Path) -> bool:
 
 
 def log_of(directory: Path | None, config: Path | None = None) -> Path:
-    """The directory of the located node's segments.
-
-    Raises:
-        NeverStarted: the node has no log yet.
-        NotFoundError: there is no node.
-        ConfigError: as `locate`.
-    """
+    """The directory of the located node's segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
     return log_in(locate(directory, config), directory is None and config is None)
 
 

@@ -69,17 +69,11 @@ def _load_into(home: Path, name: str, options: Mapping[str, Any]) -> None:
 def find_questions(
     options: Mapping[str, Any], manifest: Path, data: Path, download_bytes: int = DOWNLOAD_BYTES_MAX
 ) -> Path | None:
-    """The file that a manifest's options name, in the data directory already or beside the manifest, proved.
+    """Where the file lies that a manifest's options name, in the data directory or beside the manifest; None without
+    one.
 
-    Args:
-        download_bytes: of a data set on the Hub, at most, where the file is in neither place.
-
-    Returns:
-        Where it lies; None where the options name none.
-
-    Raises:
-        ManifestError: it is nowhere, or the manifest names it in a way that no manifest should.
-        SwarmError: it is another one, or a data set that may not be downloaded (`DatasetRefused`).
+    A data set on the Hub of at most `download_bytes` is loaded where it lies in neither. Raises ManifestError where it
+    is nowhere or named as no manifest should, SwarmError where it is another one or may not be downloaded.
     """
     name, digest = questions_of(options), str(options.get("digest", ""))
     if _leads_elsewhere(options.get("data")) or (name and not digest):

@@ -68,10 +68,7 @@ def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
 def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
     """What the logs tell, in the order given.
 
-    Raises:
-        NotFoundError: there is no log, or none of them has a trained stage.
-        ConfigError: two logs are of one node.
-        LogDamaged, LogForeign, OtherVersion: a log cannot be read.
+    Raises NotFoundError where no stage was trained, ConfigError where two logs are of one node, LogDamaged.
     """
     from swarmd.results.history import read_history
 

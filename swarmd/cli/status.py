@@ -103,13 +103,8 @@ def line_of(status: Status) -> str:
 def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
     """The status from the daemon, or from the log when no daemon answers; or that the node was never started.
 
-    Args:
-        paths: its data directory.
-        config: its configuration's file, where that is known; it is read for a node without a log.
-
-    Raises:
-        NotFoundError: there is no node.
-        LogDamaged: the daemon is down and the log cannot be read.
+    Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
+    LogDamaged where the daemon is down and the log cannot be read.
     """
     import msgspec
 

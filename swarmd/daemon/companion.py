@@ -37,12 +37,6 @@ def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
 class Companion:
     """Keeps the process running until cancelled.
 
-    Args:
-        config: the node's; the process gets all of it.
-        root: the data directory.
-        environment: as a worker's, with the node's tag.
-        cover: for what the process prints.
-
     Attributes:
         url: where the page is served, empty while it is not.
         trouble: why the process does not run, empty while it does.

@@ -39,12 +39,9 @@ class ControlRefusal(msgspec.Struct, frozen=True):
 
 
 def bind_control(path: Path) -> socket.socket:
-    """A listening socket that only this user may use; one left by a dead daemon is replaced.
+    """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError.
 
     Whoever calls this holds the event log's lock, so no living daemon can own what lies there.
-
-    Raises:
-        ControlError: the socket cannot be made.
     """
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -62,13 +59,7 @@ def bind_control(path: Path) -> socket.socket:
 
 
 class Control:
-    """Serves the control socket: one JSON request and answer per connection.
-
-    Args:
-        path: of the socket.
-        status: gives the status as JSON on one line, at once. Raises OSError or SwarmdError where the disk refuses.
-        facts: takes the operator's stop request.
-    """
+    """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once."""
 
     def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
         self._path = path

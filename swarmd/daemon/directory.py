@@ -225,14 +225,8 @@ def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
 def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> None:
     """Raise OtherSwarm where the log of a data directory is of another swarm than the one that is asked for.
 
-    Args:
-        data: the directory; one without a log is nobody's.
-        asked: what it is to be used for.
-        fix: what to do, where that is not to join the other swarm from another directory.
-
-    Raises:
-        OtherSwarm: it is; the error names both swarms.
-        LogDamaged, LogForeign, OtherVersion: the log cannot be read.
+    `fix` says what to do, where that is not to join the other swarm from another directory. Raises LogDamaged,
+    LogForeign or OtherVersion where the log cannot be read.
     """
     compare(data, swarm_of_log(data), asked, fix)
 
@@ -260,12 +254,8 @@ log = get_logger("swarmd.daemon")
 def node_identity(config: Config, data: NodeDirectory) -> Identity:
     """Read the key, or make one when this data directory is new and the configuration pins no peer id.
 
-    Before a log begins under its peer id, the key is proved whole; later the network worker does so.
-
-    Raises:
-        NotFoundError: the key is missing though the directory has a log, or though the configuration names a place
-            outside it or pins a peer id.
-        IdentityError: it has the wrong mode, owner or content, or another peer id than the one pinned.
+    Before a log begins under its peer id, the key is proved whole; later the network worker does so. Raises
+    NotFoundError where a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
     """
     path = data.root / config.dht.identity
     begun = data.events.is_dir() and bool(list_segments(data.events))
@@ -345,14 +335,9 @@ def _lack(directory: Path, free: int, stop: int) -> str:
 
 
 class SpaceGuard:
-    """Looks at the free space and says what it comes to.
+    """Looks at the free space and says what it comes to; the newest checkpoint tells how much the next one takes.
 
-    Args:
-        root: the data directory.
-        checkpoints: of the node: the newest tells how much the next one takes.
-        storage: bounds.
-        make_room: removes what the node can do without. Raises OSError where the disk refuses, which ends the node.
-        facts: takes what it comes to.
+    `make_room` removes what the node can do without, and raises OSError where the disk refuses, which ends the node.
     """
 
     def __init__(

@@ -49,11 +49,7 @@ async def heed_signals(
 ) -> None:
     """Handle SIGTERM, SIGINT and SIGHUP until cancelled.
 
-    Args:
-        received: the signals, as `anyio.open_signal_receiver(*HEEDED)` gives them.
-        facts: takes the stop request, in a task of its own, so that a full inbox cannot hide a second signal.
-        end_at_once: kills the workers and exits with the given code.
-        tasks: where that task runs.
+    The stop request is told in a task of its own among `tasks`, so that a full inbox cannot hide a second signal.
     """
     stopping = False
     async for number in received:

@@ -208,13 +208,9 @@ PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_F
 def worker_environment(
     environ: Mapping[str, str], tag: str, withheld: Collection[str] = (), repeats: bool = False
 ) -> dict[str, str]:
-    """The environment of a worker.
+    """The environment of a worker, without the `withheld` variables; `tag` marks it and its children as one node's.
 
-    Args:
-        environ: of the daemon.
-        tag: marks the worker and all its children as belonging to one node.
-        withheld: further variables that it does not get.
-        repeats: sets of texts have the same order in it on every machine, each time.
+    With `repeats`, sets of texts have the same order in it on every machine, each time.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     if repeats:
@@ -236,12 +232,9 @@ def keep_memory_off_disk() -> None:
 
 
 class Child:
-    """A running worker process, leader of its own session and process group.
+    """A running worker process, leader of its own session and process group. Raises OSError where it cannot be started.
 
     A terminal's Ctrl-C therefore reaches only the daemon, and killing the group takes p2pd with it.
-
-    Raises:
-        OSError: the program cannot be executed, or not watched.
     """
 
     _end = -1  # on Linux a descriptor that tells of its end

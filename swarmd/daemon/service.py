@@ -99,16 +99,11 @@ def run_node(
     programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS,
     progress_s: float = 0.0,
 ) -> int:
-    """Run a node until it stops. Blocks.
+    """Run a node until it stops, and return its exit code, as in docs/OPERATING.md. Blocks.
 
     Args:
-        config: the node's configuration.
-        data: its data directory; created when missing.
         programs: what to execute for each worker.
         progress_s: seconds between two lines about what the trainer is at; 0: none.
-
-    Returns:
-        The exit code, as in docs/OPERATING.md.
 
     Raises:
         OtherSwarm: the data directory is another swarm's; nothing was changed.
@@ -233,12 +228,7 @@ class Node:
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def run(self, run: str, restored: Restored | None) -> NodeStopped:
-        """Take up the log, say so, and work until the node has stopped.
-
-        Args:
-            run: id of this process's life.
-            restored: the note of a restore from a backup, where there is one.
-        """
+        """Take up the log, say so, and work until the node has stopped; `run` is the id of this process's life."""
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
         await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))

@@ -219,10 +219,7 @@ class Supervisor:
     """The worker processes of a node: the port of the commands that start and end them.
 
     Args:
-        programs: of the workers that this node has.
         start: the first message to every new process.
-        limits: ping and stop times.
-        facts: where what happens goes.
         tasks: where the processes' tasks run.
         cover: for what the processes print and tell.
     """

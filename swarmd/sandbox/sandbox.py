@@ -405,13 +405,8 @@ FIX = (
 class Sandbox:
     """Runs Python programs that nobody vouches for. Safe to use from several threads.
 
-    Args:
-        limits: bounds on every run.
-        isolation: how programs are kept in; `auto` takes the strongest that works on this machine.
-        at_once: programs that `run_all` runs side by side; 0 takes the number of CPUs.
-
-    Raises:
-        SandboxUnavailable: it does not work on this machine. It is tried here, so that a node says so at its start.
+    `auto` takes the strongest isolation that works on this machine; `run_all` runs `at_once` programs side by side, 0
+    for the number of CPUs. Raises SandboxUnavailable if it does not work here: a node says so at its start.
     """
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto", at_once: int = 0) -> None:

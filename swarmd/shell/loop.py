@@ -94,14 +94,7 @@ def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]
 
 
 class Snapshots:
-    """Takes them, and knows whether the last could be kept.
-
-    Args:
-        event_log: whose they are.
-
-    Attributes:
-        failed: how many could not be kept, one after another.
-    """
+    """Takes them, and knows how many could not be kept, one after another."""
 
     def __init__(self, event_log: CommitLog) -> None:
         self.failed = 0
@@ -138,13 +131,7 @@ WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock s
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch of facts comes to.
-
-    Attributes:
-        journal: the events to commit, applied; rounds that they skip are among them.
-        state: after all of them.
-        commands: of all of them, in order.
-    """
+    """What a batch of facts comes to: the events to commit, the rounds that they skip among them, and all that follows."""
 
     journal: tuple[Applied, ...]
     state: State
@@ -168,16 +155,11 @@ def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan
 class Loop:
     """One life of a node's daemon, from the fold of its log to `NodeStopped`.
 
-    Args:
-        event_log: where commits go; this loop is its only writer.
-        state: what the log so far comes to.
-        projections: take each durable event, before the commands of its commit go out.
-        inbox_max: facts that may wait.
+    This loop is the log's only writer. Projections take each durable event, before the commands of its commit go out.
 
     Attributes:
         state: what all that was adopted comes to.
         ended: the event that ended this life; None while it goes on.
-        snapshots: those of the log.
     """
 
     def __init__(
@@ -271,14 +253,8 @@ class Loop:
     def write(self, at: float, facts: Sequence[Event]) -> list[Plan]:
         """Make facts durable, in one commit or, where that would be too large, in several. Blocks; in any thread.
 
-        Nothing of it is in force before `adopt`.
-
-        Args:
-            at: this machine's clock, POSIX seconds.
-
-        Raises:
-            LogWriteFailed, NoSpaceLeft: as the log raises them; the process must end.
-            CommitTooLarge: a single fact is too large; none of a worker's is, for its frames are smaller than commits.
+        Nothing of it is in force before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must
+        end, and CommitTooLarge for a single fact: none of a worker's is, for its frames are smaller than commits.
         """
         return self._write(self.state, at, facts)
 
