@@ -86,7 +86,7 @@ drift: $(READY) ## generated files are what their sources say
 	@rm -rf build/charts
 	$(BIN)/swarmd chart --write build/charts
 	diff -r build/charts docs/charts
-	$(BIN)/python -m swarmd.cli.chart_types build/chart_types.py
+	$(BIN)/python -m swarmd.cli.chart build/chart_types.py
 	diff build/chart_types.py swarmd/core/chart_types.py
 	$(BIN)/typer swarmd.cli utils docs --name swarmd --output build/CLI.md
 	diff build/CLI.md docs/CLI.md
@@ -128,7 +128,7 @@ dist: $(READY) ## build wheel and sdist into dist, with their SHA-256
 
 charts: $(READY) ## draw the statecharts into docs/charts, and write their states and triggers as types
 	$(BIN)/swarmd chart --write docs/charts
-	$(BIN)/python -m swarmd.cli.chart_types swarmd/core/chart_types.py
+	$(BIN)/python -m swarmd.cli.chart swarmd/core/chart_types.py
 
 bench: $(READY) ## the benchmarks, as tables
 	$(BIN)/python -m bench

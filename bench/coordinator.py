@@ -23,7 +23,7 @@ from swarmd.core.step import StateFold, step
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.eventlog.frame import NO_COMMANDS, Commit, encode_commit
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.shell.batches import ROW_MAX
+from swarmd.shell.loop import ROW_MAX
 
 SIZES = (100, 1_000, 10_000, 16_000)
 TIMES = 3

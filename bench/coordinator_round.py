@@ -34,8 +34,7 @@ from swarmd.dht.wire.bodies import LeaderboardBody, encode_board, open_report
 from swarmd.dht.wire.records import RecordPolicy, ReportRecord, SignedRecord, check_record, decode_signed, sign
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.batches import ROW_MAX
-from swarmd.shell.loop import plan
+from swarmd.shell.loop import ROW_MAX, plan
 from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import FromWorker, Observed, Perform
 

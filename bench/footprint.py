@@ -17,8 +17,7 @@ from bench.measure import Sample, cpu_of, memory_of, process_tree, program_of, s
 from bench.nodes import READY_S, swarm_of
 from bench.stage import bare_side
 from bench.table import Row
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm
 from swarmd.config import Config, load_config
 
 ROUNDS = 2

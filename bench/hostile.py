@@ -25,7 +25,7 @@ from bench.hostile_rows import ATTACKS, COST, CUT_OFF, Figures, Outcome, make_ro
 from bench.measure import cpu_of, process_tree
 from bench.place import Unavailable
 from bench.table import Row
-from swarmd.cli.local_swarm.layout import peer_of
+from swarmd.cli.local_swarm import peer_of
 from tests.hostile.assail import Assault, assault
 from tests.hostile.watch import ScriptedSwarm, Watch, closed_rounds, lives_of, rounds_in, watched
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.hostile_rows import Figures
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import LocalSwarm
 from tests.hostile.eclipser import Eclipser
 from tests.hostile.watch import ScriptedSwarm, p2pd_of
 

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from bench.place import Unavailable
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm
 from swarmd.core.events import Envelope
 from swarmd.errors import SwarmdError
 from swarmd.eventlog.reader import read_commits

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm
 from swarmd.dht.p2p.sockets import socket_place
 
 FAST = {

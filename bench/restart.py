@@ -19,10 +19,8 @@ from bench.measure import Sample
 from bench.nodes import QUICK, READY_S, wait_for
 from bench.recording import Recorder, write_log
 from bench.table import Row
-from swarmd.cli.local_swarm.daemons import DaemonProcess, stop_all
-from swarmd.cli.local_swarm.layout import LocalNode, lay_out, node_places, peer_of
-from swarmd.config import load_config
-from swarmd.settings import settings_of
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, lay_out, node_places, peer_of, stop_all
+from swarmd.config import load_config, settings_of
 
 EVENTS = 10_000
 BEHIND = 5  # rounds that the swarm is ahead when the follower starts

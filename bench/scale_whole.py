@@ -18,9 +18,7 @@ from bench.nodes import history_of
 from bench.scale_model import Settings
 from bench.scale_rows import Outcome
 from bench.scale_worker import read_counts
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LocalNode
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
 from swarmd.core.events import Envelope, RolloutsGathered, RoundAnnounced, StageTrained
 from swarmd.eventlog.blobs import Blobs
 from tests.daemon.scripted_trainer import STEP_S

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -309,7 +310,6 @@ async def _serve(
     task_status: TaskStatus[RunningNode],
 ) -> None:
     """Run the node; tell when it has begun."""
-    from swarmd.daemon.clock import SystemClock
     from swarmd.daemon.service import WORKER_PROGRAMS, Host, serve_inside
 
     runs: list[RunningNode] = []
@@ -321,7 +321,7 @@ async def _serve(
     code = ExitCode.FAILURE
     try:
         code = await serve_inside(
-            config, paths, {**WORKER_PROGRAMS, **programs}, SystemClock(), asked, host=Host(begun, _end_at_once)
+            config, paths, {**WORKER_PROGRAMS, **programs}, time.time, asked, host=Host(begun, _end_at_once)
         )
         if code != ExitCode.OK:
             raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)

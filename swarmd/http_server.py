@@ -28,12 +28,7 @@ class Address(NamedTuple):
 
 
 def parse_listen(text: str, port: int, key: str = "--listen") -> Address:
-    """HOST:PORT. Raises ConfigError.
-
-    Args:
-        port: an example for the error.
-        key: where it was given, for people.
-    """
+    """HOST:PORT, given at `key`. Raises ConfigError, with an example that has `port`."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^:\s]+)):(\d{1,5})", text)
     if found is None or int(found[3]) > 65535:
         raise ConfigError(f"{key} {text!r} is no HOST:PORT", f"For example 127.0.0.1:{port} or [::1]:{port}")
@@ -74,16 +69,9 @@ def is_address(host: str) -> bool:
 
 
 def load_token(named: str, root: Path, kind: SecretKind = TOKEN) -> str:
-    """The bearer token in a file or a credential; empty where none is named.
+    """The bearer token in a file, relative to `root`, or in `credential:NAME`; empty where none is named.
 
-    Args:
-        named: a path, or `credential:NAME`.
-        root: what a relative path is relative to.
-        kind: what it is called and raised as in errors.
-
-    Raises:
-        SwarmdError: `kind.error` (ConfigError by default): it cannot be read, others may read it, or it is too short
-            or no plain text.
+    Raises `kind.error` where it cannot be read, others may read it, or it is too short or no plain text.
     """
     if not named:
         return ""

@@ -51,7 +51,7 @@ class NodeDirectory:
         self.peer_weights = self.network / "weights"  # fetched from peers, read by the trainer
 
         # notes about the directory itself
-        self.layout = root / "layout.json"  # see `swarmd.daemon.layout`
+        self.layout = root / "layout.json"  # see `swarmd.daemon.directory`
         self.restored = root / "restored.json"  # it was restored from a backup; until the node has read it
         self.restoring = root / ".restoring"  # what a restore has unpacked, until it is whole
         self.moved = root / "moved.json"  # the node lives elsewhere

@@ -162,12 +162,7 @@ def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
 
 
 def unseal(raw: bytes, passphrase: str, origin: str) -> bytes:
-    """What `seal` encrypted; `origin` names the file in errors.
-
-    Raises:
-        IdentityDamaged: as `read_sealed_header`.
-        IdentityError: the passphrase is another one, or the file is damaged.
-    """
+    """What `seal` encrypted. Raises IdentityDamaged as `read_sealed_header`, IdentityError for another passphrase."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 

@@ -1,4 +1,5 @@
-"""TOML that somebody else may have written: as much as there is room for, and no names within names without an end.
+"""TOML that somebody else may have written: as much as there is room for, no names within names without an end, and the
+lines in which its keys stand, which tomllib does not say.
 
 tomllib keeps every beginning of a name with dots, so that one of 20,000 parts, 40 KB of text, takes 2 GB.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +67,44 @@ def _check_depth(tables: dict[str, Any]) -> None:
 def _inside(value: Any) -> list[Any]:
     within = value.values() if isinstance(value, dict) else value
     return [each for each in within if isinstance(each, dict | list)]
+
+
+TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
+KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
+UNKNOWN = re.compile(r"unknown key '([^']+)'")
+ELEMENT = re.compile(r"\[\d+\]$")
+NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
+
+
+def line_of(text: str, message: str) -> int:
+    """The line, from 1, of the first key of a file that a message about it names; 0 where it names none of them.
+
+    Args:
+        text: of the file.
+        message: which names keys with their tables, as training.steps or swarm.tasks[1].weight.
+    """
+    lines = lines_of(text)
+    named = UNKNOWN.findall(message) or NAMED.findall(message)
+    keys = [key for name in named for key in (name, ELEMENT.sub("", name))]  # of an array in one line, its own
+    return next((lines[key] for key in keys if key in lines), 0)
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """The line of every key and table, from 1, by dotted name; the first where one stands twice."""
+    lines: dict[str, int] = {}
+    table, elements = "", Counter[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := TABLE.match(line):
+            name = table = plain(header[2].strip())
+            if header[1]:
+                table = f"{name}[{elements[name]}]"
+                elements[name] += 1
+            lines.setdefault(table, number)
+        elif key := KEY.match(line):
+            lines.setdefault(f"{table}.{plain(key[1])}".lstrip("."), number)
+    return lines
+
+
+def plain(name: str) -> str:
+    """Without quotes."""
+    return re.sub(r"[\"']", "", name)

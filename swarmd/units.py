@@ -25,8 +25,7 @@ import msgspec
 
 import swarmd
 from swarmd.config import Config
-from swarmd.daemon.notes import Moved, refuse_moved, write_note
-from swarmd.daemon.swarm_check import refuse_other_swarm, swarm_of_config
+from swarmd.daemon.directory import Moved, refuse_moved, refuse_other_swarm, swarm_of_config, write_note
 from swarmd.errors import OtherSwarm, SwarmdError, UnitError
 from swarmd.eventlog.store import take_lock
 from swarmd.files import copy_reason, write_durably
@@ -152,15 +151,9 @@ def plan(
 ) -> dict[Path, str]:
     """The text of each file of a node's service.
 
-    Args:
-        place: where they lie.
-        command: how swarmd is called.
-        config: the node's, if there is one already.
-        gpu: whether it needs an accelerator's devices; None: as configuration and machine say.
-        programs: whether it runs programs that models wrote; None: as the kind of swarm says.
-
-    Raises:
-        UnitError: the configuration asks for credentials, which a user's service is not passed.
+    `gpu` is None where configuration and machine say whether it needs an accelerator's devices, `programs` where the
+    kind of swarm says whether it runs programs that models wrote. Raises UnitError where a user's service would need
+    credentials.
     """
     names = credential_names(config) if config else ()
     if names and place.user:
@@ -214,11 +207,9 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> str:
 
 
 def config_text(place: ServicePaths, source: Path, config: Config) -> str:
-    """The configuration to copy.
+    """The configuration to copy. Raises UnitError where it holds a secret, and anybody can read the copy.
 
-    Raises:
-        UnitError: it holds a secret, and anybody can read the copy: the unit's user, who has to, exists only while
-            the unit runs.
+    The unit's user, who has to read it, exists only while the unit runs.
     """
     held = secret_values(config)
     if held and not place.user:
@@ -344,9 +335,7 @@ def refuse_other_log(config: Path, loaded: Config, place: ServicePaths) -> None:
 def find_transfer(config: Path, loaded: Config, place: ServicePaths) -> Transfer | None:
     """The node's data, if they are not where its service has them; None without any.
 
-    Raises:
-        UnitError: the service has data that are not this node's.
-        IdentityInUse: the node was moved from there, and is not where its service would have it.
+    Raises UnitError where the service has data of another node, IdentityInUse where the node was moved away from there.
     """
     source, target = NodeDirectory((config.parent / loaded.data).resolve()), NodeDirectory(place.data)
     key = Path(loaded.dht.identity)
@@ -374,9 +363,7 @@ def _read_key(path: Path) -> bytes:
 def copy_data(transfer: Transfer) -> None:
     """Copy the data and close the old directory. The copy is root's until systemd gives it to the unit's user.
 
-    Raises:
-        UnitError: it cannot be copied; nothing has changed then.
-        LogInUse: the node is running.
+    Raises UnitError where it cannot be copied, and nothing has changed then; LogInUse while the node is running.
     """
     source, target = transfer.source, transfer.target.root
     unfinished = target.with_name(f".{target.name}.{os.getpid()}")

@@ -184,15 +184,7 @@ async def cut(scope: Mapping[str, Any]) -> None:
 
 
 def bind(address: Address, else_any: bool = False) -> socket.socket:
-    """A listening socket.
-
-    Args:
-        address: where.
-        else_any: take any free port if this one is taken.
-
-    Raises:
-        AddressInUse: it cannot be listened on.
-    """
+    """A listening socket, with `else_any` on any free port if this one is taken. Raises AddressInUse."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     endpoint = socket.socket(family, socket.SOCK_STREAM)
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -217,14 +209,12 @@ def url_of(endpoint: socket.socket) -> str:
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn with the bounds above.
+    """uvicorn with the bounds above, for an application that knows ASGI's lifespan.
 
     Args:
-        app: the application; it must know ASGI's lifespan.
         ready: called once requests are answered.
         let_go: called when the server begins to stop, to end what would keep it waiting.
         stop_s: requests under way may take so long then.
-        on_signals: end at SIGTERM and SIGINT.
     """
 
     def __init__(
@@ -292,13 +282,9 @@ def serve(
 
 @asynccontextmanager
 async def listening(app: ASGIApp, address: Address, stop_s: float) -> AsyncIterator[str]:
-    """Serve until the block ends; gives the URL, with the port that was chosen.
+    """Serve until the block ends; gives the URL, with the port that was chosen. Raises AddressInUse.
 
-    Args:
-        stop_s: requests under way may take so long when the block ends.
-
-    Raises:
-        AddressInUse: the address cannot be listened on.
+    Requests under way may take `stop_s` when the block ends.
     """
     endpoint = bind(address)
     url = url_of(endpoint)

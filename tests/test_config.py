@@ -2,9 +2,8 @@
 
 import pytest
 
-from swarmd.config import decode, encode, parse_config
+from swarmd.config import decode, encode, parse_config, settings_of, takes_weights
 from swarmd.errors import ConfigError
-from swarmd.settings import settings_of, takes_weights
 
 COORDINATOR = 'role = "coordinator"\n[swarm]\nid = "s"\n'
 ON_CHAIN = COORDINATOR + f'[chain]\nrpc = ["http://127.0.0.1:1"]\nchain_id = 1\ncontract = "0x{"a1" * 20}"\n'

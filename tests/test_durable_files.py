@@ -9,10 +9,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from swarmd.backup.create import BackupPlan, make_backup
+from swarmd.backup.backup import BackupPlan, make_backup
 from swarmd.chain.operator.transactions import Attempt, Journal
 from swarmd.chain.signer.audit import AuditLine, AuditLog
-from swarmd.daemon.notes import Moved, write_note
+from swarmd.daemon.directory import Moved, write_note
 from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed
 from swarmd.secret_files import SecretKind, write_secret

@@ -9,13 +9,13 @@ from typing import Protocol
 
 import pytest
 
+from swarmd.backup.backup import check_backup
 from swarmd.backup.bundle import open_bundle
-from swarmd.backup.restore import check_backup
 from swarmd.chain.endpoints.endpoint import read_urls
 from swarmd.config import load_config
 from swarmd.dht.identity.backup import read_backup
 from swarmd.errors import SwarmdError
-from swarmd.manifest.text import read_manifest
+from swarmd.manifest import read_manifest
 from swarmd.swarms.jsonl import read_rows
 from swarmd.training.models.source import locate_model
 

@@ -24,6 +24,7 @@ from swarmd.manifest import (
     NodeChoice,
     Rounds,
     Signature,
+    check_form,
     config_of,
     parse_manifest,
     read_manifest,
@@ -31,11 +32,10 @@ from swarmd.manifest import (
     recipe_of,
     render_manifest,
     sign_manifest,
+    signed_message,
     verify,
     write_manifest,
 )
-from swarmd.manifest.form import check_form
-from swarmd.manifest.seal import signed_message
 from tests.dht.making import RSA
 
 CREATOR = generate_identity()

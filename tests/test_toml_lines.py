@@ -6,7 +6,7 @@ import pytest
 
 from swarmd.config import parse_config
 from swarmd.errors import ConfigError
-from swarmd.toml_lines import lines_of
+from swarmd.toml_text import lines_of
 
 TEXT = """role = "coordinator"
 name = "a = b"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.toml_lines import line_of
-from swarmd.toml_text import DEPTH_MAX, PARTS_MAX, TEXT_BYTES_MAX, parse_toml, read_toml
+from swarmd.toml_text import DEPTH_MAX, PARTS_MAX, TEXT_BYTES_MAX, line_of, parse_toml, read_toml
 
 ENDLESS = ".".join(["a"] * 20_000)
 WAYS = {

@@ -187,21 +187,10 @@ class _PlainHeader(tarfile.TarInfo):
 
 
 def read_archive(path: Path, kind: type[M], into: Path | None = None) -> tuple[M, bytes]:
-    """Read an archive from end to end and compare everything with its manifest.
+    """Read an archive from end to end and compare everything with its manifest. Returns that, and the sealed part.
 
-    Args:
-        path: the archive.
-        kind: what it is to be.
-        into: an empty directory to unpack it to; None only reads it.
-
-    Returns:
-        Its manifest, and the sealed part, empty if it has none.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ArchiveError: it is damaged, incomplete or of another kind.
-        OtherVersion: it has another format.
-        OSError: it cannot be unpacked there.
+    It is unpacked to `into`, an empty directory, or only read. Raises NotFoundError; ArchiveError where it is damaged,
+    incomplete or of another kind; OtherVersion; OSError where it cannot be unpacked there.
     """
     try:
         opened = open_regular(path)
@@ -278,12 +267,8 @@ def _decode(raw: bytes, kind: type[M], path: Path) -> M:
 def unpacking(root: Path) -> Iterator[Path]:
     """A directory to fill, whose files lie in `root` when nothing was raised; else `root` is as it was.
 
-    `root` may be a mount point, which cannot be renamed over, so entries move up one by one.
-
-    Raises:
-        ArchiveUnwritable: `root` holds something, or cannot be written.
-        NoSpaceLeft: the disk is full.
-        PathUnusable: another command unpacks there.
+    `root` may be a mount point, which cannot be renamed over, so entries move up one by one. Raises ArchiveUnwritable
+    if it holds something or cannot be written, NoSpaceLeft, and PathUnusable while another command unpacks there.
     """
     there = root.exists()
     making, moved = NodeDirectory(root).restoring, []

@@ -78,18 +78,13 @@ def write_bundle(
     """Make a bundle of a log, whose daemon may be running.
 
     Args:
-        log: the directory of segments.
-        out: the file to make; it must not exist.
         texts: further files by name: configuration, status, findings, stories.
         secrets: texts that must not appear anywhere in it.
         log_bytes_max: the newest events within this bound go in; all of them if they fit.
-        notes: for the manifest.
         report: is called with what is being done.
 
-    Raises:
-        ArchiveError: the file exists or cannot be written.
-        BundleHoldsSecret: a secret was found in one of the files; nothing is left behind.
-        LogDamaged, NotFoundError: there is no sound log.
+    Raises ArchiveError where it cannot be written, BundleHoldsSecret where a secret was found in one of the files, and
+    nothing is left behind; LogDamaged or NotFoundError without a sound log.
     """
     with writing(out) as archive, tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.absolute().parent) as scratch:
         root = Path(scratch)

@@ -28,157 +28,85 @@ KEY = re.compile(r"[0-9a-fA-F]{64}")  # hex digits of a private key
 
 
 class Verb(NamedTuple):
-    """Where a verb is written: `target` in `module` is a function or a Typer app. `example` is a whole command line."""
+    """A line of help, and a whole command line as an example.
 
-    module: str
-    target: str
+    A verb is written in the module of its name here, or that `module` names: as the function of its name, or as `app`.
+    """
+
     summary: str
     example: str
+    module: str = ""
 
 
 GROUPS = {
     "Run, make and join": {
-        "local": Verb(
-            "swarmd.cli.local_swarm.command",
-            "local",
-            "Run a small swarm of real nodes on this machine.",
-            "swarmd local --rounds 4 --nodes 3",
-        ),
-        "init": Verb(
-            "swarmd.cli.init.command", "init", "Ask what a node is to be, and make it.", "swarmd init --dir my-node"
-        ),
-        "swarm": Verb(
-            "swarmd.cli.swarm.command",
-            "app",
-            "Make a swarm of one's own, and see to it.",
-            'swarmd swarm new "my swarm" --dir my-node',
-        ),
-        "join": Verb(
-            "swarmd.cli.swarm.join", "join", "Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"
-        ),
-        "run": Verb("swarmd.cli.node.run", "run", "Run a node.", "swarmd run --config my-node/config.toml"),
+        "local": Verb("Run a small swarm of real nodes on this machine.", "swarmd local --rounds 4 --nodes 3"),
+        "init": Verb("Ask what a node is to be, and make it.", "swarmd init --dir my-node"),
+        "swarm": Verb("Make a swarm of one's own, and see to it.", 'swarmd swarm new "my swarm" --dir my-node'),
+        "join": Verb("Join a swarm by its manifest.", "swarmd join swarm.toml --dir my-node"),
+        "run": Verb("Run a node.", "swarmd run --config my-node/config.toml"),
         "service": Verb(
-            "swarmd.cli.node.service",
-            "app",
             "Make a node a service of systemd, or take it away again.",
             "sudo swarmd service install --config my-node/config.toml",
+            "run",
         ),
     },
     "Look at a node": {
-        "status": Verb(
-            "swarmd.cli.inspect.status",
-            "status",
-            "Say how a node is: process, network, training, round.",
-            "swarmd status my-node --watch",
-        ),
-        "explain": Verb(
-            "swarmd.cli.inspect.explain",
-            "explain",
-            "Tell what became of a round, or of a gap, and why.",
-            "swarmd explain my-node 12",
-        ),
-        "doctor": Verb(
-            "swarmd.cli.inspect.doctor",
-            "doctor",
-            "Say what is wrong with a node or its machine, and how to mend it.",
-            "swarmd doctor my-node",
-        ),
-        "dashboard": Verb(
-            "swarmd.cli.inspect.dashboard",
-            "dashboard",
-            "Show a node and its swarm in a browser.",
-            "swarmd dashboard my-node --open",
-        ),
+        "status": Verb("Say how a node is: process, network, training, round.", "swarmd status my-node --watch"),
+        "explain": Verb("Tell what became of a round, or of a gap, and why.", "swarmd explain my-node 12"),
+        "doctor": Verb("Say what is wrong with a node or its machine, and how to mend it.", "swarmd doctor my-node"),
+        "dashboard": Verb("Show a node and its swarm in a browser.", "swarmd dashboard my-node --open"),
         "report": Verb(
-            "swarmd.cli.inspect.report",
-            "report",
-            "Draw what training gave: reward and accuracy by round.",
-            "swarmd report my-node --out report.png",
+            "Draw what training gave: reward and accuracy by round.", "swarmd report my-node --out report.png"
         ),
         "leaderboard": Verb(
-            "swarmd.cli.inspect.leaderboard",
-            "leaderboard",
             "Add up a swarm's standings again, from its contract or its signed reports.",
             "swarmd leaderboard my-node --top 10",
         ),
         "notify": Verb(
-            "swarmd.cli.inspect.notify",
-            "notify",
-            "Send a test message to whom the node tells how it is.",
-            "swarmd notify --config my-node/config.toml",
+            "Send a test message to whom the node tells how it is.", "swarmd notify --config my-node/config.toml"
         ),
     },
     "Event log": {
         "replay": Verb(
-            "swarmd.cli.inspect.replay",
-            "replay",
-            "Replay a node's event log: show, step, verify, compare charts.",
-            "swarmd replay my-node --verify",
+            "Replay a node's event log: show, step, verify, compare charts.", "swarmd replay my-node --verify"
         ),
-        "log": Verb(
-            "swarmd.cli.inspect.log",
-            "app",
-            "Print, follow, verify, export or compact an event log.",
-            "swarmd log tail my-node -f",
-        ),
+        "log": Verb("Print, follow, verify, export or compact an event log.", "swarmd log tail my-node -f"),
         "bundle": Verb(
-            "swarmd.cli.inspect.bundle",
-            "bundle",
             "Make a support archive without secrets, or open one and replay it.",
             "swarmd bundle my-node --out bundle.tar.gz",
         ),
-        "chart": Verb("swarmd.cli.inspect.chart", "chart", "List the statecharts or draw one.", "swarmd chart round"),
-        "sim": Verb(
-            "swarmd.cli.sim", "sim", "Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"
-        ),
+        "chart": Verb("List the statecharts or draw one.", "swarmd chart round"),
+        "sim": Verb("Simulate swarms with faults, and check every commit.", "swarmd sim --seeds 20"),
     },
     "Configuration and models": {
         "config": Verb(
-            "swarmd.cli.config",
-            "app",
-            "Check a configuration file or show what is in force.",
-            "swarmd config check my-node/config.toml",
+            "Check a configuration file or show what is in force.", "swarmd config check my-node/config.toml"
         ),
-        "model": Verb("swarmd.cli.model", "app", "Build the embedded model, or fetch a swarm's.", "swarmd model fit"),
+        "model": Verb("Build the embedded model, or fetch a swarm's.", "swarmd model fit"),
         "reference-server": Verb(
-            "swarmd.cli.reference_server",
-            "reference_server",
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
         ),
     },
     "Keys and accounts": {
         "identity": Verb(
-            "swarmd.cli.node.identity",
-            "app",
             "Make, show, back up, restore, check or import a node's identity.",
             "swarmd identity show my-node/identity.key",
         ),
         "account": Verb(
-            "swarmd.cli.node.account",
-            "app",
-            "Make the account that submits to a chain, show or import one.",
-            "swarmd account new my-node/account.json",
+            "Make the account that submits to a chain, show or import one.", "swarmd account new my-node/account.json"
         ),
         "signer": Verb(
-            "swarmd.cli.node.signer",
-            "signer",
-            "Submit for many nodes with one account, over HTTP.",
-            "swarmd signer --config my-node/config.toml",
+            "Submit for many nodes with one account, over HTTP.", "swarmd signer --config my-node/config.toml"
         ),
     },
     "Backup and return": {
         "backup": Verb(
-            "swarmd.cli.node.backup",
-            "app",
-            "Back up a node: log, checkpoint, keys; or check a backup.",
-            "swarmd backup make my-node my-node.tar.gz",
+            "Back up a node: log, checkpoint, keys; or check a backup.", "swarmd backup make my-node my-node.tar.gz"
         ),
         "restore": Verb(
-            "swarmd.cli.node.restore",
-            "restore",
-            "Make a node's data directory of a backup.",
-            "swarmd restore my-node.tar.gz new-node",
+            "Make a node's data directory of a backup.", "swarmd restore my-node.tar.gz new-node", "backup"
         ),
     },
 }
@@ -187,8 +115,9 @@ VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()
 
 def load_verb(name: str) -> Any:
     """The Typer command of a verb; imports the verb's module."""
-    verb = VERBS[name]
-    target = getattr(import_module(verb.module), verb.target)
+    verb, function = VERBS[name], name.replace("-", "_")
+    module = import_module(f"swarmd.cli.{verb.module or function}")
+    target = getattr(module, function, None) or module.app
     if not isinstance(target, typer.Typer):
         app = typer.Typer(add_completion=False)
         app.command(name)(target)

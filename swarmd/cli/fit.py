@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from swarmd.cli.options import PrintJson
-from swarmd.cli.printing import print_json
+from swarmd.cli.options import PrintJson, print_json
 from swarmd.config import Device, LoraConfig, TrainingConfig, load_config
 from swarmd.errors import ConfigError
 

@@ -1,13 +1,192 @@
-"""Options and arguments that several verbs have, each written once."""
+"""What several verbs have, each written once: options, where a node lies, passphrases, and JSON for programs.
+
+A node lies, by one rule for all verbs, in DIR, else in `.` if it has a config.toml, else in ./data. A passphrase comes
+from a terminal, without echo, or from a file; it is never taken from a command line.
+"""
 
 from __future__ import annotations
 
+import getpass
+import json
+import locale
+import os
+import stat
+import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
-from swarmd.cli.locate import RULE
+from swarmd.config import NUMBER_MAX, FeesConfig, load_config
+from swarmd.errors import ConfigError, IdentityDamaged, IdentityError, NeverStarted, NotFoundError, PathUnusable
+from swarmd.eventlog.segment import find_log
+from swarmd.paths import CONFIG, NodeDirectory, quoted
+
+
+def print_json(value: Any) -> None:
+    """Print a value made of Structs, as `encode_json` has it."""
+    typer.echo(encode_json(value))
+
+
+def encode_json(value: Any) -> bytes:
+    """A value made of Structs as indented JSON. Of a path that is no UTF-8, what is none is replaced (U+FFFD)."""
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # Python keeps such bytes of a path as surrogates, which are no text
+        text = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+        encoded = msgspec.json.encode(json.loads(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")))
+    return msgspec.json.format(encoded, indent=2)
+
+
+FILE_BYTES_MAX = 4096
+
+
+def take_passphrase(file: Path | None, prompt: str, twice: bool = False) -> str:
+    """Read the passphrase from `file`, or ask for it; `twice` when a slip would lock something up.
+
+    Raises NotFoundError; or IdentityError where others may read the file, it or the answer is no single line of text,
+    there is no terminal to ask at, or the two answers differ.
+    """
+    if file is not None:
+        return _read_file(file)
+    if not sys.stdin.isatty():
+        raise IdentityError("there is no terminal to ask for the passphrase at", "Give --passphrase-file FILE")
+    passphrase = ask_hidden(prompt)
+    if twice and ask_hidden("Once more") != passphrase:
+        raise IdentityError("the two passphrases differ", "Try again")
+    return passphrase
+
+
+def ask_hidden(prompt: str) -> str:
+    """Ask at the terminal without echo. Raises IdentityDamaged where what is typed is no text in its encoding."""
+    try:
+        answer = getpass.getpass(f"{prompt}: ")
+        answer.encode("utf-8")  # Python may have let bytes through that are none
+    except UnicodeError:
+        encoding = locale.getencoding()
+        fix = f"Set the terminal to {encoding}, as LC_ALL or LANG says, or give it in a file"
+        raise IdentityDamaged(f"what was typed is no text in {encoding}", fix) from None
+    return answer
+
+
+def _read_file(path: Path) -> str:
+    """One line, without its end. A pipe will do; a regular file must be private."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_ISREG(mode) and mode & 0o077:
+                fix = f"Run `chmod 600 {quoted(path)}`"
+                raise IdentityError(f"the passphrase file {path} may be read by others", fix)
+            return _line_in(file.read(FILE_BYTES_MAX + 1), path)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no passphrase file {path}") from error
+    except OSError as error:
+        raise IdentityError(f"the passphrase file {path} cannot be read: {error.strerror}") from error
+
+
+def _line_in(raw: bytes, path: Path) -> str:
+    try:
+        line = raw.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise IdentityDamaged(f"the passphrase file {path} is no UTF-8 text") from error
+    if not line or "\n" in line or len(raw) > FILE_BYTES_MAX:
+        raise IdentityDamaged(f"the passphrase file {path} does not hold one line of text")
+    return line
+
+
+DEFAULT = Path("data")
+RULE = "The node's directory; else the present one if it has a config.toml, else ./data."
+
+
+class Located(NamedTuple):
+    """A node: its configuration's file, where one is known, and its data directory."""
+
+    config: Path | None
+    data: Path
+
+    @property
+    def made(self) -> bool:
+        """Whether there is a node, or what is needed to start one."""
+        return self.config is not None or holds_log(self.data) or NodeDirectory(self.data).identity.exists()
+
+    @property
+    def next_command(self) -> str:
+        """What starts a node that never ran."""
+        if self.config is None:
+            return f"swarmd run --config FILE --data {quoted(self.data)}"
+        if self.config.name != CONFIG:
+            return f"swarmd run --config {quoted(self.config)}"
+        return f"swarmd run {quoted(self.config.parent)}"
+
+
+def locate(directory: Path | None, config: Path | None = None) -> Located:
+    """The node that is meant; whether there is one is not asked here.
+
+    A directory may be a node's, with its config.toml, or only its data directory. One that is named together with a
+    configuration comes before the one that this names, as a service has them apart.
+
+    Raises:
+        NotFoundError, ConfigError: the configuration is needed, and is not there or cannot be used.
+    """
+    if config is not None:
+        if directory is not None and not config.exists():
+            raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
+        return Located(config, directory or config.parent / load_config(config).data)
+    place = place_of(directory)
+    own = place / CONFIG
+    if not own.is_file():
+        return Located(None, place)
+    return Located(own, place if holds_log(place) else place / load_config(own).data)
+
+
+def place_of(directory: Path | None) -> Path:
+    """The directory by the rule."""
+    return directory or (Path() if (Path() / CONFIG).is_file() else DEFAULT)
+
+
+def holds_log(place: Path) -> bool:
+    """Whether it is a data directory itself, as a restored one is, whatever the configuration in it says."""
+    return NodeDirectory(place).events.is_dir()
+
+
+def log_of(directory: Path | None, config: Path | None = None) -> Path:
+    """The directory of the located node's segments. Raises NeverStarted, NotFoundError, and ConfigError as `locate`."""
+    return log_in(locate(directory, config), directory is None and config is None)
+
+
+def log_in(node: Located, unnamed: bool = False) -> Path:
+    """As `log_of`, for a node that was located; `unnamed`: nobody said where."""
+    try:
+        return find_log(node.data)
+    except NotFoundError:
+        refuse_unmade(node, unnamed)
+        raise NeverStarted(
+            f"the node in {node.data} was made and never started: it has no log", f"Start it: `{node.next_command}`"
+        ) from None
+
+
+def refuse_unmade(node: Located, unnamed: bool = False) -> None:
+    """Raise NotFoundError where there is no node at all."""
+    if not node.made:
+        here, there = (
+            f"here: neither a {CONFIG} nor ./{DEFAULT} with a log",
+            f"in {node.data}: neither a log nor a {CONFIG}",
+        )
+        fix = "Name its directory, or its configuration with --config; `swarmd init` makes a node"
+        raise NotFoundError(f"there is no node {here if unnamed else there}", fix)
+
+
+def config_of_node(directory: Path | None, config: Path | None = None) -> Path:
+    """The configuration of the node that is meant. Raises NotFoundError where there is none."""
+    place = place_of(directory)
+    if config is None and not (place / CONFIG).is_file():
+        where = f"{place}" if directory is not None else f"the present directory, nor in ./{DEFAULT}"
+        fix = "Name the node's directory, or its configuration with --config; `swarmd init` makes a node"
+        raise NotFoundError(f"there is no {CONFIG} in {where}", fix)
+    return config or place / CONFIG
+
 
 NodeDir = Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE)]
 LogDir = Annotated[
@@ -31,3 +210,56 @@ ListenAt = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to liste
 RequestToken = Annotated[
     str, typer.Option(metavar="FILE", help="The bearer token that requests must carry, or credential:NAME.")
 ]
+
+
+MAX_GWEI = FeesConfig().max_gwei
+
+ManifestFile = Annotated[Path, typer.Argument(metavar="MANIFEST", help="The swarm's manifest.")]
+Announce = Annotated[
+    list[str] | None, typer.Option(metavar="ADDRESS", help="Address that others reach this node under.")
+]
+Endpoints = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="Endpoint of the chain, best first; file:PATH for a file of them."),
+]
+Account = Annotated[Path | None, typer.Option(metavar="KEYSTORE", help="The account that pays; else this node's own.")]
+PassphraseFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="The account's passphrase; else beside the keystore, *.pass.")
+]
+MaxGwei = Annotated[
+    float, typer.Option(help="Highest price of a unit of gas. A chain without a base fee (EIP-1559) needs it given.")
+]
+
+
+class Payer(NamedTuple):
+    """How an order reaches the chain, and whose coins it costs."""
+
+    rpc: tuple[str, ...]  # URLs
+    account: Path | None
+    passphrase: Path | None
+    fees: FeesConfig
+
+
+def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float) -> Payer:
+    """The options as they were given, with the URLs of files. Raises ConfigError for what is no URL or no price."""
+    from swarmd.chain.endpoints.endpoint import read_urls
+
+    if not 0 < max_gwei <= NUMBER_MAX:
+        raise ConfigError(f"--max-gwei {max_gwei:g} is no price")
+    # Where a price is paid in full, the bound must be of somebody's choosing: an endpoint goes up to it.
+    fees = FeesConfig(max_gwei=max_gwei, legacy=max_gwei != MAX_GWEI)
+    return Payer(tuple(read_urls(rpc, Path())) if rpc else (), account, passphrase, fees)
+
+
+# --- what is written, and what is told ---
+
+
+def refuse_existing(path: Path, what: str) -> None:
+    """Say so before anything is asked for; writing refuses it again. Raises PathUnusable."""
+    if path.exists() or path.is_symlink():
+        raise PathUnusable(f"{path} exists already", f"Move it away first: {what} is never overwritten")
+
+
+def utc(at: float, clock: str = "%H:%M") -> str:
+    """A time in POSIX seconds, for people."""
+    return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))

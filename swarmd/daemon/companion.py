@@ -14,8 +14,7 @@ import msgspec
 
 from swarmd.bounds import Backoff
 from swarmd.config import Config, encode
-from swarmd.daemon.output import LineReader
-from swarmd.daemon.process import Child
+from swarmd.daemon.process import Child, LineReader
 from swarmd.logger import get_logger
 from swarmd.observe import otlp
 from swarmd.observe.logs import LineFolder
@@ -37,12 +36,6 @@ def is_wanted(config: Config, environment: Mapping[str, str]) -> bool:
 
 class Companion:
     """Keeps the process running until cancelled.
-
-    Args:
-        config: the node's; the process gets all of it.
-        root: the data directory.
-        environment: as a worker's, with the node's tag.
-        cover: for what the process prints.
 
     Attributes:
         url: where the page is served, empty while it is not.

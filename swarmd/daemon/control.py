@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import anyio
 import msgspec
@@ -39,12 +39,9 @@ class ControlRefusal(msgspec.Struct, frozen=True):
 
 
 def bind_control(path: Path) -> socket.socket:
-    """A listening socket that only this user may use; one left by a dead daemon is replaced.
+    """A listening socket that only this user may use; one left by a dead daemon is replaced. Raises ControlError.
 
     Whoever calls this holds the event log's lock, so no living daemon can own what lies there.
-
-    Raises:
-        ControlError: the socket cannot be made.
     """
     endpoint = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -61,27 +58,10 @@ def bind_control(path: Path) -> socket.socket:
     return endpoint
 
 
-class EncodedStatus(Protocol):
-    """Gives the node's status."""
-
-    def __call__(self) -> bytes:
-        """As JSON on one line, as it is now. Must return at once.
-
-        Raises:
-            OSError, SwarmdError: a part of it cannot be read from the disk.
-        """
-
-
 class Control:
-    """Serves the control socket: one JSON request and answer per connection.
+    """Serves the control socket: one JSON request and answer per connection. `status` gives it as JSON, at once."""
 
-    Args:
-        path: of the socket.
-        status: gives the status as JSON.
-        facts: takes the operator's stop request.
-    """
-
-    def __init__(self, path: Path, status: EncodedStatus, facts: FactSink) -> None:
+    def __init__(self, path: Path, status: Callable[[], bytes], facts: FactSink) -> None:
         self._path = path
         self._status = status
         self._facts = facts

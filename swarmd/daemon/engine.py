@@ -1,37 +1,67 @@
-"""Drives the loop of `swarmd.shell.loop` with a real clock and a real disk.
+"""Drives the loop of `swarmd.shell.loop` with a real clock, a real disk and signals.
 
-While the disk works the loop waits in a thread, so supervisors, signals and status go on.
+- While the disk works the loop waits in a thread, so supervisors, signals and status go on.
+- The first SIGTERM or SIGINT asks for an orderly stop, a second one ends everything at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import anyio
 from anyio import to_thread
+from anyio.abc import TaskGroup
 
 from swarmd.core.chart import GAPS
-from swarmd.core.events import Event, NodeStarted, NodeStopped
+from swarmd.core.events import ClockSet, Event, NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
-from swarmd.daemon.clock import WallClock
+from swarmd.daemon.notify import ServiceNotifier
 from swarmd.logger import get_logger
 from swarmd.shell.loop import Loop
+from swarmd.shell.ports import FactSink
+from swarmd.worker.runtime import ClockWatch, TimeSource
+
+LOOK_EVERY_S = 1.0
+HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 log = get_logger("swarmd.engine")
 
 
-class Watchdog(Protocol):
-    """Ends a daemon whose loop stands still: the service manager, through `swarmd.daemon.notify.ServiceNotifier`."""
+async def watch_clock(facts: FactSink, every_s: float = LOOK_EVERY_S) -> None:
+    """Record that somebody set the machine's clock, within `every_s` of it: the core's waits go by that clock.
 
-    @property
-    def pulse_s(self) -> float:
-        """How often `alive` must be called; infinite for never."""
-        ...
+    The daemon does it, for a worker that notices may be the one that waits for its next start.
+    """
+    watch = ClockWatch()
+    while True:
+        await anyio.sleep(every_s)
+        if step_s := watch.step_s():
+            await facts.observe(ClockSet(step_s))
 
-    def alive(self) -> None:
-        """A sign of life; may be given more often. Raises nothing: a daemon works on where nobody watches it."""
-        ...
+
+async def heed_signals(
+    received: AsyncIterator[signal.Signals],
+    facts: FactSink,
+    end_at_once: Callable[[int], None],
+    tasks: TaskGroup,
+) -> None:
+    """Handle SIGTERM, SIGINT and SIGHUP until cancelled.
+
+    The stop request is told in a task of its own among `tasks`, so that a full inbox cannot hide a second signal.
+    """
+    stopping = False
+    async for number in received:
+        name = signal.Signals(number).name
+        if number == signal.SIGHUP:
+            log.info("SIGHUP has no meaning here; restart the node to read its configuration again")
+        elif stopping:
+            log.warning("second signal: ending at once", signal=name)
+            end_at_once(128 + number)
+        else:
+            stopping = True
+            log.info("stopping; a second signal ends at once", signal=name)
+            tasks.start_soon(facts.observe, StopRequested(f"signal {name}"))
 
 
 class Engine:
@@ -39,14 +69,14 @@ class Engine:
 
     Args:
         loop: connected before the first commit.
-        clock: wall-clock time.
-        watchdog: is told on every turn that the loop is alive.
+        clock: wall-clock time in POSIX seconds; peers agree on deadlines by it.
+        notifier: is told on every turn that the loop is alive, for the service manager's watchdog.
     """
 
-    def __init__(self, loop: Loop, clock: WallClock, watchdog: Watchdog) -> None:
+    def __init__(self, loop: Loop, clock: TimeSource, notifier: ServiceNotifier) -> None:
         self.loop = loop
         self._clock = clock
-        self._watchdog = watchdog
+        self._notifier = notifier
         self._news: anyio.Event | None = None  # set when a fact comes
         self._room: anyio.Event | None = None  # set when facts were taken out of the inbox
 
@@ -66,7 +96,7 @@ class Engine:
     async def begin(self, started: NodeStarted) -> None:
         """Record that a life begins, and act on it."""
         self.loop.begin(started)
-        await self.commit(self.loop.next_facts(self._clock.now()))
+        await self.commit(self.loop.next_facts(self._clock()))
 
     async def run(self) -> NodeStopped:
         """Commit facts until the node has stopped.
@@ -75,8 +105,8 @@ class Engine:
             LogWriteFailed: a commit could not be made durable; its facts had no effect.
         """
         while self.loop.ended is None:
-            self._watchdog.alive()
-            if facts := self.loop.next_facts(self._clock.now()):
+            self._notifier.alive()
+            if facts := self.loop.next_facts(self._clock()):
                 self._make_room()
                 await self.commit(facts)
             else:
@@ -86,7 +116,7 @@ class Engine:
     async def commit(self, facts: Sequence[Event]) -> None:
         """Make one batch of facts durable, then adopt it and act on it. Only `begin` and `run` call this."""
         failed = self.loop.snapshots.failed
-        written = await to_thread.run_sync(self.loop.write, self._clock.now(), facts)
+        written = await to_thread.run_sync(self.loop.write, self._clock(), facts)
         self.loop.adopt(written)
         if self.loop.snapshots.failed > failed:
             log.warning(self.loop.snapshots.note)
@@ -101,5 +131,5 @@ class Engine:
     async def _wait(self) -> None:
         """Until a fact comes, or a deadline or the pulse is due."""
         self._news = anyio.Event()
-        with anyio.move_on_after(min(self._watchdog.pulse_s, self.loop.idle_s(self._clock.now()))):
+        with anyio.move_on_after(min(self._notifier.pulse_s, self.loop.idle_s(self._clock()))):
             await self._news.wait()

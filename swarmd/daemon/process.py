@@ -1,17 +1,202 @@
-"""One worker process: executed in a session of its own, spoken to over pipes, ended with everything it started."""
+"""One worker process: executed in a session of its own, spoken to over pipes, ended with everything it started.
+
+- What it prints is cut into lines, given a level, kept for the reason of an exit, and put into the log.
+- A daemon that is killed outright cannot end its workers. They end by themselves when their stdin closes; one that
+  hangs does not. Every worker and what it starts carries the node's tag in its environment, so the next life, once it
+  holds the event log's lock, can find them and no others.
+"""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import anyio
+import msgspec
 from anyio import to_thread
+
+from swarmd.observe.redaction import REDACTED, Redactor
+
+LINE_CHARACTERS_MAX = 4096  # the rest of a longer line is dropped, and said so
+LINES_KEPT = 20  # last lines, for the reason of an exit
+REASON_CHARACTERS_MAX = 2000
+TRACEBACK_LINES_MAX = 100
+
+_LEVELS = {
+    "DEBUG": "debug",
+    "INFO": "info",
+    "NOTICE": "info",
+    "WARN": "warning",
+    "WARNING": "warning",
+    "ERROR": "error",
+    "FATAL": "error",
+    "PANIC": "error",
+    "CRITICAL": "error",
+}
+# In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
+_LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
+# What libraries say at every start or end, and nobody can or need do anything about.
+_NOISE = re.compile(
+    r"^nanobind: |^ - (?:leaked|\.\.\. skipped) |gemm_4bit_forward|get_accelerator\] Setting accelerator to CPU"
+)
+# A worker's own lines, as structlog writes them: the daemon gives them a time and a level of its own.
+_OWN = re.compile(r"^[\d-]{10}[ T][\d:.]+Z? \[(debug|info|warning|error|critical) *\] (?P<rest>.*)$", re.DOTALL)
+_LEVEL_AMONG_CHARACTERS = 64  # a level stands near the front; further back it is part of the text
+_TRACEBACK_STARTS = ("Traceback (most recent call last):", "Fatal Python error", "  + Exception Group Traceback")
+_KEY_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_KEY_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+KEY_LINES_MAX = 200  # of a private key in PEM; what claims to be a longer one is shown again
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+class OutputLine(msgspec.Struct, frozen=True):
+    """One line of a worker's output."""
+
+    level: str  # debug, info, warning or error
+    text: str
+
+
+class LineReader:
+    """Turns stderr's bytes into lines of bounded length without secrets, and remembers the last of them.
+
+    A traceback comes out as one line with line breaks in it.
+    """
+
+    def __init__(self, cover: Redactor | None = None) -> None:
+        self._cover = cover or Redactor()
+        self._key_lines = 0  # of a private key so far, 0 outside one
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest = ""
+        self._dropped = 0
+        self._traceback: list[str] = []
+        self.last: deque[str] = deque(maxlen=LINES_KEPT)
+
+    def feed(self, chunk: bytes) -> Iterator[OutputLine]:
+        """Whole lines that `chunk` completes."""
+        *whole, rest = (self._rest + self._decoder.decode(chunk)).replace("\r", "\n").split("\n")
+        self._rest = rest[:LINE_CHARACTERS_MAX]
+        for text in whole:
+            yield from self._add_line(text)
+        self._dropped += len(rest) - len(self._rest)
+
+    def end(self) -> Iterator[OutputLine]:
+        """What is left when the output ends."""
+        rest, self._rest = self._rest + self._decoder.decode(b"", final=True), ""
+        yield from self._add_line(rest)
+        yield from self._end_traceback()
+
+    def tail(self) -> str:
+        """The last lines, newest kept, within what a reason may take."""
+        return "\n".join(self.last)[-REASON_CHARACTERS_MAX:]
+
+    def _add_line(self, text: str) -> Iterator[OutputLine]:
+        text = self._covered(self._bounded(_COLOUR.sub("", text).rstrip()))
+        if not text:
+            return
+        self.last.append(text)
+        if text.startswith(_TRACEBACK_STARTS):
+            yield from self._end_traceback()
+            self._traceback.append(text)
+        elif self._traceback:
+            self._traceback.append(text)
+            if not text.startswith(" ") or len(self._traceback) >= TRACEBACK_LINES_MAX:
+                yield from self._end_traceback()
+        else:
+            own = _OWN.match(text)
+            yield OutputLine(level_of(text), re.sub(" {2,}", " ", own["rest"]) if own else text)
+
+    def _covered(self, text: str) -> str:
+        """A private key goes with all its lines."""
+        if self._key_lines:
+            self._key_lines = 0 if _KEY_ENDS.search(text) or self._key_lines >= KEY_LINES_MAX else self._key_lines + 1
+            return ""
+        begins = _KEY_BEGINS.search(text)
+        if begins is None:
+            return self._cover(text)
+        self._key_lines = 0 if _KEY_ENDS.search(text, begins.end()) else 1
+        return self._cover(text[: begins.start()]) + REDACTED
+
+    def _bounded(self, text: str) -> str:
+        dropped, self._dropped = self._dropped + max(0, len(text) - LINE_CHARACTERS_MAX), 0
+        text = self._cover.cut(text, LINE_CHARACTERS_MAX) if dropped else text
+        return f"{text} ... ({dropped} more characters)" if dropped else text
+
+    def _end_traceback(self) -> Iterator[OutputLine]:
+        if self._traceback:
+            yield OutputLine("error", "\n".join(self._traceback))
+        self._traceback = []
+
+
+def level_of(text: str) -> str:
+    """The level that a line names near its front; "info" without one, and "debug" for known noise."""
+    if _NOISE.search(text):
+        return "debug"
+    found = _OWN.match(text) or _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
+    return _LEVELS[found[1].upper()] if found else "info"
+
+
+GONE_S = 5.0  # longest wait for a killed process to be gone
+PASSES_MAX = 5  # looks for leftovers: one that was found may have started another just before it was killed
+
+
+def node_tag(peer: str, data_dir: Path) -> str:
+    """What marks the processes of one node."""
+    return f"{peer}@{data_dir.resolve()}"
+
+
+def find_leftovers(tag: str, proc: Path = Path("/proc")) -> list[int]:
+    """Pids of processes that carry the tag; none where there is no /proc."""
+    found = [int(entry.name) for entry in proc.glob("[0-9]*") if _carries(entry, tag)]
+    return sorted(pid for pid in found if pid != os.getpid())
+
+
+def _carries(entry: Path, tag: str) -> bool:
+    """Whether a process, given its directory in /proc, carries the tag."""
+    with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+        return f"{TAG_VARIABLE}={tag}".encode() in (entry / "environ").read_bytes().split(b"\0")
+    return False
+
+
+async def kill_leftovers(tag: str) -> list[int]:
+    """End the processes of an earlier life. Returns their pids."""
+    if sys.platform != "linux":
+        return []
+    killed: list[int] = []
+    for _ in range(PASSES_MAX):
+        found = find_leftovers(tag)
+        if not found:
+            break
+        killed += [pid for pid in found if await _kill(pid, tag)]
+    return killed
+
+
+async def _kill(pid: int, tag: str) -> bool:
+    """Kill one process and wait until it is gone. False when it was gone already or is not ours.
+
+    It is looked at once more when the descriptor holds it: its number may have become another's since it was found.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if not _carries(Path("/proc", str(pid)), tag):
+                return False
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            with anyio.move_on_after(GONE_S):
+                await anyio.wait_readable(descriptor)
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
 
 CHUNK_BYTES = 65536
 REAP_S = 2.0  # longest wait for a killed process to be gone
@@ -23,13 +208,9 @@ PRIVATE_VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_F
 def worker_environment(
     environ: Mapping[str, str], tag: str, withheld: Collection[str] = (), repeats: bool = False
 ) -> dict[str, str]:
-    """The environment of a worker.
+    """The environment of a worker, without the `withheld` variables; `tag` marks it and its children as one node's.
 
-    Args:
-        environ: of the daemon.
-        tag: marks the worker and all its children as belonging to one node.
-        withheld: further variables that it does not get.
-        repeats: sets of texts have the same order in it on every machine, each time.
+    With `repeats`, sets of texts have the same order in it on every machine, each time.
     """
     kept = {name: value for name, value in environ.items() if name not in PRIVATE_VARIABLES and name not in withheld}
     if repeats:
@@ -51,12 +232,9 @@ def keep_memory_off_disk() -> None:
 
 
 class Child:
-    """A running worker process, leader of its own session and process group.
+    """A running worker process, leader of its own session and process group. Raises OSError where it cannot be started.
 
     A terminal's Ctrl-C therefore reaches only the daemon, and killing the group takes p2pd with it.
-
-    Raises:
-        OSError: the program cannot be executed, or not watched.
     """
 
     _end = -1  # on Linux a descriptor that tells of its end

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,26 +17,31 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from swarmd import __version__
-from swarmd.config import Config, encode
+from swarmd.config import Config, encode, settings_of
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, StopWorkers
 from swarmd.core.events import NodeStarted, NodeStopped, StopRequested
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef, Worker
-from swarmd.daemon.clock import SystemClock, WallClock, watch_clock
 from swarmd.daemon.companion import Companion, is_wanted
 from swarmd.daemon.control import Control, bind_control
-from swarmd.daemon.engine import Engine
-from swarmd.daemon.identity import node_identity
-from swarmd.daemon.layout import claim_layout
-from swarmd.daemon.leftovers import kill_leftovers, node_tag
-from swarmd.daemon.notes import Restored, forget_restored, read_restored, refuse_moved
+from swarmd.daemon.directory import (
+    Restored,
+    SpaceGuard,
+    check_space,
+    claim_layout,
+    compare,
+    forget_restored,
+    node_identity,
+    read_restored,
+    refuse_moved,
+    swarm_of_config,
+    swarm_of_state,
+)
+from swarmd.daemon.engine import HEEDED, Engine, heed_signals, watch_clock
 from swarmd.daemon.notify import ServiceNotifier
-from swarmd.daemon.process import keep_memory_off_disk, worker_environment
-from swarmd.daemon.signals import HEEDED, heed_signals
-from swarmd.daemon.space import SpaceGuard, check_space
+from swarmd.daemon.process import keep_memory_off_disk, kill_leftovers, node_tag, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
-from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_state
 from swarmd.dht.p2p.sockets import clearing_short_place
 from swarmd.errors import ExitCode, LogWriteFailed, single_error
 from swarmd.eventlog.blobs import Blobs
@@ -48,11 +54,11 @@ from swarmd.observe.logs import EventLines, progress_words
 from swarmd.observe.redaction import Redactor, known_secrets, withheld_from
 from swarmd.observe.status import LogStatus, Status, headline, status_of, with_offer
 from swarmd.paths import NodeDirectory
-from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
 from swarmd.training.checkpoints.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
+from swarmd.worker.runtime import TimeSource
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "swarmd.dht.worker"),
@@ -91,16 +97,11 @@ def run_node(
     programs: Mapping[Worker, Sequence[str]] = WORKER_PROGRAMS,
     progress_s: float = 0.0,
 ) -> int:
-    """Run a node until it stops. Blocks.
+    """Run a node until it stops, and return its exit code, as in docs/OPERATING.md. Blocks.
 
     Args:
-        config: the node's configuration.
-        data: its data directory; created when missing.
         programs: what to execute for each worker.
         progress_s: seconds between two lines about what the trainer is at; 0: none.
-
-    Returns:
-        The exit code, as in docs/OPERATING.md.
 
     Raises:
         OtherSwarm: the data directory is another swarm's; nothing was changed.
@@ -108,7 +109,7 @@ def run_node(
     """
     keep_memory_off_disk()
     try:
-        return anyio.run(serve_node, config, data, programs, SystemClock(), progress_s)
+        return anyio.run(serve_node, config, data, programs, time.time, progress_s)
     except BaseExceptionGroup as group:
         raise single_error(group) from None
 
@@ -117,7 +118,7 @@ async def serve_node(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
-    clock: WallClock,
+    clock: TimeSource,
     progress_s: float = 0.0,
 ) -> int:
     """As `run_node`, inside an event loop."""
@@ -129,7 +130,7 @@ async def serve_inside(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
-    clock: WallClock,
+    clock: TimeSource,
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
     host: Host = ALONE,
@@ -186,7 +187,7 @@ class Node:
         peer: str,
         event_log: EventLog,
         state: State,
-        clock: WallClock,
+        clock: TimeSource,
         notifier: ServiceNotifier,
         host: Host = ALONE,
     ) -> None:
@@ -225,12 +226,7 @@ class Node:
             self._companion = Companion(self._config, self._data.root, environment, cover=cover)
 
     async def run(self, run: str, restored: Restored | None) -> NodeStopped:
-        """Take up the log, say so, and work until the node has stopped.
-
-        Args:
-            run: id of this process's life.
-            restored: the note of a restore from a backup, where there is one.
-        """
+        """Take up the log, say so, and work until the node has stopped; `run` is the id of this process's life."""
         from_round = restored.from_round if restored else 0
         settings = settings_of(self._config, self._peer)
         await self.engine.begin(NodeStarted(settings, run, __version__, restored is not None, from_round))
@@ -317,7 +313,7 @@ class Node:
         log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
-        status = status_of(self.engine.state, self._clock.now(), log_status, live, __version__)
+        status = status_of(self.engine.state, self._clock(), log_status, live, __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
 

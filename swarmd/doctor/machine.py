@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from swarmd import __version__
 from swarmd.config import Config, StorageConfig, TrainingConfig
-from swarmd.daemon.space import free_bytes
+from swarmd.daemon.directory import free_bytes
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well
 from swarmd.errors import ConfigError, SandboxUnavailable, SwarmdError

@@ -10,13 +10,16 @@ from pathlib import Path
 import psutil
 
 from swarmd import __version__
-from swarmd.config import Config, SenderKind, SwarmConfig
-from swarmd.config_checks import check_notify
-from swarmd.daemon.layout import refuse_start
-from swarmd.daemon.leftovers import find_leftovers, node_tag
-from swarmd.daemon.notes import refuse_moved
-from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.daemon.swarm_check import compare, swarm_of_config, swarm_of_manifest, swarm_of_state
+from swarmd.config import Config, SenderKind, SwarmConfig, check_notify
+from swarmd.daemon.directory import (
+    compare,
+    refuse_moved,
+    refuse_start,
+    swarm_of_config,
+    swarm_of_manifest,
+    swarm_of_state,
+)
+from swarmd.daemon.process import TAG_VARIABLE, find_leftovers, node_tag
 from swarmd.dht.addresses import check_addresses
 from swarmd.dht.identity.backup import last_backup, note_of
 from swarmd.dht.identity.identity import FILE_BYTES_MAX, Identity, parse_identity

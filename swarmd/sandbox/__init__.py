@@ -1,6 +1,5 @@
 """Runs programs that nobody vouches for: a model's, or a peer's. `Sandbox(Limits()).run(program)` gives a `Verdict`."""
 
-from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
-from swarmd.sandbox.sandbox import Sandbox
+from swarmd.sandbox.sandbox import Isolation, Limits, Sandbox, Status, Verdict
 
 __all__ = ["Isolation", "Limits", "Sandbox", "Status", "Verdict"]

@@ -67,12 +67,8 @@ class AllowedAccess(NamedTuple):
 def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
     """Take from this thread, and from all that it starts, what is not within the bounds.
 
-    Args:
-        bounds: what is left.
-        away_from: a directory of which nothing but what the bounds name may be read, though it be on Python's path.
-
-    Returns:
-        What could not be taken away, in words; empty where all was.
+    Of `away_from` nothing but what the bounds name may be read, though it be on Python's path. Returns what could not
+    be taken away, in words.
     """
     left = []
     try:

@@ -1,25 +1,365 @@
-"""The sandbox itself: takes programs, gives verdicts."""
+"""The sandbox: takes programs that nobody vouches for, gives verdicts.
+
+- A program sees the interpreter, its standard library, and the shared libraries they load. They are laid out anew under
+  `/python`, so that no path of this machine, and nothing that lies beside them, shows.
+- Each run is one child process: fed, read up to a bound, and killed at its deadline.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
+import marshal
 import math
 import os
+import selectors
 import shutil
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal
 
 import msgspec
 
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import syscalls
-from swarmd.sandbox.conversation import Cut, Ended, converse
 from swarmd.sandbox.inside import READY
-from swarmd.sandbox.layout import bubblewrap_command, find_layout, interpreter_command, launcher_command
-from swarmd.sandbox.limits import Isolation, Limits, Status, Verdict
+
+MIB = 1024 * 1024
+
+# How programs are kept in. `auto` takes bubblewrap where it works, else namespaces made here, else refuses.
+Isolation = Literal["auto", "bubblewrap", "namespaces", "none-i-accept-the-risk"]
+
+Status = Literal[
+    "ok",  # ended by itself with exit code 0
+    "failed",  # an exception, another exit code, or a signal
+    "timeout",  # past the wall deadline, or out of CPU seconds
+    "memory",  # ended by a MemoryError
+    "output-limit",  # killed: it printed more than allowed
+    "processes",  # tried to start a process or a thread, and ended of it
+    "stopped",  # ended, or never run, because this node wanted no more of it, or not begun in time: proves nothing
+    "refused",  # never run: program or standard input too large, or no text
+]
+
+Seconds = Annotated[int, msgspec.Meta(ge=1, le=3600)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Bounds on one run. A program is one process with one thread; it cannot start another.
+
+    Memory in all is at most `memory_bytes` and `scratch_bytes` together, and what the kernel keeps for it: buffers of
+    pipes (1 MiB for two of `files_open`, at most 64 MiB), 1,024 files and directories, mappings and locks, 35 MiB at
+    worst with the default of `files_open`. Not so without isolation: there the scratch directory is one of the
+    machine's, and only `file_bytes` and CPU seconds bound what is written to it.
+    """
+
+    wall_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # then it is killed
+    cpu_s: Seconds = 2
+    memory_bytes: Annotated[int, msgspec.Meta(ge=64 * MIB, le=2**40)] = 512 * MIB  # of address space, Python included
+    scratch_bytes: Bytes = 16 * MIB  # of the one writable directory, which is gone afterwards
+    file_bytes: Bytes = 8 * MIB  # of one file
+    files_open: Annotated[int, msgspec.Meta(ge=8, le=1024)] = 32
+    program_bytes: Bytes = 64 * 1024
+    input_bytes: Bytes = MIB
+    output_bytes: Bytes = 64 * 1024  # of standard output, and of standard error
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run. Only `status`, the exit code and the times are not of the program's own making."""
+
+    status: Status
+    stdout: str = ""  # cut at `Limits.output_bytes`; what is no UTF-8 is replaced
+    stderr: str = ""  # its end, at most `STDERR_BYTES_KEPT`
+    exit_code: int = 0  # 128 and the signal's number where a signal ended it
+    wall_s: float = 0.0  # start-up included
+    cpu_s: float = 0.0  # likewise; under bubblewrap its own alone, as for a run that was killed
+
+
+STDERR_BYTES_KEPT = 4096
+
+
+CHUNK_BYTES = 65536
+LOOK_S = 0.2  # how often it is looked at whether to stop
+DRAIN_S = 2.0  # for what a killed process leaves in its pipes
+
+Cut = Literal["", "deadline", "output", "stopped"]
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How it ended."""
+
+    cut: Cut  # why it was killed; empty where it ended by itself
+    exit_code: int  # 128 and the signal's number where a signal ended it
+    stdout: bytes
+    stderr: bytes
+    wall_s: float
+    cpu_s: float  # of it and what it waited for
+
+
+def converse(
+    command: Sequence[str], feed: bytes, wall_s: float, output_bytes: int, is_stopped: Callable[[], bool]
+) -> Ended:
+    """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
+
+    Args:
+        feed: for its standard input, which is closed behind it.
+        wall_s: then it is killed.
+        output_bytes: of standard output and of standard error each; where one has more, it is killed.
+        is_stopped: asked every `LOOK_S`; where it says so, it is killed.
+    """
+    begun = time.monotonic()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, env={}, start_new_session=True, cwd="/"
+    ) as process:
+        talk = _Conversation(process, feed, output_bytes)
+        try:
+            cut = talk.carry_on(begun + wall_s, is_stopped)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            talk.drain(time.monotonic() + DRAIN_S)
+            talk.close()
+        if not cut and talk.is_full:  # it ended before all that it printed was read
+            cut = "output"
+        code = process.returncode
+        return Ended(
+            cut,
+            code if code >= 0 else 128 - code,
+            bytes(talk.stdout[:output_bytes]),
+            bytes(talk.stderr[-STDERR_BYTES_KEPT:]),
+            time.monotonic() - begun,
+            usage.ru_utime + usage.ru_stime,
+        )
+
+
+class _Conversation:
+    """Both directions at once, so that neither side waits for the other."""
+
+    def __init__(self, process: subprocess.Popen[bytes], feed: bytes, output_bytes: int) -> None:
+        assert process.stdin and process.stdout and process.stderr
+        self.stdout, self.stderr = bytearray(), bytearray()
+        self._stdin, self._feed = process.stdin, memoryview(feed)
+        self._output_bytes = output_bytes
+        self._end = os.pidfd_open(process.pid)
+        self._sinks = {process.stdout.fileno(): self.stdout, process.stderr.fileno(): self.stderr}
+        self._selector = selectors.DefaultSelector()
+        for descriptor in (self._stdin.fileno(), *self._sinks):
+            os.set_blocking(descriptor, False)
+        for descriptor in (self._end, *self._sinks):
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self._selector.register(self._stdin.fileno(), selectors.EVENT_WRITE)
+
+    def carry_on(self, deadline_s: float, is_stopped: Callable[[], bool]) -> Cut:
+        """Feed and read until the process ends or is to be killed."""
+        try:
+            while True:
+                ready = self._selector.select(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+                served = [self._serve(key.fd) for key, _ in ready]
+                if any(served):
+                    return "output" if self.is_full else ""
+                if self.is_full:
+                    return "output"
+                if is_stopped():
+                    return "stopped"
+                if time.monotonic() >= deadline_s:
+                    return "deadline"
+        finally:
+            self._stop_feeding()
+
+    def drain(self, deadline_s: float) -> None:
+        """Read what is left, until the last that holds a pipe's other end is gone."""
+        while self._sinks and not self.is_full and time.monotonic() < deadline_s:
+            for key, _ in self._selector.select(deadline_s - time.monotonic()):
+                self._serve(key.fd)
+
+    def close(self) -> None:
+        self._selector.close()
+        os.close(self._end)
+
+    def _serve(self, descriptor: int) -> bool:
+        """Move some bytes. Returns whether the process has ended."""
+        if descriptor == self._end:
+            self._selector.unregister(self._end)
+            return True
+        if descriptor in self._sinks:
+            self._read(descriptor)
+        elif not self._stdin.closed:
+            self._write()
+        return False
+
+    def _read(self, descriptor: int) -> None:
+        chunk = os.read(descriptor, CHUNK_BYTES)
+        if chunk:
+            self._sinks[descriptor] += chunk
+        else:
+            self._selector.unregister(descriptor)
+            del self._sinks[descriptor]
+
+    def _write(self) -> None:
+        try:
+            self._feed = self._feed[os.write(self._stdin.fileno(), self._feed[:CHUNK_BYTES]) :]
+        except BrokenPipeError:  # it closed its standard input: the rest is not wanted
+            self._feed = self._feed[:0]
+        if not self._feed:
+            self._stop_feeding()
+
+    def _stop_feeding(self) -> None:
+        if not self._stdin.closed:
+            self._selector.unregister(self._stdin.fileno())
+            self._stdin.close()
+
+    @property
+    def is_full(self) -> bool:
+        return max(len(self.stdout), len(self.stderr)) > self._output_bytes
+
+
+ROOT = PurePosixPath("/python")
+LIBRARIES = ROOT / "so"
+SCRATCH = "/tmp"
+PROBE_S = 60.0
+# Extension modules that are of no use without a terminal, a network or a test suite, and bring large libraries.
+LEFT_OUT = ("_tkinter", "_curses", "_curses_panel", "readline", "_ssl", "_dbm", "_gdbm", "_test", "_xx", "xx")
+
+# Loads every extension module of the standard library, then tells which shared objects that took, by the names under
+# which the linker looked for them. The linker itself is among them.
+_PROBE = """
+import ctypes, importlib, json, os, sys
+left_out, found = tuple(json.loads(sys.argv[1])), []
+files = [file for path in sys.path if path.endswith("lib-dynload") for file in os.listdir(path)]
+for name in sorted({file.split(".")[0] for file in files}):
+    if not name.startswith(left_out):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            pass
+class Object(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+def take(entry, size, rest):
+    found.append(os.fsdecode(entry.contents.name or b""))
+    return 0
+kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Object), ctypes.c_size_t, ctypes.c_void_p)
+ctypes.CDLL(None).dl_iterate_phdr(kind(take), None)
+print(json.dumps([name for name in found if name.startswith("/") and "lib-dynload" not in name]))
+"""
+
+
+class SandboxLayout(msgspec.Struct, frozen=True):
+    """Files and directories of this machine and where they stand in the sandbox, read-only."""
+
+    interpreter: str  # in the sandbox
+    host_interpreter: str
+    binds: tuple[tuple[str, str], ...]  # (here, in the sandbox)
+    masked: tuple[str, ...]  # directories in the sandbox under which nothing shows
+
+
+@functools.cache
+def find_layout() -> SandboxLayout:
+    """The layout for the Python that runs this; asks a fresh interpreter once, 0.2 s. Raises SandboxUnavailable."""
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
+    library = Path(sysconfig.get_path("stdlib"))
+    place = ROOT / "lib" / library.name
+    if library.is_relative_to(sys.base_prefix):
+        place = ROOT / library.relative_to(sys.base_prefix)
+    inside = ROOT / "bin" / Path(interpreter).name
+    objects = _list_shared_objects(interpreter)
+    linkers = [name for name in objects if Path(name).name.startswith("ld")]
+    libraries = [name for name in objects if name not in linkers]
+    binds = [(interpreter, str(inside)), (str(library), str(place))]
+    binds += [(name, name) for name in linkers]  # the interpreter's file names its linker by this very path
+    binds += [(name, str(LIBRARIES / Path(name).name)) for name in libraries]
+    masked = [str(place / name) for name in ("site-packages", "dist-packages") if (library / name).is_dir()]
+    resolved = [(os.path.realpath(here), there) for here, there in binds]  # links would lead into the new root
+    return SandboxLayout(str(inside), interpreter, tuple(resolved), tuple(masked))
+
+
+def _list_shared_objects(interpreter: str) -> list[str]:
+    command = [interpreter, "-I", "-S", "-B", "-c", _PROBE, json.dumps(LEFT_OUT)]
+    try:
+        probed = subprocess.run(command, capture_output=True, timeout=PROBE_S, check=True, env={})
+        return sorted({os.path.normpath(name) for name in json.loads(probed.stdout)})
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        told = (getattr(error, "stderr", b"") or b"").decode(errors="replace").strip()
+        raise SandboxUnavailable(f"{interpreter} does not tell what it loads: {error} {told}") from error
+
+
+HERE = Path(__file__).parent
+NOBODY = "65534"
+SCRATCH_FILES = 1024  # and directories: each takes about 1 KiB of the kernel's memory, which no other limit counts
+SIGNALS_PENDING = 64  # and timers: each takes memory of the kernel's, too
+MOUNTING = "CAP_SYS_ADMIN"  # in the sandbox's own namespaces; bounds the files, and is dropped before the program runs
+# Flags: no sites, no path of the working directory, no byte code written. The hash seed makes runs repeatable.
+FLAGS = ("-s", "-S", "-P", "-B", "-X", "utf8")
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": str(LIBRARIES)}
+
+
+def interpreter_command(interpreter: str, limits: Limits, program_bytes: int, way: Isolation) -> list[str]:
+    """How the interpreter is started where a program is to run."""
+    left_over = f"{SCRATCH_FILES}:{syscalls.build_filter().hex()}" if way == "bubblewrap" else ""
+    bounds = {
+        "RLIMIT_CPU": limits.cpu_s,
+        "RLIMIT_AS": limits.memory_bytes,
+        "RLIMIT_FSIZE": limits.file_bytes,
+        "RLIMIT_NOFILE": limits.files_open,
+        "RLIMIT_NPROC": 1,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_SIGPENDING": SIGNALS_PENDING,
+    }
+    source = (HERE / "inside.py").read_text(encoding="utf-8")
+    return [
+        interpreter,
+        *FLAGS,
+        "-c",
+        source,
+        str(program_bytes),
+        left_over,
+        *(f"{name}={value}" for name, value in bounds.items()),
+    ]
+
+
+def bubblewrap_command(layout: SandboxLayout, limits: Limits, command: Sequence[str]) -> list[str]:
+    """A bubblewrap command. The bound on files and the system call filter are left to `inside.py`: bubblewrap has no
+    option for the one, and the other refuses what it takes. bubblewrap 0.6 or newer."""
+    arguments = ["--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    arguments += ["--unshare-cgroup-try", "--uid", NOBODY, "--gid", NOBODY, "--hostname", "sandbox"]
+    arguments += ["--die-with-parent", "--new-session", "--cap-drop", "ALL", "--cap-add", MOUNTING]
+    arguments += ["--clearenv"]
+    for name, value in ENVIRONMENT.items():
+        arguments += ["--setenv", name, value]
+    for here, there in layout.binds:
+        arguments += ["--ro-bind", here, there]
+    for path in layout.masked:
+        arguments += ["--size", "4096", "--tmpfs", path, "--remount-ro", path]
+    arguments += ["--size", str(limits.scratch_bytes), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/"]
+    return [shutil.which("bwrap") or "bwrap", *arguments, "--", *command]
+
+
+def launcher_command(layout: SandboxLayout, limits: Limits, command: Sequence[str], scratch: str = "") -> list[str]:
+    """A command of this package's own launcher: in namespaces, or in none, where `scratch` is given."""
+    order = {
+        "namespaces": not scratch,
+        "parent": os.getpid(),
+        "binds": layout.binds,
+        "masked": layout.masked,
+        "scratch": scratch or SCRATCH,
+        "scratch_bytes": limits.scratch_bytes,
+        "scratch_files": SCRATCH_FILES,
+        "filter": syscalls.build_filter(),
+        "command": list(command),
+        "environment": {"PYTHONHASHSEED": "0"} if scratch else ENVIRONMENT,
+    }
+    return [layout.host_interpreter, "-I", "-S", "-B", str(HERE / "launcher.py"), marshal.dumps(order).hex()]
 
 
 @contextlib.contextmanager
@@ -65,13 +405,8 @@ FIX = (
 class Sandbox:
     """Runs Python programs that nobody vouches for. Safe to use from several threads.
 
-    Args:
-        limits: bounds on every run.
-        isolation: how programs are kept in; `auto` takes the strongest that works on this machine.
-        at_once: programs that `run_all` runs side by side; 0 takes the number of CPUs.
-
-    Raises:
-        SandboxUnavailable: it does not work on this machine. It is tried here, so that a node says so at its start.
+    `auto` takes the strongest isolation that works on this machine; `run_all` runs `at_once` programs side by side, 0
+    for the number of CPUs. Raises SandboxUnavailable if it does not work here: a node says so at its start.
     """
 
     def __init__(self, limits: Limits | None = None, isolation: Isolation = "auto", at_once: int = 0) -> None:

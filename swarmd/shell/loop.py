@@ -1,41 +1,137 @@
 """The loop through which everything passes: facts in, one durable commit, commands out. It never waits.
 
-A driver asks for the facts that are next, has them written, and has what was written adopted; between two of these it
-waits as it likes. `step` runs before the write, in memory, because the commit holds the digest of the commands that it
-causes; its result is adopted, shown and handed out only after the commit is durable.
+- A driver asks for the facts that are next, has them written, and has what was written adopted; between two of these it
+  waits as it likes. `step` runs before the write, in memory, because the commit holds the digest of the commands that
+  it causes; its result is adopted, shown and handed out only after the commit is durable.
+- Facts of one kind that wait in a row become one event: reports of a stage, and memberships. Each of them is named in
+  it, and it means what they mean one after the other. A log of a large swarm is shorter for it, and its coordinator
+  makes one state of a thousand reports. Few of them stay as they are: of a small swarm's log people read each line.
+- A snapshot that cannot be kept costs nothing but time at the next start: it is no end.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.core.applied import Applied, Projection
 from swarmd.core.commands import Command
-from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
+from swarmd.core.events import (
+    Event,
+    MemberSeen,
+    MembersSeen,
+    NodeStarted,
+    NodeStopped,
+    ReportSeen,
+    ReportsSeen,
+    TimerFired,
+)
 from swarmd.core.node.catchup import advance
+from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import Deadline, State, next_deadline
-from swarmd.errors import CommitTooLarge
+from swarmd.errors import CommitTooLarge, LogDamaged, LogWriteFailed
 from swarmd.eventlog.frame import digest_commands
-from swarmd.shell.batches import ROW_MIN, as_one, in_halves, row_length
 from swarmd.shell.ports import CommandPort, CommitLog
-from swarmd.shell.snapshots import Snapshots
+
+ROW_MIN = 16  # facts of a kind that are worth an event for all of them
+ROW_MAX = 1024  # facts of one such event
+
+
+def row_length(waiting: Iterable[Event]) -> int:
+    """How many of the facts that wait, from the first on, may become one event; 1 at least, `ROW_MAX` at most."""
+    row = islice(waiting, ROW_MAX)
+    kind = _kind_of(next(row))
+    if kind is None:
+        return 1
+    length = 1
+    for fact in row:
+        if _kind_of(fact) != kind:
+            break
+        length += 1
+    return length
+
+
+def _kind_of(fact: Event) -> tuple[int, int] | None:
+    """What facts that may become one event have in common; None for those that never do."""
+    if isinstance(fact, ReportSeen):
+        return fact.round, fact.stage
+    return (-1, -1) if isinstance(fact, MemberSeen) else None
+
+
+def as_one(row: list[Event]) -> list[Event]:
+    """The event for a row of facts of one kind; the facts themselves where they are few."""
+    if len(row) < ROW_MIN:
+        return row
+    first = row[0]
+    if isinstance(first, ReportSeen):
+        reports = [
+            ReportRow(each.peer, each.reward, each.digest, each.record, each.worked)
+            for each in row
+            if isinstance(each, ReportSeen)
+        ]
+        return [ReportsSeen(first.round, first.stage, tuple(reports))]
+    members = [MemberRow(each.peer, each.name, each.worked) for each in row if isinstance(each, MemberSeen)]
+    return [MembersSeen(tuple(members))]
+
+
+def in_halves(facts: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]] | None:
+    """Facts in two parts that mean the same, a row by itself too; None for what has no parts."""
+    if len(facts) > 1:
+        middle = len(facts) // 2
+        return facts[:middle], facts[middle:]
+    fact = facts[0]
+    if isinstance(fact, ReportsSeen) and fact.count > 1:
+        middle = fact.count // 2
+        return [replace(fact, reports=fact.reports[:middle])], [replace(fact, reports=fact.reports[middle:])]
+    if isinstance(fact, MembersSeen) and fact.count > 1:
+        middle = fact.count // 2
+        return [MembersSeen(fact.members[:middle])], [MembersSeen(fact.members[middle:])]
+    return None
+
+
+class Snapshots:
+    """Takes them, and knows how many could not be kept, one after another."""
+
+    def __init__(self, event_log: CommitLog) -> None:
+        self.failed = 0
+        self._log = event_log
+        self._error: LogDamaged | LogWriteFailed | None = None
+
+    def keep_if_due(self, state: State) -> None:
+        """Take one where it is due; where that fails, one is due again when the next segment is full.
+
+        Args:
+            state: the fold of all events so far.
+        """
+        if not self._log.snapshot_due:
+            return
+        try:
+            self._log.write_snapshot(state)
+        except (LogDamaged, LogWriteFailed) as error:
+            self.failed, self._error = self.failed + 1, error
+        else:
+            self.failed, self._error = 0, None
+
+    @property
+    def note(self) -> str:
+        """For the operator: that the last could not be kept, and why; empty where it was."""
+        if self._error is None:
+            return ""
+        times = "" if self.failed == 1 else f", {self.failed} times one after another"
+        return f"no snapshot of the log could be kept{times}; it is tried again with the next segment: {self._error}"
+
 
 INBOX_FACTS_MAX = 1024  # at the bound whoever brings a fact waits
-BATCH_FACTS_MAX = 64  # events of one commit, before skips; those of `swarmd.shell.batches` are one
+BATCH_FACTS_MAX = 64  # events of one commit, before skips; those of `swarmd.shell.loop` are one
 WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock set anew is noticed
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch of facts comes to.
-
-    Attributes:
-        journal: the events to commit, applied; rounds that they skip are among them.
-        state: after all of them.
-        commands: of all of them, in order.
-    """
+    """What a batch of facts comes to: the events to commit, the rounds that they skip among them, and all that follows."""
 
     journal: tuple[Applied, ...]
     state: State
@@ -59,16 +155,11 @@ def plan(state: State, next_seq: int, at: float, facts: Sequence[Event]) -> Plan
 class Loop:
     """One life of a node's daemon, from the fold of its log to `NodeStopped`.
 
-    Args:
-        event_log: where commits go; this loop is its only writer.
-        state: what the log so far comes to.
-        projections: take each durable event, before the commands of its commit go out.
-        inbox_max: facts that may wait.
+    This loop is the log's only writer. Projections take each durable event, before the commands of its commit go out.
 
     Attributes:
         state: what all that was adopted comes to.
         ended: the event that ended this life; None while it goes on.
-        snapshots: those of the log.
     """
 
     def __init__(
@@ -162,14 +253,8 @@ class Loop:
     def write(self, at: float, facts: Sequence[Event]) -> list[Plan]:
         """Make facts durable, in one commit or, where that would be too large, in several. Blocks; in any thread.
 
-        Nothing of it is in force before `adopt`.
-
-        Args:
-            at: this machine's clock, POSIX seconds.
-
-        Raises:
-            LogWriteFailed, NoSpaceLeft: as the log raises them; the process must end.
-            CommitTooLarge: a single fact is too large; none of a worker's is, for its frames are smaller than commits.
+        Nothing of it is in force before `adopt`. Raises LogWriteFailed or NoSpaceLeft, after which the process must
+        end, and CommitTooLarge for a single fact: none of a worker's is, for its frames are smaller than commits.
         """
         return self._write(self.state, at, facts)
 

@@ -112,12 +112,7 @@ class Process:
 
 
 class Supervision:
-    """The worker processes of one life of a daemon.
-
-    Args:
-        workers: those that this node has.
-        limits: ping and stop times.
-    """
+    """The worker processes of one life of a daemon; `limits` are ping and stop times."""
 
     def __init__(self, workers: Sequence[Worker], limits: WorkersConfig) -> None:
         self._limits = limits

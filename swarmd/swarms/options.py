@@ -13,7 +13,7 @@ from swarmd.config import Section
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.sandbox import Limits
-from swarmd.sandbox.limits import MIB, Bytes, Seconds
+from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
 
 WHERE = "swarm.options"
 

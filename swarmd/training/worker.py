@@ -18,7 +18,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskGroup
 
-from swarmd.config import Config, decode
+from swarmd.config import Config, decode, takes_weights
 from swarmd.core.commands import CancelTraining, Command, Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady, TrainingCancelled
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, ExitCode, ModelError, SwarmdError, SwarmError, single_error
@@ -26,7 +26,6 @@ from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
-from swarmd.settings import takes_weights
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded

@@ -33,8 +33,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
-from swarmd.config import NotifyConfig
-from swarmd.config_checks import open_service
+from swarmd.config import NotifyConfig, open_service
 from swarmd.errors import ConfigError, NotifyFailed, SwarmdError
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger

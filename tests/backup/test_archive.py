@@ -17,11 +17,9 @@ from pathlib import Path
 import pytest
 
 from swarmd.backup.archive import read_archive
+from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.backup.bundle import BundleManifest, open_bundle
-from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
-from swarmd.backup.restore import check_backup, restore_backup
-from swarmd.daemon.layout import claim_layout
-from swarmd.daemon.notes import read_restored
+from swarmd.daemon.directory import claim_layout, read_restored
 from swarmd.errors import ArchiveError, LogDamaged, OtherVersion, PathUnusable
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory

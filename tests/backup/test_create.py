@@ -15,12 +15,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.backup import create
-from swarmd.backup.create import BackupManifest, BackupPlan, make_backup
-from swarmd.backup.restore import check_backup, open_sealed, restore_backup
+from swarmd.backup import backup
+from swarmd.backup.backup import BackupManifest, BackupPlan, check_backup, make_backup, open_sealed, restore_backup
 from swarmd.cli import run_command
 from swarmd.core.events import MemberSeen
-from swarmd.daemon.notes import Moved, read_restored, refuse_moved, write_note
+from swarmd.daemon.directory import Moved, read_restored, refuse_moved, write_note
 from swarmd.dht.identity.identity import generate_identity, read_identity
 from swarmd.errors import ArchiveError, IdentityError, IdentityInUse, LogInUse, NoSpaceLeft, NotFoundError, PathUnusable
 from swarmd.eventlog.fold import load
@@ -127,16 +126,16 @@ def test_rollouts_in_use_go_along_though_the_node_makes_a_snapshot_meanwhile(
     node: NodeDirectory, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = read_identity(node.root / "identity.key").peer_id
-    opened = create._open_log
+    opened = backup._open_log
 
-    def open_and_go_on(events: Path, stack: ExitStack) -> tuple[list[create.OpenPart], int]:
+    def open_and_go_on(events: Path, stack: ExitStack) -> tuple[list[backup.OpenPart], int]:
         found = opened(events, stack)
         with EventLog.open(events, peer, "run2") as log:
             state = write_story(log, [trained(4), announced(5, deadline_at=1e6), gathered(5)], load(events)[0])
             log.write_snapshot(state)
         return found
 
-    monkeypatch.setattr(create, "_open_log", open_and_go_on)
+    monkeypatch.setattr(backup, "_open_log", open_and_go_on)
     assert make_backup(node, out, OPEN).marks.done == (3, 0)
     restore_backup(out, tmp_path / "new", None)
     assert [path.read_bytes() for path in NodeDirectory(tmp_path / "new").blobs.glob("??/*")] == [BODY]
@@ -262,7 +261,7 @@ def test_only_a_fresh_backup_of_a_move_goes_on_where_it_was(
         restore_backup(out, tmp_path / "new", None, moved=True)
     make_backup(node, tmp_path / "move.tar.gz", BackupPlan(None, for_move=True))
     later = time.time() + 2 * 86400
-    monkeypatch.setattr("swarmd.backup.restore.time.time", lambda: later)
+    monkeypatch.setattr("swarmd.backup.backup.time.time", lambda: later)
     with pytest.raises(ArchiveError, match="older than a day"):
         restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None, moved=True)
     restore_backup(tmp_path / "move.tar.gz", tmp_path / "new", None)
@@ -312,7 +311,7 @@ def test_an_archive_that_cannot_be_put_in_place_closes_nothing(
         write_note(path, note)
         out.write_text("somebody else's")
 
-    monkeypatch.setattr(create, "write_note", come_meanwhile)
+    monkeypatch.setattr(backup, "write_note", come_meanwhile)
     with pytest.raises(ArchiveError, match="File exists"):
         make_backup(node, out, BackupPlan(None, for_move=True))
     refuse_moved(node)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from swarmd.backup.create import BackupPlan, make_backup
-from swarmd.backup.restore import check_backup, restore_backup
+from swarmd.backup.backup import BackupPlan, check_backup, make_backup, restore_backup
 from swarmd.core.events import NodeStarted, ReportPublished, RoundAnnounced, StageTrained
 from swarmd.eventlog.replay import verify
 from tests.backup.making import PASSPHRASE

@@ -31,7 +31,7 @@ START_S = 60.0
 STOP_S = 60.0
 WORK = 2**10
 IMPORTED = (
-    "swarmd.cli.node.signer",
+    "swarmd.cli.signer",
     "swarmd.chain.signer.http",
     "swarmd.observe.logs",
     "swarmd.daemon.process",

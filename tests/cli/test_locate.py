@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli import locate
+from swarmd.cli import options
 from swarmd.errors import ExitCode, NeverStarted, NotFoundError
 from tests.cli.owning import Shell
 from tests.cli.swarm.test_one_swarm import begin_log
@@ -46,28 +46,28 @@ def apart(root: Path) -> Path:
 
 
 def test_the_present_directory_comes_before_data(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert locate.locate(None) == (None, Path("data"))
+    assert options.locate(None) == (None, Path("data"))
     monkeypatch.chdir(apart(shell.root / "b"))
-    assert locate.locate(None) == (Path("config.toml"), Path("data"))
+    assert options.locate(None) == (Path("config.toml"), Path("data"))
 
 
 def test_the_configuration_says_where_the_data_lies(shell: Shell) -> None:
     root = apart(shell.root / "b")
-    assert locate.locate(root) == (root / "config.toml", root / "data")
+    assert options.locate(root) == (root / "config.toml", root / "data")
     (root / "events").mkdir()
-    assert locate.locate(root) == (root / "config.toml", root), "a restored one holds the log itself"
+    assert options.locate(root) == (root / "config.toml", root), "a restored one holds the log itself"
 
 
 def test_a_log_that_is_not_there_is_told_with_the_next_command(shell: Shell, made: Path) -> None:
     with pytest.raises(NeverStarted) as caught:
-        locate.log_of(made)
+        options.log_of(made)
     assert f"`swarmd run {made}`" in caught.value.fix
     with pytest.raises(NeverStarted) as caught:
-        locate.log_of(None, made / "config.toml")
+        options.log_of(None, made / "config.toml")
     with pytest.raises(NotFoundError, match="no node here"):
-        locate.log_of(None)
+        options.log_of(None)
     with pytest.raises(NotFoundError, match="no node in nowhere"):
-        locate.log_of(Path("nowhere"))
+        options.log_of(Path("nowhere"))
 
 
 READERS = (

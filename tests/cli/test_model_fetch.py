@@ -20,8 +20,7 @@ from swarmd.core.events import Registered, WeightsFetched
 from swarmd.core.values import PeerWeights
 from swarmd.dht.identity.identity import read_identity
 from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
-from swarmd.manifest import sign_manifest
-from swarmd.manifest.text import write_manifest
+from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.training.models.model import load_policy
 from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights

@@ -31,5 +31,5 @@ def test_a_terminal_of_another_encoding_gets_utf8(tmp_path: Path) -> None:
     file.write_text('role = "coordinator"\n[swarm]\nid = "s"\n', encoding="utf-8")
     words = ["doctor", "--config", str(file), "--only", "python", "--offline", "--json"]
     env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
-    ended = subprocess.run([sys.executable, "-m", "swarmd.cli", *words], env=env, capture_output=True)
+    ended = subprocess.run([sys.executable, "-m", "swarmd", *words], env=env, capture_output=True)
     assert json.loads(ended.stdout.decode("utf-8"))["config"] == str(file)

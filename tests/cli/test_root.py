@@ -30,10 +30,8 @@ def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], No
     def install(action: Callable[[], object]) -> None:
         module = ModuleType("probe_verb")
         module.__dict__["probe"] = action
-        monkeypatch.setitem(sys.modules, "probe_verb", module)
-        monkeypatch.setitem(
-            cli.VERBS, "probe", cli.Verb("probe_verb", "probe", "Do what the test says.", "swarmd probe")
-        )
+        monkeypatch.setitem(sys.modules, "swarmd.cli.probe", module)
+        monkeypatch.setitem(cli.VERBS, "probe", cli.Verb("Do what the test says.", "swarmd probe"))
 
     return install
 
@@ -202,8 +200,8 @@ def test_a_reader_that_goes_away_is_told_nothing(rows: int) -> None:
     program = (
         "import sys, types, swarmd.cli as cli\n"
         f"def probe() -> None:\n    sys.stdin.read()\n    for row in range({rows}): print(row)\n"
-        "module = types.ModuleType('probe_verb'); module.probe = probe; sys.modules['probe_verb'] = module\n"
-        "cli.VERBS['probe'] = cli.Verb('probe_verb', 'probe', '', ''); sys.exit(cli.run_command(['probe']))"
+        "module = types.ModuleType('probe_verb'); module.probe = probe; sys.modules['swarmd.cli.probe'] = module\n"
+        "cli.VERBS['probe'] = cli.Verb('', ''); sys.exit(cli.run_command(['probe']))"
     )
     reader, writer = os.pipe()
     process = subprocess.Popen(

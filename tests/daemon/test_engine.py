@@ -23,6 +23,7 @@ from swarmd.core.events import (
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import CoordinatorSettings, Settings
 from swarmd.daemon.engine import Engine
+from swarmd.daemon.notify import ServiceNotifier
 from swarmd.errors import CommitTooLarge, LogWriteFailed, NoSpaceLeft
 from swarmd.eventlog.frame import digest_commands
 from swarmd.shell.loop import BATCH_FACTS_MAX, INBOX_FACTS_MAX, Loop
@@ -60,12 +61,14 @@ class MemoryLog:
         self.snapshots.append(state)
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.time = 1000.0
+class Pulse(ServiceNotifier):
+    """Counts the signs of life that it is given."""
 
-    def now(self) -> float:
-        return self.time
+    pulse_s = 0.05
+    count = 0
+
+    def alive(self) -> None:
+        self.count += 1
 
 
 class Bench:
@@ -75,13 +78,12 @@ class Bench:
         self.record: list[str] = []
         self.commands: list[Command] = []
         self.journal: list[Applied] = []
-        self.pulses = 0
-        self.pulse_s = 0.05
+        self.pulse = Pulse()
+        self.now = 1000.0
         self.log = MemoryLog(self.record)
-        self.clock = HandClock()
         loop = Loop(self.log, State(), (self,))
         loop.connect(self)
-        self.engine = Engine(loop, self.clock, self)
+        self.engine = Engine(loop, lambda: self.now, self.pulse)
 
     def perform(self, command: Command) -> None:
         self.record.append("dispatch")
@@ -90,9 +92,6 @@ class Bench:
     def apply(self, applied: Applied) -> None:
         self.record.append("projection")
         self.journal.append(applied)
-
-    def alive(self) -> None:
-        self.pulses += 1
 
 
 def test_commands_leave_only_after_their_commit() -> None:
@@ -153,7 +152,7 @@ def test_a_passed_deadline_is_reported_once_and_in_order() -> None:
 
     async def run() -> None:
         await bench.engine.commit([STARTED, WorkerStarted("network", 5, 1), WorkerStarted("trainer", 6, 1)])
-        bench.clock.time += 10_000
+        bench.now += 10_000
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.engine.run)
             await anyio.sleep(0.2)
@@ -183,16 +182,16 @@ def test_the_loop_sleeps_until_the_deadline() -> None:
         due_at = min(deadline.due_at for deadline in bench.engine.state.deadlines)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(bench.engine.run)
-            bench.clock.time = due_at - 0.01
+            bench.now = due_at - 0.01
             await anyio.sleep(0.1)
             assert bench.engine.loop.next_seq == 2
-            bench.clock.time = due_at
+            bench.now = due_at
             await anyio.sleep(0.1)
             assert bench.engine.loop.next_seq == 3
             tasks.cancel_scope.cancel()
 
     anyio.run(run)
-    assert 3 <= bench.pulses < 50, "the loop must pulse, and must not spin"
+    assert 3 <= bench.pulse.count < 50, "the loop must pulse, and must not spin"
 
 
 def test_a_commit_that_is_too_large_is_split() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from swarmd.config import Config, DhtConfig, SwarmConfig
 from swarmd.core.events import Event, EventBase, MemberSeen, NodeStopped, Registered, WorkerExited
-from swarmd.daemon.identity import node_identity
+from swarmd.daemon.directory import node_identity
 from swarmd.dht.identity.identity import create_identity, generate_identity, load_identity, write_private
 from swarmd.errors import ExitCode, IdentityError, NotFoundError
 from swarmd.eventlog.reader import read_commits
@@ -78,7 +78,7 @@ def test_a_node_with_a_log_loads_no_cryptography(tmp_path: Path) -> None:
     begin_log(NodeDirectory(tmp_path), create_identity(tmp_path / "identity.key").peer_id)
     (tmp_path / "config").write_bytes(msgspec.msgpack.encode(config()))
     program = (
-        "import sys, pathlib\nfrom swarmd.config import decode\nfrom swarmd.daemon.identity import node_identity\n"
+        "import sys, pathlib\nfrom swarmd.config import decode\nfrom swarmd.daemon.directory import node_identity\n"
         f"from swarmd.paths import NodeDirectory\nroot = pathlib.Path({str(tmp_path)!r})\n"
         "node_identity(decode((root / 'config').read_bytes()), NodeDirectory(root))\n"
         "print([name for name in ('cryptography', 'hivemind', 'torch') if name in sys.modules])"

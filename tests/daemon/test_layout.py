@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.daemon.layout import LAYOUT, claim_layout, read_layout
+from swarmd.daemon.directory import LAYOUT, claim_layout, read_layout
 from swarmd.errors import LogDamaged, OtherVersion
 from swarmd.paths import NodeDirectory
 

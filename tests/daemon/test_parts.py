@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,15 +21,23 @@ import pytest
 
 from swarmd.config import StorageConfig
 from swarmd.core.events import ClockSet, Event, SpaceFreed, SpaceLow, StopRequested
-from swarmd.daemon import control, leftovers, space
-from swarmd.daemon.clock import watch_clock
-from swarmd.daemon.control import Control, EncodedStatus, NoDaemon, ask, bind_control
-from swarmd.daemon.leftovers import find_leftovers, kill_leftovers
+from swarmd.daemon import control, directory, process
+from swarmd.daemon.control import Control, NoDaemon, ask, bind_control
+from swarmd.daemon.directory import SpaceBounds, SpaceGuard, bounds_of
+from swarmd.daemon.engine import watch_clock
 from swarmd.daemon.notify import ServiceNotifier
-from swarmd.daemon.output import LINE_CHARACTERS_MAX, REASON_CHARACTERS_MAX, LineReader, level_of
-from swarmd.daemon.process import TAG_VARIABLE, Child, worker_environment
+from swarmd.daemon.process import (
+    LINE_CHARACTERS_MAX,
+    REASON_CHARACTERS_MAX,
+    TAG_VARIABLE,
+    Child,
+    LineReader,
+    find_leftovers,
+    kill_leftovers,
+    level_of,
+    worker_environment,
+)
 from swarmd.daemon.service import program_of
-from swarmd.daemon.space import SpaceBounds, SpaceGuard, bounds_of
 from swarmd.errors import NotFoundError
 from swarmd.observe.redaction import PUSH_HEADERS, REDACTED, Part, Redactor, withheld_from
 from swarmd.worker import runtime
@@ -132,7 +141,7 @@ def _well() -> bytes:
     return b'{"state":"well"}'
 
 
-async def _with_control(path: Path, body: object, facts: list[Event], status: EncodedStatus = _well) -> None:
+async def _with_control(path: Path, body: object, facts: list[Event], status: Callable[[], bytes] = _well) -> None:
     class Sink:
         async def observe(self, event: Event) -> None:
             facts.append(event)
@@ -299,7 +308,7 @@ class Disk:
         self.rooms = 0
         storage = StorageConfig(free_bytes_min=100)
         self.guard = SpaceGuard(tmp_path, tmp_path / "checkpoints", storage, self._make_room, self)
-        monkeypatch.setattr(space, "free_bytes", lambda directory: self.free)
+        monkeypatch.setattr(directory, "free_bytes", lambda directory: self.free)
 
     async def observe(self, event: Event) -> None:
         self.facts.append(event)
@@ -363,7 +372,7 @@ def test_leftovers_are_found_by_their_tag_and_killed() -> None:
 def test_a_process_that_got_the_number_of_a_leftover_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
     other = subprocess.Popen(["sleep", "60"])
     try:
-        monkeypatch.setattr(leftovers, "find_leftovers", lambda tag: [other.pid])
+        monkeypatch.setattr(process, "find_leftovers", lambda tag: [other.pid])
         assert anyio.run(kill_leftovers, "peer@/test") == []
         assert other.poll() is None
     finally:

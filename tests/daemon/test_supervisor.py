@@ -16,7 +16,8 @@ from swarmd.config import WorkersConfig
 from swarmd.core.commands import KillWorker, StartWorker
 from swarmd.core.events import Event, WorkerExited, WorkerStarted, WorkerStartFailed
 from swarmd.core.values import Worker
-from swarmd.daemon import process, worker_process
+from swarmd.daemon import process
+from swarmd.daemon import supervisor as supervisor_module
 from swarmd.daemon.process import Child, worker_environment
 from swarmd.daemon.supervisor import Program, Supervisor
 from swarmd.errors import EXIT_FOR_ROOM
@@ -120,7 +121,7 @@ def test_a_process_that_hangs_in_the_kernel_is_not_waited_for_in_silence(monkeyp
         supervisor.kill_all()
 
     monkeypatch.setattr(Child, "_signal", lambda child, number: None)
-    monkeypatch.setattr(worker_process, "UNKILLABLE_S", 0.1)
+    monkeypatch.setattr(supervisor_module, "UNKILLABLE_S", 0.1)
     monkeypatch.setattr(process, "REAP_S", 0.1)
     told = supervise(SLEEPER, body)
     for event in told:

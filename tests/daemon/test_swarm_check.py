@@ -10,7 +10,7 @@ from swarmd.config import load_config, parse_config
 from swarmd.core.events import ChainUp, NodeStarted, WorkerStarted
 from swarmd.core.state import State
 from swarmd.core.values import BlockRef, Settings
-from swarmd.daemon.swarm_check import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
+from swarmd.daemon.directory import SwarmName, refuse_other_swarm, swarm_of_config, swarm_of_log
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import LOCK_NAME, EventLog

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.inspect.status import read_status
+from swarmd.cli.status import read_status
 from swarmd.paths import NodeDirectory
 from tests.daemon.node import fake_node
 

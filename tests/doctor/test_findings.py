@@ -18,7 +18,7 @@ import pytest
 from swarmd.config import StorageConfig, TrainingConfig
 from swarmd.core.events import LinkUp
 from swarmd.core.step import RULES
-from swarmd.daemon.notes import Moved, write_note
+from swarmd.daemon.directory import Moved, write_note
 from swarmd.daemon.process import TAG_VARIABLE
 from swarmd.dht.identity.backup import note_backup
 from swarmd.dht.identity.identity import generate_identity

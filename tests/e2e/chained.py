@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmd.chain.keystore import create_keystore, create_passphrase
-from swarmd.cli.local_swarm.layout import peer_of
+from swarmd.cli.local_swarm import peer_of
 from swarmd.core.events import AnyChainLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from tests.anvil import running_anvil
 from tests.chain.grounds import CHAIN_ID, Ground

@@ -18,10 +18,8 @@ from typing import TypeVar
 
 import pytest
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LocalNode
-from swarmd.cli.local_swarm.nodes import LocalSwarm
-from swarmd.daemon.leftovers import find_leftovers
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
+from swarmd.daemon.process import find_leftovers
 from swarmd.observe.status import Status
 from tests.daemon.node import RUNNER
 from tests.e2e.audit import audit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from swarmd.cli.local_swarm.layout import LocalNode
+from swarmd.cli.local_swarm import LocalNode
 from swarmd.config import load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 import tomlkit
 
-from swarmd.cli.local_swarm.layout import peer_of
+from swarmd.cli.local_swarm import peer_of
 from swarmd.core.events import RolloutsGathered, StageTrained
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import Swarm

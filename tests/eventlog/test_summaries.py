@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.inspect.gathered_boards import BOARDS, CHAIN, read_boards
-from swarmd.cli.inspect.standings import board_of_log
+from swarmd.cli.leaderboard import BOARDS, CHAIN, board_of_log, read_boards
 from swarmd.errors import LogDamaged, NotFoundError
 from swarmd.eventlog import summaries
 from swarmd.eventlog.fold import node_of

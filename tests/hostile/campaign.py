@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
+from swarmd.cli.local_swarm import DaemonProcess
 from swarmd.core.events import (
     Event,
     MemberSeen,

@@ -13,9 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bench.measure import process_tree
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LocalNode
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local_swarm import DaemonProcess, LocalNode, LocalSwarm
 from swarmd.core.events import RoundsSkipped, StopRequested, WorkerExited
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.fold import fold

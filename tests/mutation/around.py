@@ -105,7 +105,7 @@ WEB = (
     ),
     Mutant(
         "what the library logs of an address gets out",
-        "swarmd/config_checks.py",
+        "swarmd/config.py",
         "    log.propagate = False\n",
         "",
         ("tests/web/test_notifications.py::test_no_record_of_the_library_gets_out",),
@@ -157,14 +157,14 @@ SECRETS = (
     ),
     Mutant(
         "a manifest counts without its creator's signature",
-        "swarmd/manifest/seal.py",
+        "swarmd/manifest.py",
         "if not verify_signature(manifest.creator, value, signed_message(manifest)):",
         "if not value:",
         ("tests/test_manifest.py",),
     ),
     Mutant(
         "a recipe counts without its digest",
-        "swarmd/manifest/seal.py",
+        "swarmd/manifest.py",
         "if recipe_digest(manifest.recipe) != manifest.recipe.digest:",
         "if False:",
         ("tests/test_manifest.py",),
@@ -191,7 +191,7 @@ SANDBOX = (
     ),
     Mutant(
         "a program prints one byte less than allowed",
-        "swarmd/sandbox/conversation.py",
+        "swarmd/sandbox/sandbox.py",
         "max(len(self.stdout), len(self.stderr)) > self._output_bytes",
         "max(len(self.stdout), len(self.stderr)) >= self._output_bytes",
         ("tests/sandbox/test_escapes.py::test_a_byte_too_many_is_too_much_however_fast_the_program_ends",),
@@ -208,7 +208,7 @@ CARE = (
     ),
     Mutant(
         "a local swarm is laid out over another",
-        "swarmd/cli/local_swarm/layout.py",
+        "swarmd/cli/local_swarm.py",
         "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
         ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
@@ -222,14 +222,14 @@ CARE = (
     ),
     Mutant(
         "the key in a backup may be another node's",
-        "swarmd/backup/restore.py",
+        "swarmd/backup/backup.py",
         'parse_identity(files[IDENTITY], "the backup\'s key").peer_id != manifest.peer:',
         'not parse_identity(files[IDENTITY], "the backup\'s key").peer_id:',
         ("tests/backup/test_create.py::test_what_is_sealed_is_the_nodes_own_key_and_plain_names",),
     ),
     Mutant(
         "an old archive of a move is taken for the node as it is",
-        "swarmd/backup/restore.py",
+        "swarmd/backup/backup.py",
         "if time.time() - manifest.made_at > MOVED_S_MAX:",
         "if False:",
         ("tests/backup/test_create.py::test_only_a_fresh_backup_of_a_move_goes_on_where_it_was",),
@@ -243,7 +243,7 @@ CARE = (
     ),
     Mutant(
         "a process that got a leftover's number is killed",
-        "swarmd/daemon/leftovers.py",
+        "swarmd/daemon/process.py",
         'if not _carries(Path("/proc", str(pid)), tag):',
         "if False:",
         ("tests/daemon/test_parts.py::test_a_process_that_got_the_number_of_a_leftover_is_spared",),

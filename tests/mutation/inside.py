@@ -271,7 +271,7 @@ EVENTLOG = (
     ),
     Mutant(
         "a snapshot that cannot be kept ends the node",
-        "swarmd/shell/snapshots.py",
+        "swarmd/shell/loop.py",
         "        except (LogDamaged, LogWriteFailed) as error:",
         "        except LogDamaged as error:",
         ("tests/shell/test_loop.py",),
@@ -561,7 +561,7 @@ AT_WORK = (
     ),
     Mutant(
         "a node pauses and goes on at the same bound",
-        "swarmd/daemon/space.py",
+        "swarmd/daemon/directory.py",
         "elif self._paused and free >= bounds.wanted:",
         "elif self._paused and free >= bounds.low:",
         ("tests/daemon/test_parts.py",),

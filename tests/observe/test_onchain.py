@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from swarmd.cli.local_swarm.nodes import row_of
+from swarmd.cli.local_swarm import row_of
 from swarmd.core.state import Chain, Clock, Deadline, Link, State, Submission, Trainer, WorkerState
 from swarmd.core.values import BlockRef, ChainSettings, Settings, day_of
 from swarmd.gas import COIN_WEI

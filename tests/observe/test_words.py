@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
 from swarmd.bounds import WORD_MAX
-from swarmd.cli.inspect.explain import picture_of
+from swarmd.cli.explain import picture_of
 from swarmd.core.applied import Applied, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.sandbox import Limits, Sandbox
-from swarmd.sandbox.layout import SCRATCH_FILES, SIGNALS_PENDING
+from swarmd.sandbox.sandbox import SCRATCH_FILES, SIGNALS_PENDING
 
 SECRET = "the node's private key"
 

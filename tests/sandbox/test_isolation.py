@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.errors import SandboxUnavailable
 from swarmd.sandbox import Limits, Sandbox, syscalls
-from swarmd.sandbox.layout import find_layout
+from swarmd.sandbox.sandbox import find_layout
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TRY = """
@@ -64,7 +64,7 @@ def test_a_kernel_that_refuses_namespaces_is_told_with_what_to_do() -> None:
 @pytest.mark.needs("bubblewrap")
 def test_bubblewrap_that_leaves_files_without_a_bound_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where AppArmor gives namespaces to bubblewrap, and no capability to what runs in them."""
-    monkeypatch.setattr("swarmd.sandbox.layout.MOUNTING", "CAP_CHOWN")
+    monkeypatch.setattr("swarmd.sandbox.sandbox.MOUNTING", "CAP_CHOWN")
     with pytest.raises(SandboxUnavailable, match=r"bubblewrap: PermissionError: .* a bound on files"):
         Sandbox(isolation="bubblewrap")
     assert Sandbox().isolation == "namespaces"

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from swarmd.sandbox import Sandbox, Verdict
-from swarmd.sandbox.conversation import Ended
 from swarmd.sandbox.inside import READY
+from swarmd.sandbox.sandbox import Ended
 
 
 def test_a_program_prints_what_it_found(sandbox: Sandbox) -> None:

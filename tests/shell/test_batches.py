@@ -21,7 +21,7 @@ from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.eventlog.snapshot import encode_state
-from swarmd.shell.batches import ROW_MAX, ROW_MIN, as_one, row_length
+from swarmd.shell.loop import ROW_MAX, ROW_MIN, as_one, row_length
 from tests.core.story import Story, coordinator_settings
 
 PEERS = [f"peer {number}" for number in range(2 * ROW_MIN)]

@@ -18,8 +18,7 @@ from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits
 from swarmd.eventlog.snapshot import list_snapshots, snapshot_directory
 from swarmd.eventlog.store import EventLog
-from swarmd.shell.batches import ROW_MAX
-from swarmd.shell.loop import WAIT_S_MAX, Loop
+from swarmd.shell.loop import ROW_MAX, WAIT_S_MAX, Loop
 from swarmd.shell.ports import Ports
 
 STARTED = NodeStarted(Settings("me", "test", "follower", "boss"), "run")

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
-from swarmd.cli.local_swarm.layout import LOOPBACK, lay_out, node_places, peer_of
+from swarmd.cli.local_swarm import LOOPBACK, DaemonProcess, lay_out, node_places, peer_of
 from swarmd.config import load_config
 from swarmd.core.events import Event
 from swarmd.core.state import State
 from swarmd.daemon.control import ask
-from swarmd.daemon.leftovers import find_leftovers, node_tag
+from swarmd.daemon.process import find_leftovers, node_tag
 from swarmd.errors import ControlError
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.reader import read_commits

@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 import msgspec
 
-from swarmd.cli.local_swarm.daemons import DaemonProcess
+from swarmd.cli.local_swarm import DaemonProcess
 from swarmd.core.events import (
     Event,
     LinkUp,

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmd.cli.local_swarm.layout import peer_of
+from swarmd.cli.local_swarm import peer_of
 from tests.e2e.audit import verify
 from tests.hostile.actors import ACTORS
 from tests.hostile.assail import Assault, assault

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from swarmd.config import Config, SwarmConfig
+from swarmd.config import Config, SwarmConfig, settings_of
 from swarmd.core.events import (
     Event,
     MemberLeft,
@@ -29,9 +29,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import State
 from swarmd.core.values import RolloutsRef
-from swarmd.daemon.leftovers import find_leftovers
-from swarmd.daemon.process import TAG_VARIABLE
-from swarmd.settings import settings_of
+from swarmd.daemon.process import TAG_VARIABLE, find_leftovers
 from tests.soak import traces
 from tests.soak.node import process_of
 from tests.soak.stops import LeftBehind, Rhythm, check_end, expect, has_left, leg_of, moments, stayed

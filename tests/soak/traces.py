@@ -11,7 +11,7 @@ from pathlib import Path
 
 from swarmd.core.events import Event, RoundsSkipped, StageTrained
 from swarmd.core.state import State
-from swarmd.daemon.leftovers import GONE_S
+from swarmd.daemon.process import GONE_S
 from swarmd.eventlog.store import LOCK_NAME
 from tests.e2e.audit import assert_clock_monotone, assert_rounds_accounted, assert_trained_once
 from tests.soak.node import Process, SoakNode, can_be_bound, until

@@ -97,7 +97,7 @@ TYPOS = (
         "layers: tuple[tuple[LayerName",
     ),
     Typo(
-        "swarmd/cli/local_swarm/nodes.py",
+        "swarmd/cli/local_swarm.py",
         'status.round.state in ("waiting", "paused")',
         'status.round.state in ("waiting", "pause")',
     ),
@@ -119,7 +119,7 @@ TYPOS = (
     ),
     Typo("swarmd/observe/story.py", 'case "skipping":', 'case "skiping":', "assert_never(chart)"),
     Typo(
-        "swarmd/cli/inspect/replay.py",
+        "swarmd/cli/replay.py",
         "chart = applied.after.chart",
         'chart = applied.after.chart if applied.after.chart != "stoped" else ""',
     ),

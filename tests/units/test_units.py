@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from swarmd.cli.node.service import app
+from swarmd.cli.run import app
 from swarmd.config import WorkersConfig, load_config, parse_config
-from swarmd.daemon.notes import refuse_moved
+from swarmd.daemon.directory import refuse_moved
 from swarmd.daemon.service import STOP_SLACK_S
 from swarmd.errors import ExitCode, IdentityInUse, LogInUse, UnitError
 from swarmd.eventlog.store import take_lock

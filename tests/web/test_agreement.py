@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from swarmd.cli.inspect.explain import has_daemon, tell_latest, tell_round
-from swarmd.cli.inspect.status import read_status
+from swarmd.cli.explain import has_daemon, tell_latest, tell_round
+from swarmd.cli.status import read_status
 from swarmd.core.state import State
 from swarmd.eventlog.fold import load
 from swarmd.observe.panel import panel_of

@@ -192,7 +192,7 @@ def test_what_cannot_be_served_is_named(tmp_path: Path, web: WebConfig, word: by
 
 def test_neither_the_page_nor_its_process_loads_what_is_heavy(tmp_path: Path) -> None:
     heavy = ("torch", "hivemind", "transformers", "web3", "pydantic", "aiohttp", "numpy", "matplotlib", "eth_account")
-    modules = "swarmd.web.companion, swarmd.cli.inspect.dashboard"
+    modules = "swarmd.web.companion, swarmd.cli.dashboard"
     program = f"import sys, {modules}; print([m for m in {heavy} if m in sys.modules])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert ended.stdout.strip() == "[]"

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from swarmd.backup.bundle import open_bundle, write_bundle
 from swarmd.bounds import INTEGER_MAX, WORD_MAX
-from swarmd.cli.inspect.explain import tell_round
-from swarmd.cli.inspect.status import read_status
+from swarmd.cli.explain import tell_round
+from swarmd.cli.status import read_status
 from swarmd.core.events import Event, MemberSeen, RecordsRejected, ReportSeen, RoundPublished, TimerFired
 from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold

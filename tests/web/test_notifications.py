@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.notify import how_it_ended
+from swarmd.cli.notify import how_it_ended
 from swarmd.config import NotifyConfig
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 from swarmd.observe.metrics import Metrics

@@ -15,7 +15,7 @@ import msgspec
 
 from swarmd.logger import get_logger
 from swarmd.plugin import Sandbox, SandboxUnavailable, Verdict, escape_markers
-from swarmd.sandbox.limits import Status
+from swarmd.sandbox.sandbox import Status
 from swarmd.swarms.text import TAGS
 
 PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"

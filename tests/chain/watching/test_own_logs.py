@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from swarmd.chain.contract import encode_call
-from swarmd.cli.swarm.status import _read_peers
+from swarmd.cli.swarm import _read_peers
 from swarmd.core.events import (
     AnyChainLog,
     ChainReorged,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from swarmd.cli import init as init_verb
 from swarmd.cli import run_command
-from swarmd.cli.init import answers as init_answers
-from swarmd.cli.init.profiles import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
+from swarmd.cli.init import SMALL, base_text, list_profiles, pick, stage_seconds, weigh_profiles
 from swarmd.config import load_config, parse_config
 from swarmd.doctor.children import ModelFit, ProbeAnswer
 from swarmd.errors import ConfigError, ExitCode
@@ -91,7 +91,7 @@ def test_variables_answer_as_well(shell: Shell, monkeypatch: pytest.MonkeyPatch)
 
 def test_every_question_has_a_flag_and_a_variable(shell: Shell) -> None:
     shown = shell.well("init", "--help")
-    asked = set(re.findall(r'"(--[a-z-]+)"', Path(init_answers.__file__).read_text("utf-8")))
+    asked = set(re.findall(r'"(--[a-z-]+)"', Path(init_verb.__file__).read_text("utf-8")))
     assert asked >= {"--kind", "--name", "--device", "--hub-repo", "--announce", "--rpc", "--swarm"}
     assert [flag for flag in asked if flag not in shown and flag != "--yes"] == []
     assert "SWARMD_INIT_KIND" in shown

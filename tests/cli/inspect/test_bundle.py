@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarmd.cli.inspect.bundle import _files
+from swarmd.cli.bundle import _files
 
 
 def test_files_that_a_running_node_removes_meanwhile_are_left_out(

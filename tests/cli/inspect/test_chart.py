@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.chart import chart_states, page, pick
+from swarmd.cli.chart import chart_states, page, pick
 from swarmd.core.chart import NAMES, load_charts
 from swarmd.core.events import NodeStarted, WorkerStarted
 from swarmd.core.state import State, Submission

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.inspect.doctor import find_config
+from swarmd.cli.doctor import find_config
 from swarmd.errors import ExitCode, NotFoundError
 from tests.cli.owning import Shell, files
 

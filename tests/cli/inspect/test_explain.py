@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from swarmd.cli import run_command
-from swarmd.cli.inspect.explain import tell_latest, tell_round
+from swarmd.cli.explain import tell_latest, tell_round
 from swarmd.core.applied import Applied
 from swarmd.core.events import Equivocated, Event
 from swarmd.dht.wire.evidence import open_evidence, pair_of

@@ -48,7 +48,7 @@ def test_tail_prints_the_last_events(data: Path, capsys, count: str, first: int)
 
 def test_tail_follows_a_running_daemon(data: Path) -> None:
     follower = subprocess.Popen(
-        [sys.executable, "-m", "swarmd.cli", "log", "tail", "-f", "-n", "2", str(data)],
+        [sys.executable, "-m", "swarmd", "log", "tail", "-f", "-n", "2", str(data)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -93,7 +93,7 @@ def test_steps_show_every_changed_field(data: Path, capsys) -> None:
 def test_steps_wait_for_the_operator_on_a_terminal(data: Path) -> None:
     ours, theirs = pty.openpty()
     stepping = subprocess.Popen(
-        [sys.executable, "-m", "swarmd.cli", "replay", str(data), "--step"],
+        [sys.executable, "-m", "swarmd", "replay", str(data), "--step"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm.layout import node_places
-from swarmd.cli.local_swarm.nodes import LocalSwarm, read_history
+from swarmd.cli.local_swarm import LocalSwarm, node_places, read_history
 from swarmd.config import load_config
 from swarmd.eventlog.fold import load
 from swarmd.eventlog.replay import verify

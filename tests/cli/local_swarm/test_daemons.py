@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmd.cli import run_command
-from swarmd.cli.local_swarm.command import check_ends, line_printer, print_report
-from swarmd.cli.local_swarm.daemons import OUTPUT_BYTES_MAX, DaemonProcess, stop_all
-from swarmd.cli.local_swarm.layout import lay_out, node_places
-from swarmd.cli.local_swarm.nodes import LocalSwarm
+from swarmd.cli.local import check_ends, line_printer, print_report
+from swarmd.cli.local_swarm import OUTPUT_BYTES_MAX, DaemonProcess, LocalSwarm, lay_out, node_places, stop_all
 from swarmd.errors import ExitCode, LocalSwarmFailed
 from swarmd.files import held_alone
 from swarmd.observe.panel import NodeRow

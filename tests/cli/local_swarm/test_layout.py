@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm.layout import lay_out, node_places, parse_setting, peer_of
-from swarmd.cli.local_swarm.nodes import read_history
+from swarmd.cli.local_swarm import lay_out, node_places, parse_setting, peer_of, read_history
 from swarmd.config import load_config
 from swarmd.errors import ConfigError, ModelError, SwarmdError
 from swarmd.eventlog.store import EventLog
@@ -63,7 +62,7 @@ def test_the_kind_file_brings_its_questions_along(tmp_path: Path) -> None:
 
 def test_rounds_are_added_to_those_that_were_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     places = node_places(tmp_path, 1)
-    monkeypatch.setattr("swarmd.cli.local_swarm.layout.rounds_run", lambda place: 5)
+    monkeypatch.setattr("swarmd.cli.local_swarm.rounds_run", lambda place: 5)
     assert lay_out(places, rounds=8) == 13
     assert lay_out(places, rounds=0) == 0
 
@@ -109,7 +108,7 @@ def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.M
     assert first.dht.listen[0].startswith("/ip4/127.0.0.1/") and second.dht.listen == ("/ip4/127.0.0.1/tcp/0",)
     assert second.swarm.coordinator == peer_of(places[0]) and first.data == second.data == "."
     assert first.logs.format == second.logs.format == "text", "for people who read daemon.log"
-    monkeypatch.setattr("swarmd.cli.local_swarm.layout.configs_directory", lambda: tmp_path)
+    monkeypatch.setattr("swarmd.cli.local_swarm.configs_directory", lambda: tmp_path)
     with pytest.raises(ConfigError, match="no configurations of the kind 'gsm8k'") as caught:
         lay_out(places, 1, swarm="gsm8k")
     assert "swarmd swarm scaffold" in caught.value.fix

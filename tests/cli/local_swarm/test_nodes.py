@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from swarmd.chain.operator.transactions import Journal
-from swarmd.cli.swarm.new import swarm_id
+from swarmd.cli.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode
@@ -226,7 +226,7 @@ def test_check_needs_no_network_and_finds_a_change(shell: Shell) -> None:
 
 
 def test_two_runs_at_once_are_kept_apart(shell: Shell) -> None:
-    from swarmd.cli.node.directory import NewNode
+    from swarmd.cli.directory import NewNode
 
     with NewNode(shell.root / "a").held():
         told = shell.fails(ExitCode.IN_USE, "swarm", "new", "a", "--dir", shell.root / "a")

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from swarmd.animals import animal_name
-from swarmd.config import load_config
+from swarmd.config import load_config, settings_of
 from swarmd.dht.identity.identity import create_identity, known_name, load_identity, note_name
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ExitCode
-from swarmd.settings import settings_of
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
 from tests.dht.making import rsa_file

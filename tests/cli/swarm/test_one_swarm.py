@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.local_swarm.layout import lay_out, node_places
-from swarmd.config import load_config
+from swarmd.cli.local_swarm import lay_out, node_places
+from swarmd.config import load_config, settings_of
 from swarmd.core.events import NodeStarted
 from swarmd.core.state import State
 from swarmd.dht.identity.identity import load_identity
 from swarmd.errors import ExitCode, OtherSwarm
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
-from swarmd.settings import settings_of
 from swarmd.shell.loop import plan
 from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.swarm.questions import find_questions, sealed
+from swarmd.cli.questions import find_questions, sealed
 from swarmd.config import load_config
 from swarmd.errors import ExitCode, SwarmdError
 from swarmd.swarms.data import dataset

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmd.cli.swarm.scaffold import QUESTIONS, example_questions
+from swarmd.cli.swarm import QUESTIONS, example_questions
 from swarmd.config import Config, load_config
 from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained

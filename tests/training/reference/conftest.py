@@ -109,7 +109,7 @@ class Process:
         order = ("reference-server", "--listen", f"127.0.0.1:{port}", *options)
         with self._errors.open("wb") as errors:
             server = start_server(*ALL)
-            pipes = order_fork(server, "swarmd.cli", order, os.environ, cwd=directory, stderr=errors.fileno())
+            pipes = order_fork(server, "swarmd", order, os.environ, cwd=directory, stderr=errors.fileno())
         self._process = Forked(pipes)
 
     @property

@@ -114,7 +114,7 @@ def test_a_followers_log_says_that_it_does_not_know_others_rewards(logs: dict[st
 
 
 def test_a_chains_rewards_are_those_of_the_chain(logs: dict[str, Served]) -> None:
-    from swarmd.cli.inspect.standings import board_of_log
+    from swarmd.cli.leaderboard import board_of_log
 
     board = board_of_log(CHAIN, "reward", 0)
     assert board is not None

@@ -314,7 +314,7 @@ def test_after_the_form_one_stays_on_this_server(given: str) -> None:
 
 
 def test_an_address_of_others_needs_a_token(tmp_path: Path) -> None:
-    from swarmd.cli.inspect.dashboard import PageOptions, serve_log
+    from swarmd.cli.dashboard import PageOptions, serve_log
 
     copy_of(FOLLOWER, tmp_path)
     with pytest.raises(ConfigError, match="asks for no token"):

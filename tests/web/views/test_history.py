@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from swarmd.cli.inspect.explain import tell_round
+from swarmd.cli.explain import tell_round
 from swarmd.core.events import MemberSeen
 from swarmd.core.state import State
 from swarmd.errors import ChartError

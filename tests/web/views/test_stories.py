@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.cli.inspect.explain import tell_round
+from swarmd.cli.explain import tell_round
 from swarmd.core.events import Event, MemberSeen
 from swarmd.core.state import State
 from swarmd.eventlog.fold import Base

@@ -1,0 +1,419 @@
+"""Backups of a node: making one, checking one, and making a node's directory of one.
+
+- The node may be running. Every file of log, rollouts and checkpoint is opened before the first one is copied, so the
+  node can remove them meanwhile. The last segment is copied up to its last whole commit; the rest is chosen by the
+  state at that commit.
+- Files in the directory itself are copied in the open only if they are known to hold no secret. Keys, passphrases and
+  the configuration go into one sealed part, or not at all.
+- A node that moves is stopped, and its directory is closed before the archive has its name: at no instant can it be
+  started in both places.
+- What a node signed after its backup was made is not in the backup. So a restored directory carries a note, and the
+  node that starts on it takes part only from the round after the first one that it sees opening
+  (`swarmd.core.node.restored`). Only the backup of a node that moved has no such gap.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import BinaryIO, ClassVar, NamedTuple
+
+import msgspec
+
+from swarmd import __version__
+from swarmd.backup.archive import (
+    AGAIN,
+    FORMAT,
+    PART,
+    SEALED,
+    SEALED_BYTES_MAX,
+    ArchiveWriter,
+    Manifest,
+    read_archive,
+    unpacking,
+    writing,
+)
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.core.state import State
+from swarmd.core.step import RULES, StateFold
+from swarmd.daemon.directory import LAYOUT, Moved, Restored, read_layout, read_restored, refuse_moved, write_note
+from swarmd.daemon.service import digests_in_use
+from swarmd.dht.identity.backup import BackupMarks, marks_of
+from swarmd.dht.identity.identity import parse_identity, write_private
+from swarmd.errors import ArchiveError, ArchiveUnwritable, LogDamaged, OtherVersion
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import base_upto, fold_commit, node_of
+from swarmd.eventlog.frame import decode_commit, read_frames
+from swarmd.eventlog.reader import read_commits
+from swarmd.eventlog.replay import Verified, verify
+from swarmd.eventlog.segment import first_seq_of, list_segments, read_header
+from swarmd.eventlog.snapshot import list_snapshots, snapshot_seq
+from swarmd.eventlog.store import take_lock
+from swarmd.files import open_regular
+from swarmd.observe.redaction import redact_text
+from swarmd.paths import CONFIG, IDENTITY, NodeDirectory
+from swarmd.secret_files import seal, unseal
+from swarmd.swarms.questions_file import questions_of
+from swarmd.toml_text import parse_toml, read_toml
+from swarmd.training.checkpoints.checkpoint_files import newest_whole
+
+SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
+PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold nothing secret
+NOTES = ("moved.json", "restored.json")  # what they say is in the manifest
+TRIES = 5  # a running node may remove a file that was just listed
+PRIVATE_BYTES_MAX = SEALED_BYTES_MAX // 2  # of all that is sealed
+
+_ANY = r"[^/\x00-\x1f\x7f\ud800-\udfff]"
+QUESTIONS = rf"(?:{_ANY}{{1,128}}/){{0,8}}{_ANY}{{1,122}}\.jsonl"
+
+
+class BackupManifest(Manifest, frozen=True, kw_only=True):
+    """What a backup is.
+
+    Attributes:
+        from_seq, next_seq: first event in it, and the one that would have followed its last.
+        marks: how far the node had come: it had signed nothing beyond when the backup was made.
+        checkpoint: name of the one that is in it, empty for none.
+        sealed: whether keys and configuration are in it, encrypted.
+        for_move: the node was stopped, and its directory closed to further starts.
+        missing: digests of rollouts in use that were not there.
+        restored: the note of an earlier restore that no start had read yet.
+    """
+
+    FILE: ClassVar[str] = "backup.json"
+    NOUN: ClassVar[str] = "backup of a node"
+    MAKE: ClassVar[str] = "swarmd backup make DIR FILE"
+    NAMES: ClassVar[re.Pattern[str]] = re.compile(
+        rf"(?:events|events/snapshots|blobs/[0-9a-f]{{2}}|checkpoints/{PART})/{PART}|{QUESTIONS}|"
+        + "|".join(map(re.escape, (*PUBLIC, PEERS, INVITATIONS, CONFIG, SEALED)))
+    )
+
+    made_at: float  # POSIX seconds
+    version: str
+    rules: int
+    layout: int
+    peer: str
+    swarm: str
+    from_seq: int
+    next_seq: int
+    marks: BackupMarks
+    checkpoint: str
+    sealed: bool
+    for_move: bool
+    missing: tuple[str, ...]
+    restored: Restored | None = None
+
+
+class BackupPlan(msgspec.Struct, frozen=True):
+    """What to put into a backup: without a passphrase no keys and configuration; `config` where it lies elsewhere.
+
+    For a move the node must be stopped, and its directory is closed behind it.
+    """
+
+    passphrase: str | None
+    checkpoint: bool = True
+    config: Path | None = None
+    for_move: bool = False
+
+
+class OpenPart(NamedTuple):
+    """A file that is open, so that nothing takes it away, and how much of it goes along."""
+
+    name: str
+    file: BinaryIO
+    size_bytes: int
+
+
+def make_backup(data: NodeDirectory, out: Path, plan: BackupPlan) -> BackupManifest:
+    """Write a backup of the node in `data`.
+
+    Raises ArchiveError, as `writing` or where files change too fast; NotFoundError or LogDamaged without a whole log;
+    and for a move LogInUse while the node runs, IdentityInUse if it has moved already.
+    """
+    if out.resolve().is_relative_to(data.root.resolve()):
+        raise ArchiveUnwritable(f"{out} lies in {data.root}", "Name a new file elsewhere, best on another disk")
+    list_segments(data.events)
+    # all segments are open at once, and each run of a node begins one
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        with _leaving(data) if plan.for_move else contextlib.nullcontext(), writing(out) as archive:
+            manifest = _fill(data, archive, plan)
+            archive.finish(manifest, _closing(data, Moved(manifest.made_at, out.name)) if plan.for_move else None)
+        return manifest
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@contextlib.contextmanager
+def _leaving(data: NodeDirectory) -> Iterator[None]:
+    """Nothing else writes the log meanwhile, and the node has not left before."""
+    lock = take_lock(data.events)
+    try:
+        refuse_moved(data)
+        yield
+    finally:
+        os.close(lock)
+
+
+@contextlib.contextmanager
+def _closing(data: NodeDirectory, moved: Moved) -> Iterator[None]:
+    write_note(data.moved, moved)
+    try:
+        yield
+    except OSError:
+        data.moved.unlink()
+        raise
+
+
+def _fill(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> BackupManifest:
+    # before the log: a start writes the note there first, then removes it
+    restored = read_restored(data)
+    with contextlib.ExitStack() as stack:
+        parts, next_seq = _open_log(data.events, stack)
+        state = _state_at(data.events, next_seq)
+        in_use = digests_in_use(state)
+        rollouts = _open_blobs(Blobs(data.blobs), in_use, stack)
+        checkpoint, files = _open_checkpoint(data, stack) if plan.checkpoint else ("", [])
+        for part in (*parts, *rollouts, *files):
+            archive.add(*part)
+    _add_files(data, archive, plan)
+    return BackupManifest(
+        format=FORMAT,
+        made_at=time.time(),
+        version=__version__,
+        rules=RULES,
+        layout=read_layout(data),
+        peer=node_of(data.events),
+        swarm=state.settings.swarm if state.settings else "",
+        from_seq=min(first_seq_of(Path(part.name)) for part in parts if part.name.endswith(".seg")),
+        next_seq=next_seq,
+        marks=marks_of(state),
+        checkpoint=checkpoint,
+        sealed=plan.passphrase is not None,
+        for_move=plan.for_move,
+        missing=tuple(sorted(in_use - {part.name.rpartition("/")[2] for part in rollouts})),
+        members=tuple(archive.members),
+        restored=restored,
+    )
+
+
+def _open_log(events: Path, stack: contextlib.ExitStack) -> tuple[list[OpenPart], int]:
+    """Segments and snapshots, up to the last whole commit; and the seq that follows it."""
+    for _ in range(TRIES):
+        # the node may have removed its oldest segment since they were listed
+        with contextlib.suppress(FileNotFoundError):
+            *earlier, last = list_segments(events)
+            parts = [_open(f"events/{path.name}", path, stack) for path in earlier]
+            file = stack.enter_context(open_regular(last))
+            end, next_seq = _whole_part(file, last)
+            file.seek(0)
+            parts.append(OpenPart(f"events/{last.name}", file, end))
+            snapshots = [path for path in list_snapshots(events) if snapshot_seq(path) <= next_seq]
+            parts += [_open(f"events/snapshots/{path.name}", path, stack) for path in snapshots]
+            return parts, next_seq
+    raise ArchiveError(f"the log in {events} changes too fast to be copied", "Try again, or stop the node first")
+
+
+def _open(name: str, path: Path, stack: contextlib.ExitStack) -> OpenPart:
+    file = stack.enter_context(open_regular(path))
+    return OpenPart(name, file, os.fstat(file.fileno()).st_size)
+
+
+def _whole_part(file: FileIO, path: Path) -> tuple[int, int]:
+    """Where the last whole commit of the last segment ends, and the seq that follows."""
+    opening = read_header(file, path)
+    end, last = opening.size_bytes, b""
+    for offset, payload in read_frames(file, end, opening.seed):
+        end, last = offset, payload
+    return end, decode_commit(last, path).end_seq if last else opening.header.first_seq
+
+
+def _state_at(events: Path, next_seq: int) -> State:
+    """The fold of the log before an event; a running node may have made a snapshot of a later one meanwhile."""
+    base = base_upto(events, next_seq)
+    fold = StateFold(base.state)
+    for commit in read_commits(events, base.seq):
+        if commit.seq >= next_seq:
+            break
+        fold_commit(fold, commit)
+    return fold.state
+
+
+def _open_blobs(blobs: Blobs, digests: frozenset[str], stack: contextlib.ExitStack) -> list[OpenPart]:
+    parts = []
+    for digest in sorted(digests):
+        with contextlib.suppress(FileNotFoundError):  # never fetched, or removed since
+            parts.append(_open(f"blobs/{digest[:2]}/{digest}", blobs.directory / digest[:2] / digest, stack))
+    return parts
+
+
+def _open_checkpoint(data: NodeDirectory, stack: contextlib.ExitStack) -> tuple[str, list[OpenPart]]:
+    """The newest checkpoint that is whole."""
+    for _ in range(TRIES):
+        found = newest_whole(data.checkpoints)
+        if found is None:
+            return "", []
+        with contextlib.suppress(FileNotFoundError):  # the trainer has just written a newer one
+            files = sorted(path for path in found.iterdir() if path.is_file())
+            return found.name, [_open(f"checkpoints/{found.name}/{path.name}", path, stack) for path in files]
+    raise ArchiveError(f"the checkpoints in {data.checkpoints} change too fast to be copied", "Try again")
+
+
+def _add_files(data: NodeDirectory, archive: ArchiveWriter, plan: BackupPlan) -> None:
+    """What lies in the directory itself: in the open if it is known not to be a secret, else sealed or not at all."""
+    files = {path.name: path for path in sorted(data.root.iterdir()) if path.is_file() and not path.is_symlink()}
+    if plan.config is not None:
+        files[CONFIG] = plan.config
+    known = {name: files[name] for name in PUBLIC if name in files}
+    known |= _find_questions(data.root, [files[name] for name in (CONFIG, SWARM) if name in files])
+    # but not the records beside it, which would be published again
+    known |= {name: path for name, path in ((PEERS, data.peers), (INVITATIONS, data.invitations)) if path.is_file()}
+    for name, path in known.items():
+        archive.add_file(name, path)
+    private = {
+        name: path
+        for name, path in files.items()
+        if name not in known and name not in NOTES and not name.endswith((".tmp", ".log")) and not name.startswith(".")
+    }
+    if plan.passphrase is not None:
+        archive.add_bytes(SEALED, seal(msgspec.msgpack.encode(_read_private(private)), plan.passphrase))
+    elif CONFIG in private and private[CONFIG].stat().st_size <= PRIVATE_BYTES_MAX:
+        content = _read_private({CONFIG: private[CONFIG]})[CONFIG]
+        text = content.decode("utf-8", "replace")
+        if redact_text(text) == text:
+            archive.add_bytes(CONFIG, content)
+
+
+def _read_private(files: dict[str, Path]) -> dict[str, bytes]:
+    """Small files, whole. Raises ArchiveError, before it reads one, if they are not small."""
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    if sum(sizes.values()) > PRIVATE_BYTES_MAX:
+        largest = files[max(sizes, key=lambda name: sizes[name])]
+        raise ArchiveError(
+            f"{largest} is too large for a key",
+            "Move what is not part of the node elsewhere; if it holds questions, name the configuration that names it: "
+            "--config FILE",
+        )
+    contents = {}
+    for name, path in files.items():
+        with open_regular(path) as file:
+            contents[name] = file.read(sizes[name])
+    return contents
+
+
+def _find_questions(root: Path, texts: list[Path]) -> dict[str, Path]:
+    """Files of questions in the data directory, by name, that a configuration or a swarm's manifest names."""
+    found = {}
+    for text in texts:
+        try:
+            tables = parse_toml(read_toml(text))
+        except (OSError, ValueError):
+            continue  # no node starts with it
+        for above in (tables.get("swarm"), tables.get("recipe")):
+            options = above.get("options") if isinstance(above, dict) else None
+            value = questions_of(options) if isinstance(options, dict) else ""
+            name = os.path.relpath(os.path.normpath(root.absolute() / value), root.absolute())
+            if re.fullmatch(QUESTIONS, name) and BackupManifest.allows(name) and (root / name).is_file():
+                found[name] = root / name
+    return found
+
+
+MOVED_S_MAX = 24 * 3600.0  # an older backup of a move is treated as an ordinary one
+
+
+def check_backup(path: Path, passphrase: str | None = None) -> BackupManifest:
+    """Read a backup from end to end and compare everything with its manifest; with a passphrase also what is sealed.
+
+    Raises NotFoundError, ArchiveError where it is damaged, OtherVersion, IdentityError for a wrong passphrase.
+    """
+    manifest, sealed = read_archive(path, BackupManifest)
+    if manifest.sealed and passphrase is not None:
+        open_sealed(sealed, manifest, passphrase)
+    return manifest
+
+
+def restore_backup(
+    path: Path, root: Path, passphrase: str | None, moved: bool = False, from_round: int = 0
+) -> tuple[BackupManifest, Verified]:
+    """Make the data directory `root` from a backup. It is whole, and its log was replayed, or it is as it was.
+
+    Args:
+        passphrase: of the sealed part; None leaves keys and configuration out.
+        moved: the node was stopped for good when the backup was made, and goes on here where it was.
+        from_round: first round that the node may take part in or open, if it is known to be later than it will hear.
+
+    Raises ArchiveError as `check_backup` and `unpacking`, or if the backup is not one of a move; NoSpaceLeft; and
+    OtherVersion, LogDamaged or ReplayDifference where the log in it does not replay here.
+    """
+    with unpacking(root) as making:
+        data = NodeDirectory(making)
+        manifest, sealed = read_archive(path, BackupManifest, making)
+        if moved:
+            _check_move(path, manifest)
+        verified = _check_log(data, manifest)
+        if manifest.sealed and passphrase is not None:
+            for name, content in open_sealed(sealed, manifest, passphrase).items():
+                write_private(data.root / name, content)
+        _mark(data, manifest, moved, from_round)
+    return manifest, verified
+
+
+def _mark(data: NodeDirectory, manifest: BackupManifest, moved: bool, from_round: int) -> None:
+    """The note for the next start: of this restore, or of an earlier one that the node had not yet started after."""
+    earlier = manifest.restored
+    if moved:
+        if earlier is not None:
+            write_note(data.restored, earlier)
+        return
+    made_at = min(manifest.made_at, earlier.made_at) if earlier else manifest.made_at
+    first = max(from_round, earlier.from_round) if earlier else from_round
+    write_note(data.restored, Restored(time.time(), made_at, first))
+
+
+def _check_move(path: Path, manifest: BackupManifest) -> None:
+    """Whether the node may go on as if nothing had happened. Raises ArchiveError."""
+    if not manifest.for_move:
+        fix = "Restore it without --moved; or stop the node and use `swarmd backup --for-move`"
+        raise ArchiveError(f"{path} was made of a node that may have gone on", fix)
+    if time.time() - manifest.made_at > MOVED_S_MAX:
+        fix = "Restore it without --moved: the node then leaves out what it may have signed since"
+        raise ArchiveError(f"{path} is older than a day; a node may have run on it already", fix)
+
+
+def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
+    """Replay the log, and see that it is the one that the manifest speaks of."""
+    if manifest.layout != LAYOUT:
+        raise OtherVersion.of("the backup", "layout", manifest.layout, LAYOUT)
+    verified = verify(data.events)
+    owner = node_of(data.events)
+    end = verified.from_seq + verified.events
+    if owner != manifest.peer or end != manifest.next_seq:
+        raise LogDamaged(f"the backup's log is of {owner} and ends at seq {end}, which is not what its manifest says")
+    return verified
+
+
+def open_sealed(sealed: bytes, manifest: BackupManifest, passphrase: str) -> dict[str, bytes]:
+    """Keys and configuration by file name.
+
+    Raises:
+        ArchiveError: a name is a path, or the key is another node's.
+        IdentityError: the part is missing or damaged, or the passphrase is wrong.
+    """
+    origin = "the sealed part of the backup"
+    try:
+        files = msgspec.msgpack.decode(unseal(sealed, passphrase, origin), type=dict[str, bytes])
+    except DECODE_ERRORS as error:
+        raise ArchiveError(f"{origin} does not hold files", AGAIN) from error
+    if any(Path(name).name != name or name in ("", ".", "..") for name in files):
+        raise ArchiveError(f"{origin} holds a file with a path for a name", AGAIN)
+    if IDENTITY in files and parse_identity(files[IDENTITY], "the backup's key").peer_id != manifest.peer:
+        raise ArchiveError(f"the key in the backup is not that of {manifest.peer}, whose log it holds", AGAIN)
+    return files

@@ -1,0 +1,119 @@
+"""`swarmd account`: make the account that pays for submissions, look at it, or take over the key of one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmd.cli.options import KeyPassphraseFile, ask_hidden, refuse_existing, take_passphrase
+from swarmd.errors import KeystoreDamaged
+from swarmd.gas import COIN_WEI
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make, show or import the account that submits.")
+
+KEY_CHARS_MAX = 256  # read at most; a key has 66
+CALL_S = 10.0
+
+File = Annotated[Path, typer.Argument(help="The keystore, usually DATA/account.json.")]
+NewPassphrase = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        metavar="FILE",
+        help="A private file that holds it, made with a random one where there is none; else it is asked for.",
+    ),
+]
+
+
+@app.command()
+def new(path: File, passphrase_file: NewPassphrase = None) -> None:
+    """Make a new key, encrypted (mode 0600), and print its address. An existing file is never overwritten."""
+    from swarmd.chain.keystore import create_keystore
+
+    refuse_existing(path, "a keystore")
+    account = create_keystore(path, _new_passphrase(passphrase_file))
+    typer.echo(account.address)
+    typer.echo(f"keep a copy of {path} and of its passphrase: nobody can bring them back", err=True)
+
+
+@app.command("import")
+def import_key(path: File, passphrase_file: NewPassphrase = None) -> None:
+    """Encrypt the key of an account that there is already. It is read from standard input, or asked for."""
+    from swarmd.chain import keystore
+
+    refuse_existing(path, "a keystore")
+    key = _take_key()
+    keystore.account_of(key)  # before a passphrase is made for it
+    typer.echo(keystore.import_key(path, key, _new_passphrase(passphrase_file)).address)
+
+
+@app.command()
+def show(
+    path: File,
+    rpc: Annotated[
+        str, typer.Option(metavar="URL", help="A node of the chain, to show the balance; a file of URLs as file:PATH.")
+    ] = "",
+    passphrase_file: KeyPassphraseFile = None,
+) -> None:
+    """Print an account's address and, with --rpc, what it has; with --passphrase-file, check that its key opens."""
+    from swarmd.chain.keystore import address_of, read_keystore
+
+    if passphrase_file is None:
+        address = address_of(path)
+    else:
+        address = read_keystore(path, take_passphrase(passphrase_file, "")).address
+    typer.echo(address)
+    if rpc:
+        _show_balance(address, rpc)
+
+
+def _show_balance(address: str, rpc: str) -> None:
+    import asyncio
+
+    chain_id, balance_wei, count = asyncio.run(_ask_about(address, rpc))
+    typer.echo(f"chain: {chain_id}")
+    whole, rest = divmod(balance_wei, COIN_WEI)
+    exactly = f"{whole}.{rest:018d}".rstrip("0").removesuffix(".")
+    typer.echo(f"balance: {exactly} ({balance_wei} wei)")
+    typer.echo(f"transactions: {count}")
+
+
+async def _ask_about(address: str, rpc: str) -> tuple[int, int, int]:
+    from swarmd.chain.endpoints.endpoint import endpoint_of, read_urls
+    from swarmd.chain.fees import quantity
+
+    endpoint = endpoint_of(read_urls([rpc], Path.cwd())[0], CALL_S)
+    try:
+        chain_id = quantity(await endpoint.ask("eth_chainId", [], str), "chain id")
+        balance = quantity(await endpoint.ask("eth_getBalance", [address, "latest"], str), "balance")
+        count = quantity(await endpoint.ask("eth_getTransactionCount", [address, "latest"], str), "nonce")
+    finally:
+        await endpoint.close()
+    return chain_id, balance, count
+
+
+def _new_passphrase(file: Path | None) -> str:
+    from swarmd.chain.keystore import check_passphrase, create_passphrase
+
+    if file is not None and not file.exists():
+        passphrase = create_passphrase(file)
+        typer.echo(f"{file} holds a new random passphrase (mode 0600)", err=True)
+        return passphrase
+    passphrase = take_passphrase(file, "Passphrase of the new keystore", twice=True)
+    check_passphrase(passphrase)
+    return passphrase
+
+
+def _take_key() -> str:
+
+    if sys.stdin.isatty():
+        return ask_hidden("Private key").strip()
+    key = sys.stdin.buffer.read(KEY_CHARS_MAX).decode("ascii", "replace").strip()
+    if not key:
+        raise KeystoreDamaged(
+            "there is no key on standard input", "Give it there, or at a terminal; never as an argument"
+        )
+    return key

@@ -1,0 +1,189 @@
+"""Backups of a node: `swarmd backup` makes or checks one, `swarmd restore` makes a node's directory of one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from swarmd.cli.options import RULE, BackupPassphraseFile, Located, locate, log_in, take_passphrase, utc
+from swarmd.errors import ConfigError, OtherSwarm, SwarmdError
+
+if TYPE_CHECKING:
+    from swarmd.backup.backup import BackupManifest
+
+
+MIB = 1024 * 1024
+
+
+class BackupGroup(TyperGroup):
+    """`swarmd backup DIR OUT` is `swarmd backup make DIR OUT`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            args = ["make", *args]
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Options may come before the directory too."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["make", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=BackupGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    help="Make a backup of a node (`swarmd backup DIR OUT.tar.gz`), or check one.",
+)
+
+
+@app.command()
+def make(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DIR] OUT", help=f"{RULE} The node may run. And the file to write, .tar.gz or .tar, a new one."
+        ),
+    ],
+    passphrase_file: BackupPassphraseFile = None,
+    without_keys: Annotated[
+        bool, typer.Option("--without-keys", help="Leave out keys, passphrases and all else that may be secret.")
+    ] = False,
+    without_checkpoints: Annotated[
+        bool,
+        typer.Option("--without-checkpoints", help="Leave out the model: the node then begins with its first one."),
+    ] = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration, where it does not lie in DIR."),
+    ] = None,
+    for_move: Annotated[
+        bool,
+        typer.Option("--for-move", help="The node, which is stopped, moves to another host: it will not start here."),
+    ] = False,
+) -> None:
+    """Make a backup of a node: log up to a commit, rollouts in use, newest checkpoint, keys and configuration."""
+    from swarmd.backup.backup import BackupPlan, make_backup
+    from swarmd.paths import NodeDirectory, quoted
+
+    node, out = _read_places(places, config)
+    directory = node.data
+    outside = node.config is not None and node.config.parent.resolve() != directory.resolve()
+    secret = None if without_keys else take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    data = NodeDirectory(directory)
+    manifest = make_backup(
+        data, out, BackupPlan(secret, not without_checkpoints, node.config if outside else config, for_move)
+    )
+    _tell(out, manifest)
+    if secret is None or not data.identity.exists():
+        typer.echo("the identity is not in it: `swarmd identity backup` keeps that", err=True)
+    else:
+        _note(data.identity, manifest, out)
+    if for_move:
+        typer.echo(f"{directory} is closed: a node started there ends with code 79. Next, on the new host:")
+        typer.echo(f"swarmd restore {quoted(out.name)} DIR --moved")
+
+
+def _read_places(places: list[Path], config: Path | None) -> tuple[Located, Path]:
+    """The node that is meant, and the file to write. Raises ConfigError, NeverStarted, NotFoundError."""
+    if len(places) > 2:
+        raise ConfigError(
+            f"one node and one file are named, not {' '.join(map(str, places))}", "swarmd backup DIR OUT.tar.gz"
+        )
+    *named, out = places
+    if not named and (out.is_dir() or not out.name.endswith((".tar.gz", ".tar"))):
+        raise ConfigError(f"{out} is no file for a backup", "Name one: `swarmd backup DIR OUT.tar.gz`")
+    node = locate(named[0] if named else None, config)
+    log_in(node, not named and config is None)
+    return node, out
+
+
+def _note(key: Path, manifest: BackupManifest, out: Path) -> None:
+    from swarmd.dht.identity.backup import note_backup
+
+    try:
+        note_backup(key, manifest.peer, manifest.made_at, out)
+    except OSError as error:
+        typer.echo(f"`swarmd doctor` will not know of this backup: {error.strerror}", err=True)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
+    passphrase_file: BackupPassphraseFile = None,
+) -> None:
+    """Read a backup from end to end: everything in it is what it was; with the passphrase, the keys open too."""
+    from swarmd.backup.backup import check_backup
+
+    secret = take_passphrase(passphrase_file, "Passphrase of the backup") if passphrase_file else None
+    manifest = check_backup(file, secret)
+    _tell(file, manifest)
+    if manifest.sealed:
+        typer.echo("its keys open" if secret else "whether its keys open was not tried: give --passphrase-file")
+
+
+def _tell(file: Path, manifest: BackupManifest) -> None:
+    size = sum(member.size_bytes for member in manifest.members) / MIB
+    made = f"made {utc(manifest.made_at, '%H:%M:%S')} by swarmd {manifest.version}"
+    typer.echo(f"{file}: {manifest.peer} of swarm {manifest.swarm}, {made}")
+    checkpoint = f"checkpoint {manifest.checkpoint}" if manifest.checkpoint else "no checkpoint"
+    keys = "keys sealed" if manifest.sealed else "no keys"
+    events = f"events {manifest.from_seq} to {manifest.next_seq - 1}"
+    typer.echo(f"{events}, {checkpoint}, {keys}, {len(manifest.members)} files, {size:.1f} MiB")
+    marks = manifest.marks
+    typer.echo(f"trained up to round {marks.done[0]}, submitted up to round {max(marks.reward[0], marks.vote)}")
+    if manifest.missing:
+        typer.echo(f"{len(manifest.missing)} rollouts of the stage in hand were not there", err=True)
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup that `swarmd backup` made.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory to make; new or empty.")],
+    passphrase_file: BackupPassphraseFile = None,
+    without_keys: Annotated[
+        bool, typer.Option("--without-keys", help="Leave the sealed part closed; keys come from elsewhere.")
+    ] = False,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The backup was made with --for-move: the node goes on where it was.")
+    ] = False,
+    from_round: Annotated[
+        int, typer.Option(min=0, metavar="ROUND", help="First round to take part in or open, if it is known.")
+    ] = 0,
+) -> None:
+    """Make a node's data directory of a backup. First see that the old node runs nowhere any more."""
+    from swarmd.backup.backup import check_backup, restore_backup
+
+    sealed = check_backup(file).sealed and not without_keys
+    secret = take_passphrase(passphrase_file, "Passphrase of the backup") if sealed else None
+    manifest, verified = restore_backup(file, directory, secret, moved, from_round)
+    typer.echo(f"{directory}: {manifest.peer}, {verified.events} events replayed, all commands as they were")
+    _tell_other_swarm(directory)
+    if secret is None:
+        typer.echo("keys and configuration are to be put there: `swarmd identity restore` for the key", err=True)
+    if not moved:
+        days = (time.time() - manifest.made_at) / 86400
+        typer.echo(
+            f"the backup is {days:.1f} days old. What this node signed since is not in it: it will take part from the "
+            "round after the first one that it sees opening",
+            err=True,
+        )
+
+
+def _tell_other_swarm(directory: Path) -> None:
+    """Say so where the configuration in the backup is not of the swarm of the log in it: no node starts like that."""
+    from swarmd.config import load_config
+    from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
+    from swarmd.paths import NodeDirectory
+
+    try:
+        data = NodeDirectory(directory)
+        refuse_other_swarm(data, swarm_of_config(load_config(data.config)))
+    except OtherSwarm as error:
+        typer.echo(f"note: no node starts with this configuration: {error}", err=True)
+    except SwarmdError:
+        return  # there is none, or its first use says what is wrong with it

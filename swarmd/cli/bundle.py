@@ -1,0 +1,211 @@
+"""`swarmd bundle`: an archive for whoever is asked for help, without secrets, that replays elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import NodeDir, encode_json, locate, log_in
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.paths import NodeDirectory, quoted
+
+if TYPE_CHECKING:
+    from swarmd.config import Config
+    from swarmd.observe.redaction import Redactor
+
+
+MIB = 1024 * 1024
+JOURNAL_LINES_MAX = 20_000
+JOURNAL_BYTES_MAX = 16 * MIB
+JOURNAL_S = 30.0
+CREDENTIALS = "CREDENTIALS_DIRECTORY"  # as systemd.exec(5) has it
+UNCONFIGURED = "the configuration is not in it, and secrets that it names were not looked for: give it with --config"
+
+
+def bundle(
+    directory: NodeDir = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The node's configuration file; else config.toml in DIR."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The archive to make.")] = None,
+    log_mib: Annotated[int, typer.Option("--log-mib", min=1, help="At most so much of the log, the newest part.")] = 64,
+    unit: Annotated[
+        str, typer.Option(help="Take the lines of this unit from the journal along; empty: none.")
+    ] = "swarmd",
+    opened: Annotated[
+        Path | None, typer.Option("--open", metavar="FILE", help="Unpack a bundle, check it and replay it instead.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="Where --open unpacks to.")] = None,
+) -> None:
+    """Make a support archive: log, status, stories, findings, configuration and journal, with the secrets left out.
+
+    Every file is searched for each secret that the configuration names; if one is found, nothing is made. DIR comes
+    before the configuration's own data directory, as for a service. With --open, the log in it is folded and must give
+    the state that it gave where it was made.
+    """
+    if opened is not None:
+        _open(opened, to)
+        return
+    from swarmd.backup.bundle import write_bundle
+    from swarmd.config import load_config
+    from swarmd.observe.redaction import Redactor, known_secrets
+
+    node = locate(directory, config)
+    place, log = node.data, log_in(node, directory is None and config is None)
+    config = node.config or find_config(place)
+    loaded = load_config(config) if config is not None else None
+    with _passed_credentials(config):
+        secrets = known_secrets(loaded, place, signing=True) | _keys_in(place)
+    texts, notes = _texts(place, config, loaded, unit, Redactor(secrets))
+    target = out or Path(f"swarmd-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    made = write_bundle(log, target, texts, secrets, log_mib * MIB, notes, _progress)
+    typer.echo(f"{target}: {target.stat().st_size / MIB:.1f} MiB, events {made.first_seq} to {made.next_seq - 1}")
+    typer.echo(f"whoever gets it looks at it with: swarmd bundle --open {quoted(target.name)} --to DIR")
+
+
+def find_config(place: Path) -> Path | None:
+    """The configuration that belongs to a data directory: the one in it, or of the service that has its data there."""
+    from swarmd.units import place_with
+
+    own = NodeDirectory(place).config
+    if own.is_file():
+        return own
+    service = place_with(place)
+    return service.config if service is not None else None
+
+
+@contextlib.contextmanager
+def _passed_credentials(config: Path | None) -> Iterator[None]:
+    """Those of a service lie beside its configuration, and are passed to it alone."""
+    kept = config.parent / "credentials" if config is not None else None
+    if kept is None or not kept.is_dir() or CREDENTIALS in os.environ:
+        yield
+        return
+    os.environ[CREDENTIALS] = str(kept)
+    try:
+        yield
+    finally:
+        del os.environ[CREDENTIALS]
+
+
+def _open(file: Path, to: Path | None) -> None:
+    from swarmd.backup.bundle import open_bundle
+
+    if to is None:
+        raise ConfigError("--open needs a place", "Give --to DIR, a directory that is new or empty")
+    made = open_bundle(file, to, _progress)
+    typer.echo(f"{to}: {made.next_seq - made.first_seq} events of {made.peer} in swarm {made.swarm}")
+    typer.echo("the log folds to the very state that it had where it was made")
+    place = quoted(to)
+    for note in made.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"look further with: swarmd explain {place} · swarmd replay {place} · swarmd replay --web {place}")
+
+
+def _progress(what: str) -> None:
+    typer.echo(what, err=True)
+
+
+# --- what goes in beside the log ---
+
+
+def _texts(
+    place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
+) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Files by name, and notes about those that could not be made."""
+    makers: list[tuple[str, Callable[[], bytes]]] = [
+        ("status.json", lambda: _status(place)),
+        ("stories.json", lambda: _stories(place)),
+        ("files.json", lambda: _files(place)),
+        ("findings.json", lambda: _findings(place, file)),
+    ]
+    if config is not None:
+        makers.append(("config.json", lambda: _config(config, cover)))
+    if unit and shutil.which("journalctl"):
+        makers.append(("journal.jsonl", lambda: _journal(unit, cover)))
+    texts: dict[str, bytes] = {}
+    notes: list[str] = [] if config is not None else [UNCONFIGURED]
+    if config is None:
+        _progress(UNCONFIGURED)
+    for name, make in makers:
+        _progress(f"making {name}")
+        try:
+            texts[name] = make()
+        except (SwarmdError, OSError, subprocess.SubprocessError) as error:
+            notes.append(f"{name} is not in it: {error}")
+    return texts, tuple(notes)
+
+
+def _status(place: Path) -> bytes:
+    from swarmd.cli.status import read_status
+
+    return encode_json(read_status(NodeDirectory(place)))
+
+
+def _stories(place: Path) -> bytes:
+    from swarmd.cli.explain import tell_latest
+    from swarmd.eventlog.export import to_json
+
+    return to_json(tell_latest(place))
+
+
+def _config(config: Config, cover: Redactor) -> bytes:
+    """What is in force, with what looks like a secret covered."""
+    import msgspec
+
+    from swarmd.observe.redaction import redact_field
+
+    plain = cover.hide(msgspec.to_builtins(config))
+    return json.dumps({name: redact_field(name, value) for name, value in plain.items()}, indent=1).encode()
+
+
+def _files(place: Path) -> bytes:
+    """Names, sizes, modes and ages of all files: no contents. A node that runs may remove some meanwhile."""
+    rows: list[tuple[str, int, str, int]] = []
+    for directory, inner, names in os.walk(place):
+        for path in (Path(directory, name) for name in (*inner, *names)):
+            with contextlib.suppress(FileNotFoundError):
+                told = path.lstat()
+                rows.append((path.relative_to(place).as_posix(), told.st_size, oct(told.st_mode), int(told.st_mtime)))
+    return json.dumps(sorted(rows)).encode()
+
+
+def _findings(place: Path, config: Path | None) -> bytes:
+    """What doctor says without asking anybody; a process of its own, so that it cannot hold this one up."""
+    import sys
+
+    of = ["--config", str(config), "--data", str(place)] if config is not None else [str(place)]
+    call = [sys.executable, "-m", "swarmd", "doctor", *of, "--offline", "--json"]
+    done = subprocess.run(call, capture_output=True, timeout=120, check=False)
+    if not done.stdout.lstrip().startswith(b"{"):
+        raise OSError(f"doctor ended with {done.returncode}")
+    return done.stdout
+
+
+def _journal(unit: str, cover: Redactor) -> bytes:
+    """The newest lines of the unit, each without what is or looks like a secret."""
+    call = ["journalctl", "--no-pager", "--output=short-iso", f"--unit={unit}", f"--lines={JOURNAL_LINES_MAX}"]
+    done = subprocess.run(call, capture_output=True, timeout=JOURNAL_S, check=False)
+    text = done.stdout[-JOURNAL_BYTES_MAX:].decode("utf-8", "replace")
+    return "\n".join(map(cover, text.splitlines())).encode()
+
+
+def _keys_in(place: Path) -> frozenset[str]:
+    """The passphrase of the account beside the data; keys themselves lie encrypted or in binary form."""
+    from swarmd.observe.redaction import SECRET_CHARACTERS_MIN
+
+    try:
+        text = NodeDirectory(place).passphrase.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    return frozenset([text]) if len(text) >= SECRET_CHARACTERS_MIN else frozenset()

@@ -1,0 +1,191 @@
+"""`swarmd chart`: list the statecharts, draw one, mark where a node stands in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from swarmd.cli.options import log_of
+from swarmd.core.chart import NAMES, AnyChart, Charts, DottedState, load_chart, load_charts, shipped_directory
+from swarmd.core.contract.submissions import head_of
+from swarmd.core.state import State
+from swarmd.errors import NotFoundError
+from swarmd.eventlog.fold import load
+
+PAGE = """\
+# {title}
+
+Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this one.
+
+```mermaid
+{mermaid}
+```
+
+| Trigger | From | To | Why |
+|---|---|---|---|
+{rows}
+
+These change nothing. Any other trigger in any other state is an error in tests and in the simulator; a node leaves its
+state as it is, and logs it.
+
+| Trigger | In | Why |
+|---|---|---|
+{ignored}
+"""
+
+
+def chart(
+    name: Annotated[str | None, typer.Argument(help=f"One of {', '.join(NAMES)}; without it, all are listed.")] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the chart as a mermaid state diagram.")] = False,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Mark the state that this data directory's log leads to.")
+    ] = None,
+    charts: Annotated[Path | None, typer.Option("--charts", help="Read the charts from this directory.")] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", help="Write one Markdown page per chart into this directory.")
+    ] = None,
+) -> None:
+    """List the statecharts or draw one."""
+    loaded = load_charts(charts)
+    current = current_states(state) if state else {}
+    if write:
+        write_pages(loaded, write)
+    elif name is None:
+        Console().print(overview(loaded, current))
+    elif mermaid:
+        typer.echo(to_mermaid(pick(loaded, name), current.get(name)))
+    else:
+        Console().print(transitions_table(pick(loaded, name), current.get(name)))
+
+
+def pick(charts: Charts, name: str) -> AnyChart:
+    """The chart of that name. Raises NotFoundError."""
+    if name not in NAMES:
+        raise NotFoundError(f"there is no chart {name!r}", f"The charts are {', '.join(NAMES)}")
+    found: AnyChart = getattr(charts, name)
+    return found
+
+
+def current_states(directory: Path) -> dict[str, str]:
+    """Where each chart stands after the last event of a data directory's log."""
+    return chart_states(load(log_of(directory))[0])
+
+
+def chart_states(state: State) -> dict[str, str]:
+    """Chart name → its state; a follower has no coordinator's chart."""
+    states: dict[str, str] = {"round": state.chart, "link": state.link.chart, "trainer": state.trainer.chart}
+    if state.coordination:
+        states["coordinator"] = state.coordination.chart
+    if submission := head_of(state):
+        states["submission"] = submission.chart
+    return states
+
+
+def to_mermaid(chart: AnyChart, current: str | None = None) -> str:
+    """The chart as a mermaid state diagram, the `current` state coloured."""
+    from transitions.extensions import HierarchicalGraphMachine
+
+    class DrawnMachine(HierarchicalGraphMachine):
+        state_cls = DottedState
+
+    machine = DrawnMachine(
+        states=chart.source["states"],
+        transitions=[{key: row[key] for key in ("trigger", "source", "dest")} for row in chart.source["transitions"]],
+        initial=chart.initial,
+        auto_transitions=False,
+        graph_engine="mermaid",
+        title=f"title: {chart.name}",
+    )
+    graph = machine.model_graphs[id(machine)]
+    graph.reset_styling()
+    lines = str(graph.get_graph().draw(None)).splitlines()
+    return "\n".join([*lines, *([f"  class {current} s_active"] if current else [])])
+
+
+def overview(charts: Charts, current: dict[str, str]) -> Table:
+    """One row per chart."""
+    table = Table("chart", "states", "transitions", *(["now"] if current else []), box=None)
+    for name in NAMES:
+        chart = pick(charts, name)
+        now = [current.get(name, "-")] if current else []
+        table.add_row(name, str(len(chart.states)), str(len(chart.source["transitions"])), *now)
+    return table
+
+
+def transitions_table(chart: AnyChart, current: str | None) -> Table:
+    """Leaf by leaf, what leads where; the current state is marked."""
+    table = Table("", "state", "trigger", "to", "why", box=None, title=chart.name, title_justify="left")
+    for state in chart.states:
+        moves = [(trigger, to) for (source, trigger), to in chart.table.items() if source == state]
+        for row, (trigger, to) in enumerate(moves or [("", "")]):
+            mark = "▶" if state == current and row == 0 else ""
+            style = "bold green" if state == current else None
+            table.add_row(mark, state if row == 0 else "", trigger, to, _why(chart, state, trigger), style=style)
+    return table
+
+
+def _why(chart: AnyChart, state: str, trigger: str) -> str:
+    parents = {state.rsplit(".", depth)[0] for depth in range(state.count(".") + 1)} | {"*"}
+    for row in chart.source["transitions"]:
+        sources = row["source"] if isinstance(row["source"], list) else [row["source"]]
+        if row["trigger"] == trigger and parents & set(sources):
+            return str(row.get("why", ""))
+    return ""
+
+
+def write_pages(charts: Charts, directory: Path) -> None:
+    """One page per chart, the same bytes for the same chart."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in NAMES:
+        (directory / f"{name}.md").write_text(page(pick(charts, name)), encoding="utf-8")
+
+
+def page(chart: AnyChart) -> str:
+    """The Markdown page of a chart."""
+    rows = "\n".join(_row(transition) for transition in chart.source["transitions"])
+    title = f"The chart `{chart.name}`"
+    ignored = "\n".join(_ignored_row(item) for item in chart.source.get("ignored", ()))
+    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
+
+
+def _row(transition: dict[str, Any]) -> str:
+    sources = _in_words(transition["source"], "any")
+    return f"| {transition['trigger']} | {sources} | {transition['dest']} | {transition.get('why', '')} |"
+
+
+def _ignored_row(item: dict[str, Any]) -> str:
+    return f"| {item['trigger']} | {_in_words(item['source'], 'any other')} | {item['why']} |"
+
+
+def _in_words(source: str | list[str], all_of_them: str) -> str:
+    return ", ".join(source) if isinstance(source, list) else all_of_them if source == "*" else source
+
+
+HEAD = '''"""The states and triggers of `statecharts/*.yaml`, as types. Written by `make charts`: change the charts."""
+
+from typing import Literal
+'''
+
+
+def source_of(charts: Iterable[AnyChart]) -> str:
+    """The module, formatted as ruff would."""
+    return HEAD + "".join(
+        f"\n{chart.name.title()}{what} = {_literal(names)}\n"
+        for chart in charts
+        for what, names in (("State", chart.states), ("Trigger", chart.triggers))
+    )
+
+
+def _literal(names: Iterable[str]) -> str:
+    return "Literal[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
+
+
+if __name__ == "__main__":
+    charts = [load_chart(shipped_directory() / f"{name}.yaml") for name in NAMES]
+    Path(sys.argv[1]).write_text(source_of(charts), encoding="utf-8")

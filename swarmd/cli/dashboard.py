@@ -1,0 +1,176 @@
+"""`swarmd dashboard`: the page and the HTTP interface of a node, its daemon up or down."""
+
+from __future__ import annotations
+
+import threading
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from swarmd.cli.options import ConfigFile, NodeDir, locate, log_in
+from swarmd.config import WebConfig, load_config
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.paths import NodeDirectory
+
+if TYPE_CHECKING:
+    import socket
+
+    from swarmd.web.http.guard import AccessRules, RequestGuard
+
+
+LISTEN = "127.0.0.1:8800"
+
+
+class PageOptions(NamedTuple):
+    """Where a page is served, and to whom."""
+
+    listen: str = LISTEN
+    token: str = ""
+    hosts: tuple[str, ...] = ()
+    open_page: bool = False
+    else_any: bool = False
+
+
+def dashboard(
+    directory: NodeDir = None,
+    config: ConfigFile = None,
+    swarm: Annotated[
+        Path | None,
+        typer.Option(
+            "--manifest",
+            metavar="MANIFEST",
+            help="Observe a swarm in the DHT and on the chain instead, without a node.",
+        ),
+    ] = None,
+    bootstrap: Annotated[
+        list[str] | None,
+        typer.Option("--bootnode", metavar="ADDRESS", help="With --manifest: a node to ask, beside the manifest's."),
+    ] = None,
+    rpc: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="With --manifest: endpoint of the chain, best first, in place of the manifest's; file:PATH for a file "
+            "of them.",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help=f"Where to listen, by default {LISTEN}.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Bearer token; needed beyond this machine.")
+    ] = None,
+    hosts: Annotated[
+        list[str] | None, typer.Option("--host", metavar="NAME", help="A further host name that it is reached by.")
+    ] = None,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show a node and its swarm in a browser, until Ctrl-C. Reads the node's log; changes nothing.
+
+    With --config, listen address, token and host names are by default those of its section web. With --manifest nothing
+    is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
+    contract, where it has one.
+    """
+    if swarm is not None:
+        if directory is not None or config is not None:
+            raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
+        page = PageOptions(listen or LISTEN, token_named(token_file, ""), tuple(hosts or ()), open_page)
+        serve_observer(swarm, tuple(bootstrap or ()), tuple(rpc or ()), page)
+        return
+    if bootstrap or rpc:
+        raise ConfigError("--bootnode and --rpc are for an observer", "Give --manifest MANIFEST with them")
+    node = locate(directory, config)
+    web = load_config(config).web if config is not None else WebConfig()
+    if not NodeDirectory(node.data).events.is_dir():
+        log_in(node, directory is None and config is None)
+    token = token_named(token_file, web.token)
+    page = PageOptions(listen or web.listen or LISTEN, token, (*(hosts or ()), *web.hosts), open_page)
+    serve_log(node.data, page, config or usable(node.config))
+
+
+def usable(found: Path | None) -> Path | None:
+    """A node's own configuration, where it can be read; the page shows its log all the same where it cannot."""
+    try:
+        return found if found is not None and load_config(found) else None
+    except SwarmdError:
+        return None
+
+
+def token_named(file: Path | None, configured: str) -> str:
+    """The token's place as `load_token` takes it; a path on the command line is relative to where it is given."""
+    return str(file.absolute()) if file is not None else configured
+
+
+def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
+    """Put a server of a data directory's log in this process's place; does not return.
+
+    An `archive` is a log that does not grow, in place of the directory's own; its daemon is not asked. Raises
+    ConfigError or AddressInUse where the address is none, or would let untrusted people in, or cannot be listened on.
+    """
+    from swarmd.web.standalone import PageServerSetup, become
+
+    doors, endpoint = open_doors(page, root)
+    become(
+        PageServerSetup(
+            root=str(root.resolve()),
+            listen=(doors.listen.host, doors.listen.port),
+            descriptor=endpoint.detach(),
+            token=page.token,
+            hosts=page.hosts,
+            config=str(config.resolve()) if config else "",
+            archive=str(archive.resolve()) if archive else "",
+            open_page=page.open_page,
+        )
+    )
+
+
+def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
+    """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
+
+    `bootstrap` and `rpc` come before the manifest's. Raises ManifestError, and ConfigError and AddressInUse as
+    `serve_log`.
+    """
+    import tempfile
+
+    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.manifest import read_manifest
+    from swarmd.web.app import make_app
+    from swarmd.web.observer import DhtSwarm
+
+    read = read_manifest(manifest)
+    if rpc and read.chain is None:
+        raise ConfigError(f"the swarm {read.id} has no chain: --rpc means nothing there")
+    endpoints = rpc or (read.chain.rpc if read.chain else ())
+    urls = read_urls(endpoints, Path.cwd()) if endpoints else ()
+    doors, endpoint = open_doors(page, Path.cwd())
+    with tempfile.TemporaryDirectory(prefix="swarmd-") as place:
+        observed = DhtSwarm(read, Path(place), bootstrap, urls)
+        serve_page(make_app(observed, doors, here=observed.here(), background=[observed.run]), endpoint, page.open_page)
+
+
+def open_doors(page: PageOptions, root: Path) -> tuple[AccessRules, socket.socket]:
+    """Who is let in, and the socket that they come through. Raises ConfigError, AddressInUse."""
+    from swarmd.http_server import PAGE_PORT, check_listen, load_token, parse_listen
+    from swarmd.uvicorn_server import bind
+    from swarmd.web.http.guard import AccessRules
+
+    address = parse_listen(page.listen, PAGE_PORT)
+    secret = load_token(page.token, root)
+    check_listen(address, secret, "the dashboard")
+    return AccessRules(address, secret, page.hosts), bind(address, page.else_any)
+
+
+def serve_page(app: RequestGuard, endpoint: socket.socket, open_page: bool) -> None:
+    """Tell the URL and serve until stopped."""
+    from swarmd.uvicorn_server import serve, url_of
+
+    url = url_of(endpoint)
+
+    def tell() -> None:
+        typer.echo(f"{url}/  (Ctrl-C ends it)")
+        if open_page:
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    serve(app, endpoint, tell, app.let_go)

@@ -1,0 +1,147 @@
+"""The directory of one node of a swarm: identity, account and configuration, made once and never overwritten."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import typer
+
+from swarmd.config import ChainConfig, Config, load_config
+from swarmd.daemon.directory import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
+from swarmd.dht.identity.identity import Identity, create_identity, load_identity
+from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
+from swarmd.files import held_alone, remedy, replace_durably
+from swarmd.paths import NodeDirectory, quoted
+
+if TYPE_CHECKING:
+    from eth_account.signers.local import LocalAccount
+
+
+class OwnAccount(NamedTuple):
+    """An account whose key this node has."""
+
+    key: LocalAccount
+    keystore: str  # as the configuration names the files
+    passphrase: str
+
+
+def passphrase_beside(keystore: Path) -> Path:
+    """Where the passphrase of a keystore is looked for when no file is named."""
+    return keystore.with_suffix(".pass")
+
+
+def open_keystore(keystore: Path, passphrase: Path | None) -> LocalAccount:
+    """The account in a keystore; its passphrase is in a file. Raises KeystoreError."""
+    from swarmd.chain.keystore import load_passphrase, read_keystore
+
+    if not keystore.exists():
+        fix = f"Make one with `swarmd account new {quoted(keystore)}`"
+        raise NotFoundError(f"there is no keystore {keystore}", fix)
+    secret = passphrase or passphrase_beside(keystore)
+    return read_keystore(keystore, load_passphrase(secret.name, secret.parent))
+
+
+def put_private(path: Path, text: str) -> None:
+    """Put a private file in place, whole and durably, or leave what is there. Raises PathUnusable."""
+    try:
+        replace_durably(path, text.encode(), mode=0o600)
+    except OSError as error:
+        fix = remedy(error, path) or "Make room for it, and try again"
+        raise PathUnusable(f"{path} cannot be written: {error.strerror}", fix) from error
+
+
+class NewNode:
+    """Makes the files of a node, data relative to `root`, and tells, a line each, what was made and what was kept."""
+
+    def __init__(self, root: Path, data: str = ".") -> None:
+        self.home, self.data = NodeDirectory(root), NodeDirectory(root / data)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the directory, and keep other runs of the same command out of it. Raises PathUnusable."""
+        self.home.create()
+        self.data.create()
+        with held_alone(self.home.root):
+            yield
+
+    def identity(self, given: Path | None = None) -> Identity:
+        """The identity that was given or is there, else a new one."""
+        path = given or self.data.identity
+        if given is not None or path.exists():
+            identity = load_identity(path)
+            typer.echo(f"identity: {identity.peer_id}, kept from {path}")
+            return identity
+        fresh = create_identity(path)
+        typer.echo(f"identity: {fresh.peer_id}, made: keep a copy of {path}")
+        return fresh
+
+    def account(self, given: Path | None, passphrase: Path | None) -> OwnAccount:
+        """The account that was given or is there, else a new one with a random passphrase. Raises KeystoreError."""
+        from swarmd.chain.keystore import create_keystore, create_passphrase, load_passphrase
+
+        keystore = given or self.data.keystore
+        secret = passphrase or passphrase_beside(keystore)
+        names = (self.name_of(keystore), self.name_of(secret))
+        if given is not None or keystore.exists():
+            key = open_keystore(keystore, secret)
+            typer.echo(f"account: {key.address}, kept from {keystore}")
+            return OwnAccount(key, *names)
+        words = load_passphrase(secret.name, secret.parent) if secret.exists() else create_passphrase(secret)
+        key = create_keystore(keystore, words)
+        typer.echo(f"account: {key.address}, made: keep a copy of {keystore} and of its passphrase, {secret}")
+        return OwnAccount(key, *names)
+
+    def known_account(self, chain: ChainConfig) -> OwnAccount:
+        """The account that a configuration made earlier names. Raises KeystoreError."""
+        from swarmd.chain.keystore import load_account
+
+        key = load_account(chain, self.data)
+        typer.echo(f"account: {key.address}, kept from {chain.keystore}")
+        return OwnAccount(key, chain.keystore, chain.passphrase)
+
+    def name_of(self, path: Path) -> str:
+        """How the configuration names a file: relative to the data directory, where it lies in it."""
+        whole, data = path.resolve(), self.data.root.resolve()
+        return str(whole.relative_to(data) if whole.is_relative_to(data) else whole)
+
+    def endpoints(self, urls: list[str]) -> tuple[str, ...]:
+        """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
+        from swarmd.chain.endpoints.endpoint import name_of
+
+        if all(name_of(url) == url.rstrip("/") for url in urls):
+            return tuple(urls)
+        self.write(self.data.endpoints, "".join(f"{url}\n" for url in urls))
+        return (f"file:{self.data.endpoints.name}",)
+
+    def write(self, path: Path, text: str) -> bool:
+        """Make a private file; one that exists is kept. True when it was made. Raises PathUnusable."""
+        if os.path.lexists(path):
+            typer.echo(f"{path}: exists, kept as it is")
+            return False
+        put_private(path, text)
+        typer.echo(f"{path}: written")
+        return True
+
+    def existing(self, asked: SwarmName) -> Config | None:
+        """The configuration that is there, which stays in force, and with it the kind that it names.
+
+        Raises OtherSwarm where it, or the log of its node, is of another swarm; and as `load` where the log cannot be
+        read.
+        """
+        config = load_config(self.home.config) if self.home.config.exists() else None
+        data = NodeDirectory(self.home.root / config.data) if config else self.data
+        if config is None:
+            refuse_other_swarm(data, asked)
+            return None
+        named = swarm_of_config(config)
+        if named.differs(msgspec.structs.replace(asked, kind="")):
+            raise OtherSwarm(
+                f"{self.home.config} is of a node of the swarm {named}, not of {asked}", advise_other_directory(data)
+            )
+        refuse_other_swarm(data, named)
+        return config

@@ -1,0 +1,131 @@
+"""`swarmd doctor`: what is wrong with a node or its machine, before it costs a round."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import RULE, ConfigFile, DataDir, config_of_node, holds_log, place_of, print_json
+from swarmd.errors import NotFoundError
+from swarmd.paths import CONFIG
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from swarmd.doctor.examination import DoctorReport, Finding, Severity, Subject
+
+
+COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
+RUNNING_SHOWN = 3  # names of checks under way that are shown
+
+
+def doctor(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help=f"{RULE} Without any node, the machine alone.")
+    ] = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask nothing but this machine: no peers, no endpoints.")
+    ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="CHECK", help="Make only this check; may be given several times.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the checks and end.")] = False,
+) -> int:
+    """Examine a node and its machine: every finding with evidence and what to do about it.
+
+    Exits with 0 when nothing is worse than a note, with 1 when there are warnings, with 2 when there are errors. It
+    changes nothing, and may be run while the node runs.
+    """
+    from swarmd.doctor.checks import CHECKS, choose_checks
+    from swarmd.doctor.examination import Subject
+
+    if listing:
+        for check in CHECKS:
+            typer.echo(f"{check.name:10} {check.group:8} {(check.run.__doc__ or '').splitlines()[0]}")
+        return 0
+    checks = choose_checks(only or ())
+    subject = Subject(find_config(directory, config), data or find_data(directory, config), offline)
+    report = examine_visibly(subject, [check.name for check in checks], quiet=as_json)
+    if as_json:
+        print_json(report)
+    else:
+        print_report(report)
+    return report.exit_code
+
+
+def find_config(directory: Path | None, config: Path | None) -> Path | None:
+    """The configuration that is meant, None where nothing was named and there is none here.
+
+    Raises:
+        NotFoundError: what was named is not there, or has no configuration.
+    """
+    if config is not None and not config.is_file():
+        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
+    if directory is None and config is None and not (place_of(None) / CONFIG).is_file():
+        return None
+    return config_of_node(directory, config)
+
+
+def find_data(directory: Path | None, config: Path | None) -> Path | None:
+    """The data directory, where it is not for the configuration to say."""
+    if config is not None:
+        return directory
+    place = place_of(directory)
+    return place if holds_log(place) and (place / CONFIG).is_file() else None
+
+
+def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> DoctorReport:
+    """Make the checks; on a terminal, say on stderr which are under way."""
+    from rich.console import Console
+
+    from swarmd.doctor.checks import choose_checks
+    from swarmd.doctor.examination import examine
+
+    checks = choose_checks(names)
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return asyncio.run(examine(subject, checks))
+    under_way: dict[str, None] = {}
+    with console.status("examining") as line:
+
+        def tell(name: str, ended: bool) -> None:
+            under_way.pop(name, None) if ended else under_way.setdefault(name)
+            shown = ", ".join(list(under_way)[:RUNNING_SHOWN])
+            line.update(f"examining: {shown}{' ...' if len(under_way) > RUNNING_SHOWN else ''}")
+
+        return asyncio.run(examine(subject, checks, tell))
+
+
+def print_report(report: DoctorReport, brief: bool = False) -> None:
+    """The findings for people, the worst first; `brief` leaves out what is well and what was left out."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for finding in report.findings:
+        if not (brief and finding.severity == "ok"):
+            _print_finding(console, finding)
+    left_out: dict[str, list[str]] = {}
+    for skipped in () if brief else report.skipped:
+        left_out.setdefault(skipped.reason, []).append(skipped.check)
+    for reason, names in left_out.items():
+        console.print(f"left out, {reason}: {', '.join(names)}", style="dim", markup=False)
+    counts = {word: sum(each.severity == word for each in report.findings) for word in ("error", "warning", "note")}
+    told = ", ".join(f"{count} {word}{'s' if count > 1 else ''}" for word, count in counts.items() if count)
+    console.print(f"\n{told or 'nothing to object to'}", style=COLOURS[report.verdict], markup=False)
+
+
+def _print_finding(console: Console, finding: Finding) -> None:
+    console.print(f"{finding.severity:8}", style=COLOURS[finding.severity], end="")
+    if finding.severity == "ok":
+        console.print(f"{finding.check}: {finding.evidence}", markup=False)
+        return
+    console.print(f"{finding.title} ({finding.id})", markup=False)
+    console.print(f"        {finding.evidence}", markup=False)
+    if finding.fix:
+        console.print(f"        fix: {finding.fix}", markup=False)

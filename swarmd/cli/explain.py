@@ -1,0 +1,256 @@
+"""`swarmd explain`: the story of a round or of a gap, in sentences, from the event log alone; with --evidence, who
+signed two different records for one place, checked offline.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from swarmd.cli.options import ConfigFile, log_of, utc
+from swarmd.errors import ConfigError, ControlError, ExitCode, RecordRejected
+from swarmd.paths import NodeDirectory
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from swarmd.core.state import State
+    from swarmd.eventlog.fold import Base
+    from swarmd.observe.story import Story
+
+
+ANSWER_S = 2.0  # longest wait for a daemon
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DIR] [ROUND]",
+            help="The node's directory, by default the present one or ./data; and a round, by default now and the last "
+            "gap.",
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the stories as JSON.")] = False,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Show who signed two different records for one place, and check both.")
+    ] = False,
+) -> int:
+    """Tell what became of a round and why: trained, skipped and for which cause, or under way.
+
+    Reads the log, and asks only whether the daemon is up; a copied directory does as well. With --evidence it exits
+    with 1 where the log holds what proves nothing.
+    """
+    from rich.console import Console
+
+    from swarmd.eventlog.export import to_json
+
+    directory, round_ = read_words(words or [], config)
+    if evidence:
+        return show(directory, as_json)
+    now = time.time() if has_daemon(directory) else None
+    stories = tell_round(directory, round_, now) if round_ is not None else tell_latest(directory, now)
+    if as_json:
+        typer.echo(to_json(stories))
+        return ExitCode.OK
+    console = Console()
+    for story in stories:
+        console.print(picture_of(story))
+    return ExitCode.OK
+
+
+def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
+    """The directory and the round that are meant. Raises ConfigError."""
+
+    numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
+    places = [word for word in words if word not in numbers]
+    example = "For example: swarmd explain data 12"
+    if len(numbers) > 1:
+        raise ConfigError(f"one round at most is explained, not {' and '.join(numbers)}", example)
+    if len(places) > 1:
+        wrong = next((place for place in places if not Path(place).exists()), places[-1])
+        raise ConfigError(f"{wrong!r} is no round: rounds are numbers, from 0 on", example)
+    place = Path(places[0]) if places else None
+    return log_of(place, config), int(numbers[0]) if numbers else None
+
+
+def has_daemon(directory: Path) -> bool:
+    """Whether a daemon runs on this data directory, be it too busy to answer; on its events directory as well."""
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.control import NoDaemon, ask
+
+    try:
+        ask(NodeDirectory(find_log(directory).parent).control, "status", ANSWER_S)
+    except NoDaemon:
+        return False
+    except ControlError:
+        return True
+    return True
+
+
+def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
+    """The story of one round; `now` is in POSIX seconds, where a daemon runs.
+
+    Args:
+        points: at which the node had just joined a stage, where some are known: the last ones of the log.
+    """
+    from swarmd.cli.replay import folded
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.story import StoryTeller
+
+    log = find_log(directory)
+    teller = StoryTeller(round_)
+    for base in bases_before(log, round_, points):
+        teller = StoryTeller(round_)
+        for applied in folded(log, None, progress=True, base=base):
+            teller.apply(applied)
+            if not teller.goes_on:
+                break
+        if teller.knows_before:
+            break
+    return [teller.story(now)]
+
+
+def bases_before(log: Path, round_: int, points: Sequence[Base]) -> Iterator[Base]:
+    """Points from which on a round may be told, the nearest first: a round or more before it, where the node had just
+    joined a stage, then snapshots. The log is searched for the first where it is none of the `points`.
+    """
+    from swarmd.eventlog.fold import bases_where, nearer_base
+    from swarmd.observe.story import joins_stage, reached
+
+    def is_before(state: State) -> bool:
+        return reached(state) < round_ - 1
+
+    known = [point for point in points if is_before(point.state)]
+    yield from known[-1:]
+    bases = bases_where(log, is_before)
+    first = next(bases)
+    nearer = None if known else nearer_base(log, first, is_before, joins_stage)
+    if nearer is not None:
+        yield nearer
+    yield first
+    yield from bases
+
+
+def tell_latest(directory: Path, now: float | None = None) -> list[Story]:
+    """The last gap, if there is any, and the round that the node is at or trained last."""
+    from swarmd.eventlog.fold import load_with_points
+    from swarmd.eventlog.segment import find_log
+    from swarmd.observe.story import joins_stage, reached
+
+    state, points = load_with_points(find_log(directory), joins_stage)
+    rounds = [state.skips[-1].first] if state.skips else []
+    rounds.append(max(0, reached(state)))
+    return [story for round_ in dict.fromkeys(rounds) for story in tell_round(directory, round_, now, points)]
+
+
+def picture_of(story: Story) -> RenderableType:
+    """A story for a person."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from swarmd.eventlog.export import clock
+
+    colours = {"trained": "green", "skipped": "yellow", "missed": "red"}
+    table = Table(box=None, padding=(0, 1), show_header=False)
+    for style in ("dim", "dim"):
+        table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    for each in story.sentences:
+        table.add_row(clock(each.at), str(each.seq), Text(each.text + ".", "yellow" if each.trouble else ""))
+    parts: list[RenderableType] = [Text(story.verdict, f"bold {colours.get(story.outcome, '')}".strip()), table]
+    if story.cut:
+        parts.append(Text(f"{story.cut} more sentences; `swarmd replay DIR --round {story.round}` has all events"))
+    parts += [Text(f"→ {line}") for line in story.advice]
+    return Group(*parts, "")
+
+
+SHOWN = ("round", "stage", "reward", "digest", "size_bytes", "groups", "opened_at", "deadline_at", "final", "opening")
+
+
+class Exhibit(msgspec.Struct, frozen=True):
+    """One piece of evidence.
+
+    Attributes:
+        problem: why it proves nothing; empty where anybody can see that `peer` signed both.
+        records: what each of the two says.
+        signed: each as it was signed, in base64: the msgpack array [owner, payload, expiration, signature].
+    """
+
+    seq: int
+    at: float
+    kind: str
+    peer: str
+    round: int
+    stage: int
+    problem: str
+    records: tuple[dict[str, str | int | float | bool], ...]
+    signed: tuple[str, ...]
+
+
+def show(directory: Path, as_json: bool) -> int:
+    """Print all evidence in a node's log. Returns 1 where a piece of it proves nothing."""
+    from swarmd.eventlog.export import to_json
+
+    exhibits = list(exhibits_in(directory))
+    if as_json:
+        typer.echo(to_json(exhibits))
+    else:
+        typer.echo("\n\n".join(map(words_of, exhibits)) or "The log holds no evidence of two records for one place.")
+    return ExitCode.FAILURE if any(each.problem for each in exhibits) else ExitCode.OK
+
+
+def exhibits_in(directory: Path) -> Iterator[Exhibit]:
+    """All evidence in a log, checked by the records alone."""
+    from swarmd.cli.replay import start_of, watch
+    from swarmd.core.events import Equivocated
+    from swarmd.eventlog.fold import commits_from
+    from swarmd.eventlog.segment import find_log
+
+    log = find_log(directory)
+    for commit in watch(log, commits_from(log, start_of(log, 0)), None):
+        for seq, event in enumerate(commit.events, commit.seq):
+            if isinstance(event, Equivocated):
+                yield exhibit_of(event, seq, commit.at)
+
+
+def exhibit_of(event: msgspec.Struct, seq: int, at: float) -> Exhibit:
+    """What an event's two records say, and whether they prove what it says of them."""
+    from swarmd.core.events import Equivocated
+    from swarmd.dht.wire.evidence import open_evidence
+
+    assert isinstance(event, Equivocated)
+    said = (event.kind, event.peer, event.round, event.stage)
+    signed = tuple(base64.b64encode(each).decode() for each in (event.first, event.second))
+    try:
+        evidence, charge = open_evidence(event.first, event.second)
+    except RecordRejected as error:
+        return Exhibit(seq, at, *said, f"{error.reason}: {error.message}", (), signed)
+    problem = "" if charge == said else f"the records show something else: {charge}"
+    records = tuple(
+        {
+            "expires": each.expiration,
+            **{name: value for name, value in msgspec.structs.asdict(each.content).items() if name in SHOWN},
+        }
+        for each in (evidence.first, evidence.second)
+    )
+    return Exhibit(seq, at, *said, problem, records, signed)
+
+
+def words_of(exhibit: Exhibit) -> str:
+    """A piece of evidence for a person."""
+    proved = f"it proves nothing: {exhibit.problem}" if exhibit.problem else "both signatures are genuine"
+    head = f"{exhibit.peer}: two records of kind {exhibit.kind}, round {exhibit.round} stage {exhibit.stage}"
+    lines = [f"{head} (event {exhibit.seq}, {utc(exhibit.at, '%H:%M:%S')}); {proved}"]
+    for number, record in enumerate(exhibit.records, 1):
+        lines.append(f"  {number}: " + ", ".join(f"{name} {value}" for name, value in record.items()))
+    return "\n".join(lines)

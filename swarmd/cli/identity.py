@@ -1,0 +1,282 @@
+"""`swarmd identity`: make a node's key, show it, back it up, bring it back, check it, or take over one of RL Swarm."""
+
+from __future__ import annotations
+
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmd.animals import Words, animal_name, read_words
+from swarmd.cli.options import KeyPassphraseFile, PrintJson, print_json, refuse_existing, take_passphrase, utc
+from swarmd.dht.identity.identity import (
+    FILE_BYTES_MAX,
+    Identity,
+    create_identity,
+    load_identity,
+    parse_identity,
+    write_private,
+)
+from swarmd.errors import IdentityDamaged, IdentityError, NotFoundError, SwarmdError
+from swarmd.files import read_start, remedy
+from swarmd.paths import NodeDirectory, quoted
+
+if TYPE_CHECKING:
+    from swarmd.dht.identity.backup import Backup, BackupMarks
+
+
+NAME_FILES = ("hivemind_exp/name_utils.py", "rgym_exp/src/utils/name_utils.py")  # in a copy of RL Swarm, old and new
+NAME_FILE_BYTES_MAX = 1 << 18
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Make, show, back up, restore, check or import a node's identity."
+)
+
+File = Annotated[Path, typer.Argument(help="The key file, usually DATA/identity.key.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="BACKUP", help="A file that `swarmd identity backup` wrote.")]
+
+
+def warn(line: str) -> None:
+    typer.echo(f"warning: {line}", err=True)
+
+
+@app.command()
+def new(path: File) -> None:
+    """Make a new key (Ed25519, mode 0600) and print its peer id. An existing file is never overwritten."""
+    typer.echo(create_identity(path).peer_id)
+
+
+@app.command()
+def show(path: File, as_json: PrintJson = False) -> None:
+    """Check a key file and print its peer id, the node's fingerprint."""
+    identity = load_identity(path)
+    if as_json:
+        print_json({"file": str(path), "peer": identity.peer_id, "kind": identity.kind})
+    else:
+        typer.echo(identity.peer_id)
+
+
+@app.command()
+def backup(
+    path: File,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The backup to write; it must not exist.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The node's data directory, where the key does not lie in it."),
+    ] = None,
+    passphrase_file: KeyPassphraseFile = None,
+) -> None:
+    """Write the key into an encrypted file, and beside it how far the node has come, for a warning at a restore."""
+    from swarmd.dht.identity.backup import Backup, note_backup, seal_backup
+
+    identity = load_identity(path)
+    refuse_existing(out, "it")
+    marks = _marks_for_backup(path, data, identity.peer_id)
+    passphrase = take_passphrase(passphrase_file, "Passphrase of the new backup", twice=True)
+    made_at = time.time()
+    write_private(out, seal_backup(Backup(identity.encode(), identity.peer_id, made_at, marks), passphrase))
+    try:
+        note_backup(path, identity.peer_id, made_at, out)
+    except OSError as error:
+        warn(f"`swarmd doctor` will not know of this backup: {error.filename}: {error.strerror}")
+    at_round = f", at round {marks.round}" if marks is not None and marks.round >= 0 else ""
+    typer.echo(f"{out}: backup of {identity.peer_id}{at_round}")
+
+
+@app.command()
+def restore(
+    source: BackupFile,
+    path: File,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The data directory it is for; by default the one that FILE lies in."),
+    ] = None,
+    passphrase_file: KeyPassphraseFile = None,
+) -> None:
+    """Bring a key back from a backup. Nothing is overwritten; old signing state is warned of."""
+    from swarmd.dht.identity.backup import open_backup, read_backup, read_marks
+
+    refuse_existing(path, "it")
+    raw = read_backup(source)
+    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(source))
+    identity = opened.identity
+    logged = read_marks(NodeDirectory(data or path.parent), identity.peer_id)
+    write_private(path, identity.encode())
+    typer.echo(identity.peer_id)
+    for line in restore_warnings(opened, logged):
+        warn(line)
+
+
+@app.command()
+def check(
+    path: File,
+    backup: Annotated[Path | None, typer.Option(metavar="BACKUP", help="Does it open, and hold this key?")] = None,
+    passphrase_file: KeyPassphraseFile = None,
+    as_json: PrintJson = False,
+) -> int:
+    """Check a key file: that it is whole, private and this user's; and that a backup of it is good."""
+    try:
+        report = examine(path, backup, passphrase_file)
+    except SwarmdError as error:
+        if not as_json:
+            raise
+        print_json({"file": str(path), "sound": False, "problem": error.message, "fix": error.fix})
+        return error.exit_code
+    if as_json:
+        print_json(report)
+        return 0
+    typer.echo(f"{path}: sound: {report['peer']} ({report['kind']}), mode {report['mode']}, user {report['owner']}")
+    if backup is not None:
+        typer.echo(f"{backup}: opens and holds this key, made {utc(report['backup']['made_at'])}")
+    return 0
+
+
+@app.command("import")
+def import_key(
+    source: Annotated[Path, typer.Argument(metavar="SWARM_PEM", help="RL Swarm's swarm.pem.")],
+    path: File,
+    names: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="RL Swarm's name_utils.py; by default that of the copy SWARM_PEM lies in."),
+    ] = None,
+) -> None:
+    """Take over RL Swarm's identity: check its RSA key, copy it with mode 0600, and print its peer id.
+
+    Says what the node is called in RL Swarm, and how it keeps that name.
+    """
+    refuse_existing(path, "it")
+    words = _words_of(source, names)
+    identity = parse_identity(_read_foreign(source), str(source))
+    if not identity.is_whole():
+        raise IdentityDamaged(f"{source} is damaged: its public key does not belong to its secret")
+    write_private(path, identity.encode())
+    typer.echo(identity.peer_id)
+    warn(f"do not run RL Swarm with {source} any more: one identity runs one node")
+    typer.echo(_name_to_keep(identity.peer_id, words), err=True)
+    if words is not None:
+        _note_name(path, identity.peer_id, animal_name(identity.peer_id, words=words))
+
+
+def _note_name(path: Path, peer: str, name: str) -> None:
+    from swarmd.dht.identity.identity import note_name
+
+    try:
+        note_name(path, peer, name)
+    except OSError as error:
+        warn(f"`swarmd join --identity {quoted(path)}` will not know this name: {error.filename}: {error.strerror}")
+
+
+def _words_of(source: Path, names: Path | None) -> Words | None:
+    """RL Swarm's words for names; None where nobody named their file and none lies where RL Swarm has it.
+
+    Raises IdentityError for a file that was named and does not hold them, NotFoundError where there is none.
+    """
+    for file in [names] if names else [source.absolute().parent / place for place in NAME_FILES]:
+        try:
+            words = read_words(read_start(file, NAME_FILE_BYTES_MAX).decode(errors="replace"))
+        except OSError as error:
+            if names:
+                raise NotFoundError(f"{names} cannot be read: {error.strerror}") from error
+            continue
+        if words is not None:
+            return words
+    if names:
+        raise IdentityDamaged(
+            f"{names} does not hold RL Swarm's words for names", f"Name its {' or '.join(NAME_FILES)}"
+        )
+    return None
+
+
+def _name_to_keep(peer: str, words: Words | None) -> str:
+    if words is None:
+        return (
+            "RL Swarm's names are made of other words than swarmd's: the node keeps the one it had there with "
+            '`name = "..."` at the top of its configuration (`--names` says which, from RL Swarm\'s name_utils.py)'
+        )
+    name = animal_name(peer, words=words)
+    return (
+        f'In RL Swarm this node is called {name}. It keeps that with `name = "{name}"` at the top of its configuration'
+    )
+
+
+def _read_foreign(path: Path) -> bytes:
+    try:
+        return read_start(path, FILE_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no identity {path}") from error
+    except OSError as error:
+        fix = remedy(error, path) if isinstance(error, PermissionError) else "Name RL Swarm's swarm.pem"
+        raise IdentityError(f"the identity {path} cannot be read: {error.strerror}", fix) from error
+
+
+def _marks_for_backup(path: Path, data: Path | None, peer: str) -> BackupMarks | None:
+    """How far the node has come; a log that nobody named and that cannot be used keeps no key from its backup."""
+    from swarmd.dht.identity.backup import read_marks
+
+    if data is not None:
+        marks = read_marks(NodeDirectory(data), peer)
+        if marks is None:
+            raise NotFoundError(
+                f"there is no event log in {data}", "Name the node's data directory, or leave --data out"
+            )
+        return marks
+    try:
+        marks = read_marks(NodeDirectory(path.parent), peer)
+    except SwarmdError as error:
+        warn(f"the backup does not say how far the node has come: {error.message}")
+        return None
+    if marks is None:
+        warn("the backup does not say how far the node has come: no event log lies beside the key")
+    return marks
+
+
+def restore_warnings(opened: Backup, logged: BackupMarks | None) -> list[str]:
+    """What somebody should know before a node runs with a restored identity; `logged` is how far the log there came."""
+    lines = [
+        f"the node that used this identity last {_whereabouts(opened.marks)} when the backup was made "
+        f"({utc(opened.made_at)}), and may have gone on since: make sure that it does not run any more"
+    ]
+    if logged is None:
+        lines.append("there is no event log here, so what that node has signed is not known")
+    elif opened.marks is not None and logged.round < opened.marks.round:
+        lines.append(f"the event log here is older than the backup: it {_whereabouts(logged)}")
+    lines.append("the node will compare with the chain before it signs")
+    return lines
+
+
+def _whereabouts(marks: BackupMarks | None) -> str:
+    if marks is None:
+        return "was at a round that the backup does not tell"
+    return f"was at round {marks.round}" if marks.round >= 0 else "had trained nothing yet"
+
+
+def examine(path: Path, backup: Path | None, passphrase_file: Path | None) -> dict[str, Any]:
+    """What `check` prints. Raises SwarmdError for whatever is not as it should be."""
+    identity = load_identity(path)
+    status = path.stat()
+    report: dict[str, Any] = {
+        "file": str(path),
+        "sound": True,
+        "peer": identity.peer_id,
+        "kind": identity.kind,
+        "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+        "owner": status.st_uid,
+    }
+    if backup is not None:
+        report["backup"] = _examine_backup(backup, identity, passphrase_file)
+    return report
+
+
+def _examine_backup(path: Path, identity: Identity, passphrase_file: Path | None) -> dict[str, Any]:
+    from swarmd.dht.identity.backup import open_backup, read_backup
+
+    raw = read_backup(path)
+    opened = open_backup(raw, take_passphrase(passphrase_file, "Passphrase of the backup"), str(path))
+    if opened.identity.encode() != identity.encode():
+        raise IdentityDamaged(
+            f"{path} is the backup of {opened.peer}, the key is that of {identity.peer_id}",
+            "Make a new one with `swarmd identity backup`",
+        )
+    return {"file": str(path), "made_at": opened.made_at, "round": opened.marks.round if opened.marks else None}

@@ -1,1 +1,0 @@
-"""`swarmd init`: a node made by answering questions."""

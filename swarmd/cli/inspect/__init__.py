@@ -1,1 +1,0 @@
-"""The verbs that look at a node or a swarm and change nothing."""

@@ -1,0 +1,458 @@
+"""`swarmd leaderboard`: a swarm's standings, added up again from what its contract said or its members signed.
+
+What a log's whole life says of standings is `swarmd.eventlog.summaries.Gathered`: of a long log, what came since is
+read the next time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import anyio
+import msgspec
+import typer
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
+from swarmd.cli.options import RULE, log_of, print_json
+from swarmd.core.commands import PublishLeaderboard
+from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
+from swarmd.core.state import State
+from swarmd.core.step import RULES, StateFold
+from swarmd.core.values import Standing
+from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck
+from swarmd.errors import ConfigError, ExitCode, NotFoundError
+from swarmd.eventlog.fold import Base, fold_commit
+from swarmd.eventlog.frame import Commit
+from swarmd.eventlog.segment import find_log, first_seq_of, list_segments
+from swarmd.eventlog.snapshot import decode_state, encode_state
+from swarmd.eventlog.summaries import SummaryKind, gather
+from swarmd.observe.layers import printable
+
+BOARDS = SummaryKind("leaderboard", RULES * 1000 + 2)  # its fold goes by the rules
+CHAIN = SummaryKind("chain", 1, needs_state=False)
+
+
+class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
+    """A coordinator's leaderboards, verified.
+
+    Attributes:
+        round: of the last one; -1 before any.
+        standings: of the last one.
+        rounds: how many there were.
+        reports: signed ones, in all of them.
+        problems: what is wrong, a sentence each.
+        partial: of the rounds, those whose reports did not all find room, so that nothing was added up.
+    """
+
+    swarm: str = ""
+    round: int = -1
+    standings: tuple[Standing, ...] = ()
+    rounds: int = 0
+    reports: int = 0
+    problems: tuple[str, ...] = ()
+    partial: int = 0
+
+
+class _KeptBoards(msgspec.Struct, array_like=True):
+    """`BoardGathering` as it is kept: `state` encoded, `counted` what the reports add up to."""
+
+    state: bytes
+    counted: tuple[Standing, ...]
+    boards: VerifiedBoards
+
+
+class BoardGathering:
+    """Folds a coordinator's log and verifies each leaderboard that it led to."""
+
+    def __init__(self) -> None:
+        self._fold = StateFold()
+        self._check = LeaderboardCheck()
+        self._boards = VerifiedBoards()
+
+    def begin(self, base: Base) -> None:
+        state = base.state
+        self._fold = StateFold(state)
+        self._check = LeaderboardCheck(state.coordination.standings if state.coordination else ())
+        self._boards = VerifiedBoards(_swarm_of(state))
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        read = msgspec.msgpack.decode(kept, type=_KeptBoards)
+        self._fold = StateFold(decode_state(read.state))
+        self._check = LeaderboardCheck(read.counted)
+        self._check.problems += read.boards.problems
+        self._check.partial = read.boards.partial
+        self._boards = read.boards
+
+    def keep(self) -> bytes:
+        state = encode_state(self._fold.state)
+        return msgspec.msgpack.encode(_KeptBoards(state, tuple(self._check.standings.values()), self.boards()))
+
+    def take(self, commit: Commit) -> None:
+        for command in fold_commit(self._fold, commit):
+            if isinstance(command, PublishLeaderboard) and command.round != self._boards.round:
+                self._verify(command)
+
+    def _verify(self, command: PublishLeaderboard) -> None:
+        boards = self._boards
+        swarm = boards.swarm or _swarm_of(self._fold.state)
+        self._check.take(LeaderboardBody(command.round, command.standings, command.reports), swarm)
+        reports = boards.reports + len(command.reports)
+        self._boards = VerifiedBoards(swarm, command.round, command.standings, boards.rounds + 1, reports)
+
+    @property
+    def coordinates(self) -> bool:
+        """Is the node its swarm's coordinator?"""
+        return self._fold.state.coordination is not None
+
+    def boards(self) -> VerifiedBoards:
+        """What was found so far."""
+        return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
+
+
+def _swarm_of(state: State) -> str:
+    return state.settings.swarm if state.settings else ""
+
+
+def read_boards(directory: Path) -> VerifiedBoards:
+    """The leaderboards of a coordinator's log, verified. Raises NotFoundError where there are none, LogDamaged."""
+    log = find_log(directory)
+    gathering = BoardGathering()
+    gather(log, BOARDS, gathering)
+    boards = gathering.boards()
+    if boards.rounds == 0:
+        if gathering.coordinates:
+            raise NotFoundError(f"no round has been closed yet in {log}", "Ask again when the first is over")
+        raise NotFoundError(f"the log in {log} closes no round", "Name the data directory of the swarm's coordinator")
+    return boards
+
+
+# --- a swarm with a chain ---
+
+
+class KeptChain(msgspec.Struct, array_like=True):
+    """`ChainGathering` as it is kept: `head` is the newest block that was read, -1 for none."""
+
+    chained: bool = False
+    up: ChainUp | None = None
+    head: int = -1
+    standings: KeptChainStandings | None = None
+
+
+class ChainGathering:
+    """Adds up what a contract said, block by block, and whether the node has a chain at all, and how far it was read."""
+
+    def __init__(self) -> None:
+        self.standings = ChainStandings()
+        self.found = KeptChain()
+
+    def begin(self, base: Base) -> None:
+        self.standings, self.found = ChainStandings(), KeptChain()
+
+    def resume(self, kept: bytes | memoryview) -> None:
+        self.found = msgspec.msgpack.decode(kept, type=KeptChain)
+        self.standings = ChainStandings(self.found.standings)
+
+    def keep(self) -> bytes:
+        return msgspec.msgpack.encode(msgspec.structs.replace(self.found, standings=self.standings.keep()))
+
+    def take(self, commit: Commit) -> None:
+        found = self.found
+        for event in commit.events:
+            if isinstance(event, ChainBlock | ChainReorged):
+                self.standings.apply(event)
+                found.head = event.block.number if isinstance(event, ChainBlock) else event.fork.number
+            elif isinstance(event, ChainUp):
+                found.up, found.head = event, event.head.number
+            settings = getattr(event, "settings", None)
+            of_chain = (
+                isinstance(event, ChainBlock | ChainReorged | ChainUp) or getattr(settings, "chain", None) is not None
+            )
+            found.chained = found.chained or of_chain
+
+
+def read_chain(directory: Path) -> ChainGathering:
+    """What a log says of the chain. Raises NotFoundError, LogDamaged, or ChainError for blocks without an order."""
+    gathering = ChainGathering()
+    gather(find_log(directory), CHAIN, gathering)
+    return gathering
+
+
+COLUMNS_MAX = 4096  # of a printed table
+INDENT = 7 * " "  # of names below their figures
+CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
+ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
+
+
+class ContractHead(NamedTuple):
+    """A contract as of the newest block that was read."""
+
+    contract: str
+    chain_id: int
+    block: int
+
+
+class ChainBoard(msgspec.Struct, frozen=True):
+    """Standings up to a block, and what there is to say about them."""
+
+    contract: str
+    chain_id: int
+    block: int  # the newest that was read
+    confirmed_block: int  # the newest that counts as confirmed
+    standings: tuple[PeerStanding, ...]  # ranked
+    confirmed: dict[str, PeerStanding]
+    notes: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+
+
+def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
+    """The standings that a node's log holds; None for a node without a chain.
+
+    Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
+    """
+
+    log = find_log(directory)
+    read = read_chain(log)
+    up = read.found.up
+    if not read.found.chained:
+        return None
+    if up is None:
+        raise NotFoundError(
+            f"the log in {log} holds nothing of the chain yet", "The node has not reached the chain so far"
+        )
+    notes = _notes_of_log(read.standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
+    return _board(read.standings, ContractHead(up.contract, up.chain_id, read.found.head), by, depth, notes)
+
+
+def _notes_of_log(standings: ChainStandings, contract: str) -> tuple[str, ...]:
+    since = f"block {standings.first.number}" if standings.first else "its first block"
+    return (
+        f"counted from {since} on: the log no longer holds what the contract said before",
+        f"all of it: swarmd leaderboard --rpc URL --contract {contract}",
+    )
+
+
+def check_address(contract: str) -> None:
+    """Raises ConfigError for what is no address of a contract."""
+    if not ADDRESS.fullmatch(contract):
+        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+
+
+def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
+    """The standings read from the chain, compared with the contract's own sums.
+
+    Raises ConfigError for a wrong URL, address or block, ChainMismatch where there is no contract, ChainError.
+    """
+    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.onchain_standings import read_out
+
+    check_address(contract)
+    read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)
+    if from_block > read.head.number:
+        raise ConfigError(
+            f"--from-block {from_block} does not exist yet: the newest block is {read.head.number}",
+            "Give the block in which the contract was created",
+        )
+    notes = [f"{count} log entries were left out: {reason}" for reason, count in sorted(read.rejected.items())]
+    if not read.whole:
+        notes.append(f"counted from block {from_block} on; the contract is older, so its own sums were not compared")
+    elif read.differences is None:
+        notes.append("the contract keeps no sums of its own to compare with")
+    elif not read.differences:
+        notes.append("the contract's own sums say the same")
+    head = ContractHead(contract, read.chain_id, read.head.number)
+    board = _board(read.standings, head, by, depth, tuple(notes))
+    return msgspec.structs.replace(board, differences=read.differences or ())
+
+
+def _board(standings: ChainStandings, of: ContractHead, by: Order, depth: int, notes: tuple[str, ...]) -> ChainBoard:
+    confirmed = max(of.block - depth, -1)
+    ranked = tuple(rank(standings.standings().values(), by))
+    return ChainBoard(*of, confirmed, ranked, standings.standings(confirmed), notes)
+
+
+def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
+    """For JSON; rewards are decimal strings, because they have up to 256 bits and more."""
+    return {
+        "contract": board.contract,
+        "chain_id": board.chain_id,
+        "block": board.block,
+        "confirmed_block": board.confirmed_block,
+        "standings": [
+            {"place": place, **_figures(row), "confirmed": _figures(_confirmed(board, row))}
+            for place, row in enumerate(board.standings[:top], 1)
+        ],
+        "notes": board.notes,
+        "problems": board.differences,
+    }
+
+
+def _figures(row: PeerStanding) -> dict[str, Any]:
+    return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
+
+
+def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
+    return board.confirmed.get(row.peer, PeerStanding(row.peer))
+
+
+class Ranked(NamedTuple):
+    """Standings to print: figures by column, and who has them."""
+
+    title: str
+    columns: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns of whose text may be long
+    rows: list[tuple[list[str], list[Text]]]  # as columns, as names
+
+
+def ranked_of(board: ChainBoard, top: int) -> Ranked:
+    """The standings in a contract; rewards that are not confirmed yet stand beside the sum."""
+    title = f"leaderboard of {board.contract} on chain {board.chain_id}, up to block {board.block}"
+    pending = any(_confirmed(board, row).reward != row.reward for row in board.standings[:top])
+    columns = ("place", "reward", *(["unconfirmed"] if pending else []), "rounds", "stages", "wins", "votes")
+    rows = []
+    for place, row in enumerate(board.standings[:top], 1):
+        open_reward = [str(row.reward - _confirmed(board, row).reward)] if pending else []
+        counts = [str(count) for count in (row.rounds, row.stages, row.wins, row.votes)]
+        rows.append(([str(place), str(row.reward), *open_reward, *counts], [shown(row.peer), Text(row.account or "-")]))
+    return Ranked(title, columns, ("peer", "account"), rows)
+
+
+def shown(text: str) -> Text:
+    """Text from outside: whole, on one line, and unable to command the terminal."""
+    cut = text[:CHARACTERS_SHOWN_MAX]
+    return Text(printable(cut) + (f"... ({len(text)} characters)" if len(text) > len(cut) else ""))
+
+
+def print_whole(ranked: Ranked) -> None:
+    """Print standings with nothing cut: in a terminal that is too narrow for a table, names have lines of their own."""
+    console = Console()
+    table = Table(title=ranked.title, title_justify="left")
+    for heading in (*ranked.columns, *ranked.names):
+        table.add_column(heading, justify="right" if heading in ranked.columns else "left", no_wrap=True)
+    for figures, names in ranked.rows:
+        table.add_row(*figures, *names)
+    needed = Measurement.get(console, console.options.update(width=COLUMNS_MAX), table).maximum
+    if console.is_terminal and needed > console.width:
+        for line in narrow_lines(ranked, console.width):
+            console.print(line, overflow="fold", highlight=False)
+    else:
+        Console(width=max(console.width, needed)).print(table)
+
+
+def narrow_lines(ranked: Ranked, columns: int) -> Iterator[Text]:
+    """The figures of a row in one line, and below it its names, in one line where they fit."""
+    heads = [ranked.columns, *(figures for figures, _ in ranked.rows)]
+    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+
+    def line(cells: Sequence[str], style: str = "") -> Text:
+        return Text("  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)), style)
+
+    yield Text(ranked.title, "italic")
+    yield line(ranked.columns, "bold")
+    for figures, names in ranked.rows:
+        yield line(figures)
+        together = Text("  ").join(names)
+        for name in [together] if len(together) <= columns - len(INDENT) else names:
+            yield Text(INDENT) + name
+
+
+DEPTH = 2  # as chain.depth where a configuration says nothing
+TOP_MAX = 10_000
+
+
+def leaderboard(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help=f"{RULE} The coordinator's, or with a chain any node's."),
+    ] = None,
+    rpc: Annotated[
+        str | None,
+        typer.Option("--rpc", metavar="URL", help="Read the chain instead; or file:PATH, with the URL in it."),
+    ] = None,
+    contract: Annotated[str | None, typer.Option("--contract", metavar="ADDR", help="The swarm's contract.")] = None,
+    from_block: Annotated[int, typer.Option(min=0, help="The block in which the contract was created.")] = 0,
+    depth: Annotated[int, typer.Option(min=0, help="Blocks on top of one that is confirmed.")] = DEPTH,
+    sort: Annotated[str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")] = "reward",
+    top: Annotated[int, typer.Option(min=1, help="Places to show.")] = TOP_MAX,
+    as_json: Annotated[bool, typer.Option("--json", help="Print standings and problems as JSON.")] = False,
+) -> int:
+    """Print a swarm's standings and check them.
+
+    With a chain they are added up from what the contract said and, read with --rpc, compared with its own sums. Without
+    one they are checked against the signed reports of every round in the coordinator's log. Exits with 3 when they
+    differ.
+    """
+
+    order = order_of(sort)
+    if rpc is not None:
+        if directory is not None or contract is None:
+            raise ConfigError("--rpc reads the chain, not a directory", "Give --contract with it, and no directory")
+        return tell_board(board_of_chain(rpc, contract, from_block, order, depth), top, as_json)
+    log = log_of(directory)
+    board = board_of_log(log, order, depth)
+    return tell_board(board, top, as_json) if board else tell_reports(log, order, top, as_json)
+
+
+def order_of(sort: str) -> Order:
+    """Raises ConfigError."""
+    found = next((order for order in ORDERS if order == sort), None)
+    if found is None:
+        raise ConfigError(f"--sort: {sort!r} is no order", f"Choose one of {', '.join(ORDERS)}")
+    return found
+
+
+def tell_board(board: ChainBoard, top: int, as_json: bool) -> int:
+    """Print standings out of the chain. Returns the exit code."""
+    from swarmd.eventlog.export import to_json
+
+    if as_json:
+        typer.echo(msgspec.json.format(to_json(as_plain(board, top)), indent=2))
+    else:
+        print_whole(ranked_of(board, top))
+        for note in board.notes:
+            typer.echo(note)
+        for problem in board.differences:
+            typer.echo(f"wrong: {shown(problem)}")
+    return ExitCode.DIFFERENCE if board.differences else ExitCode.OK
+
+
+NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitation
+
+
+def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
+    """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
+
+    if order in ("wins", "votes"):
+        raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
+    boards = read_boards(directory)
+    problems = boards.problems
+    ranked = sorted(boards.standings, key=lambda row: (not row.admitted, -getattr(row, order), row.peer))[:top]
+    if as_json:
+        told = {"swarm": boards.swarm, "round": boards.round, "standings": ranked}
+        print_json(told | {"problems": problems, "partial": boards.partial})
+    else:
+        print_whole(ranked_reports(ranked, boards.round))
+        for problem in problems:
+            typer.echo(f"wrong: {problem}")
+        if boards.partial:
+            typer.echo(f"of {boards.partial} rounds not all reports found room: nothing was added up")
+        if not problems:
+            typer.echo(f"{boards.reports} signed reports of {boards.rounds} rounds add up to these standings")
+    return ExitCode.DIFFERENCE if problems else ExitCode.OK
+
+
+def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
+    """The standings that signed reports add up to."""
+
+    rows = []
+    for place, row in enumerate(standings, 1):
+        name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)
+        numbers = [str(place), f"{row.reward:.3f}", str(row.rounds), str(row.last_round)]
+        rows.append((numbers, [name, shown(row.peer)]))
+    return Ranked(f"leaderboard after round {round}", ("place", "reward", "rounds", "last"), ("name", "peer"), rows)

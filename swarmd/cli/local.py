@@ -1,0 +1,250 @@
+"""`swarmd local`: a swarm of real nodes on this machine, with a live table and the rewards at the end."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from swarmd.cli.local_swarm import DaemonProcess, LocalSwarm, parse_setting, read_skips
+from swarmd.errors import LocalSwarmFailed, PathUnusable
+from swarmd.files import held_alone
+from swarmd.observe.panel import NodeRow, held_out_table, plain_line, progress_line, rewards_tables, swarm_table
+from swarmd.worker.runtime import TimeSource
+
+REFRESH_S = 0.5
+SILENT_S = 4.0  # longest that nothing is printed where there is no terminal
+LAGGARDS_S = 60.0  # how long the others may take once one node has heard that the rounds are over
+PICTURE_COLUMNS = 84
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Show = Callable[[str, tuple[NodeRow, ...]], None]
+
+
+def local(
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds to run on top of those already run; 0: until Ctrl-C.")] = 8,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes, the coordinator included.")] = 3,
+    directory: Annotated[Path, typer.Option("--dir", help="Where the nodes live; run again to continue.")] = Path(
+        ".swarmd"
+    ),
+    trained: Annotated[
+        str, typer.Option("--kind", metavar="KIND|FILE", help="What is trained: a kind, or a node's configuration.")
+    ] = "digits",
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps in a round.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, for every node.")
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write a picture of the run, as SVG.")
+    ] = None,
+) -> None:
+    """Run a small swarm of real nodes on this machine.
+
+    One coordinator and its followers, each a daemon with its own directory, joined through hivemind's DHT on loopback.
+    Run again to continue; Ctrl-C ends all of them.
+    """
+    chosen: dict[str, Any] = dict(parse_setting(setting) for setting in settings or [])
+    if steps is not None:
+        chosen["training.steps"] = steps
+    if svg is not None and not svg.absolute().parent.is_dir():  # rather now than when the rounds are over
+        raise PathUnusable(f"{svg} cannot be written: there is no directory {svg.parent}", "Name another file")
+    swarm = LocalSwarm(directory, nodes)
+    with alone_in(directory):  # until its nodes have ended: another one would lay them out anew, or end their workers
+        swarm.refuse_running()
+        swarm.lay_out(rounds, chosen, trained)
+        _run(swarm, rounds, directory, svg)
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """Keep others out of a directory, which is made, and goes again where nothing comes of it. Raises PathUnusable."""
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with held_alone(directory):
+            yield
+    finally:
+        if made:
+            with suppress(OSError):  # there is something in it
+                directory.rmdir()
+
+
+def _run(swarm: LocalSwarm, rounds: int, directory: Path, svg: Path | None) -> None:
+    """Run the nodes until the rounds are over or a signal comes, and tell. Raises LocalSwarmFailed."""
+    console = Console()
+    with ending_signals() as ending:
+        try:
+            swarm.start()
+            at_work = watch(swarm, ending, console)
+        finally:
+            begun = time.monotonic()
+            ended_early = swarm.ended
+            codes = swarm.stop()
+    console.print(f"all nodes ended in {time.monotonic() - begun:.1f} s")
+    print_report(swarm, directory, console)
+    if svg is not None:
+        save_picture(svg, [at_work, *tables(swarm)])
+    check_ends(ended_early, codes, swarm.leftovers())
+    if ending.signal and rounds:
+        raise typer.Exit(128 + ending.signal)
+
+
+class Ending(threading.Event):
+    """Set by the signal that asks for the end; `signal` is its number, 0 before."""
+
+    signal = 0
+
+
+@contextmanager
+def ending_signals() -> Iterator[Ending]:
+    """Notes the signals that ask for the end instead of dying of them."""
+    ending = Ending()
+
+    def note(number: int, _: object) -> None:
+        ending.signal = number
+        ending.set()
+
+    before = {number: signal.signal(number, note) for number in ENDING_SIGNALS}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
+    """Show the nodes until the rounds are over, a node has ended, or a signal came.
+
+    Returns:
+        The live table as it last stood with a node at work.
+    """
+    begun = time.monotonic()
+    over_at = 0.0
+    at_work: RenderableType = ""
+    with showing(console) as show:
+        while True:
+            rows = swarm.rows()
+            heading = title(swarm, rows, time.monotonic() - begun)
+            show(heading, rows)
+            at_work = swarm_table(rows, heading) if any(row.done for row in rows) else at_work
+            over = swarm.rounds_over
+            over_at = over_at or (time.monotonic() if any(over) else 0.0)
+            late = over_at > 0 and time.monotonic() - over_at > LAGGARDS_S
+            if swarm.ended or all(over) or late or ending.wait(REFRESH_S):
+                return at_work
+
+
+@contextmanager
+def showing(console: Console) -> Iterator[Show]:
+    """How the rows are shown: a live table on a terminal, elsewhere a line for every change and for all in silence."""
+    if not console.is_terminal:
+        yield line_printer(console)
+        return
+    with Live(console=console, auto_refresh=False) as live:
+
+        def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+            live.update(swarm_table(rows, heading, "Ctrl-C ends it"), refresh=True)
+
+        yield show
+
+
+def title(swarm: LocalSwarm, rows: tuple[NodeRow, ...], elapsed_s: float) -> str:
+    """How many rounds are done, of how many, and for how long it has run."""
+    done = max((row.round for row in rows if row.round is not None), default=0)
+    of = f" of {swarm.rounds_max}" if swarm.rounds_max else ""
+    return f"{len(rows)} nodes, {done}{of} rounds done, {int(elapsed_s) // 60}:{int(elapsed_s) % 60:02d}"
+
+
+def line_printer(console: Console, clock: TimeSource = time.monotonic) -> Show:
+    """Prints a node's line when something other than its progress has changed; after a silence, how far all are."""
+    shown: dict[str, str] = {}
+    said_at = clock()
+
+    def show(heading: str, rows: tuple[NodeRow, ...]) -> None:
+        nonlocal said_at
+        lines = {row.name: plain_line(row) for row in rows}
+        news = [line for name, line in lines.items() if shown.get(name) != line]
+        shown.update(lines)
+        if not news and clock() - said_at >= SILENT_S:
+            news = [f"{heading}: {progress_line(rows)}"]
+        for line in news:
+            said_at = clock()
+            console.print(line, highlight=False, soft_wrap=True)
+
+    return show
+
+
+def print_report(swarm: LocalSwarm, directory: Path, console: Console) -> None:
+    """What the nodes' event logs say of all rounds so far, and where to read on."""
+    for table in tables(swarm):
+        console.print(table)
+    for place in swarm.places:
+        for skip in read_skips(place.events):
+            console.print(f"{place.name} skipped rounds {skip.first} to {skip.last}: {skip.cause}")
+    first = shlex.quote(str(directory / swarm.places[0].name))
+    for line in (
+        f"event logs:   {directory}/node-*/events",
+        f"daemons' own: {directory}/node-*/daemon.log",
+        f"replay one:   {command()} replay {first}",
+        f"explain one:  {command()} explain {first}",
+        f"see one:      {command()} dashboard {first}",
+        "continue:     the same command again",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def tables(swarm: LocalSwarm) -> list[RenderableType]:
+    """Rewards and held-out accuracy of all rounds so far; nothing before the first round has ended."""
+    histories = swarm.histories()
+    return [*rewards_tables(histories), held_out_table(histories)] if any(histories.values()) else []
+
+
+def save_picture(path: Path, pictures: Sequence[RenderableType]) -> None:
+    """Draw what the terminal showed as an SVG, in whatever monospaced font is there: it fetches none."""
+    console = Console(width=PICTURE_COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
+    for picture in pictures:
+        console.print(picture)
+        console.print()
+    drawn = console.export_svg(title="make run", unique_id="run")
+    path.write_text(re.sub(r"@font-face {.*?}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")
+
+
+def command() -> str:
+    """How to call swarmd from here, as a line that can be pasted."""
+    if shutil.which("swarmd"):
+        return "swarmd"
+    script = Path(sys.argv[0])
+    here = Path.cwd()
+    near = script.is_absolute() and script.is_relative_to(here)
+    return shlex.quote(str(script.relative_to(here) if near else script))
+
+
+def check_ends(ended_early: tuple[DaemonProcess, ...], codes: dict[str, int], leftovers: list[int]) -> None:
+    """Nodes must end when asked, with code 0, and leave nothing. Raises LocalSwarmFailed.
+
+    One that is asked before Python has loaded it dies of SIGTERM, having begun nothing.
+    """
+    for daemon in ended_early:
+        name, said = daemon.place.name, "\n  ".join(daemon.last_lines())
+        raise LocalSwarmFailed(
+            f"{name} ended by itself with exit code {codes[name]}; it said last:\n  {said}",
+            f"Read {daemon.place.output}",
+        )
+    wrong = [f"{name}: {code}" for name, code in codes.items() if code not in (0, -signal.SIGTERM)]
+    if wrong:
+        raise LocalSwarmFailed(f"not every node ended in order; exit codes {', '.join(wrong)}")
+    if leftovers:
+        raise LocalSwarmFailed(f"processes were left behind: {', '.join(map(str, leftovers))}", "End them with kill")

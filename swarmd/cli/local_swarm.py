@@ -1,0 +1,509 @@
+"""A swarm of real nodes on this machine: laid out, started, watched, and stopped with nothing left behind.
+
+`swarmd local` and the end-to-end tests run it.
+
+- Where nodes lie, and their configurations: templates from configs/, or one's own, filled in.
+- Each daemon is a child process; all are asked to end, waited for together, and what is left is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio
+import msgspec
+import tomlkit
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.cli.questions import bring_questions
+from swarmd.config import Config, SwarmConfig, load_config, parse_config, read_config_text
+from swarmd.core.events import RoundsSkipped, StageTrained
+from swarmd.daemon.control import ask
+from swarmd.daemon.directory import refuse_other_swarm, swarm_of_config
+from swarmd.daemon.process import find_leftovers, kill_leftovers, node_tag
+from swarmd.dht.addresses import is_free
+from swarmd.dht.identity.identity import create_identity, read_identity
+from swarmd.errors import ConfigError, ControlError, LocalSwarmFailed
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.reader import read_commits
+from swarmd.observe.panel import NodeRow, TrainedRound
+from swarmd.observe.status import Status
+from swarmd.paths import NodeDirectory, configs_directory
+from swarmd.swarms.questions_file import questions_of
+from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.toml_text import parse_toml, read_toml
+from swarmd.training.models.source import require_model
+
+LOOPBACK = "127.0.0.1"
+DATA = Config(SwarmConfig("any")).data
+COORDINATOR, FOLLOWER = "coordinator.toml", "follower.toml"
+NODES_MAX = 64  # more than one machine can train
+ALONE: dict[str, Any] = {
+    "data": ".",
+    "dht.announce": [],
+    "dht.members": [],
+    "dht.client_mode": False,
+    "dht.identity": None,
+    "dht.peer": None,
+    "logs.format": "text",  # daemon.log is read by people
+}
+
+
+class LocalNode(NodeDirectory):
+    """One node's directory in a local swarm; the first node is the coordinator."""
+
+    def __init__(self, number: int, root: Path) -> None:
+        super().__init__(root)
+        self.number = number
+        self.name = root.name
+        self.coordinates = number == 1
+
+
+def node_places(directory: Path, count: int) -> tuple[LocalNode, ...]:
+    """Places of `count` nodes. Raises ConfigError when that is not between 1 and `NODES_MAX`."""
+    if not 1 <= count <= NODES_MAX:
+        raise ConfigError(f"a local swarm has 1 to {NODES_MAX} nodes, not {count}")
+    return tuple(LocalNode(number, directory.resolve() / f"node-{number}") for number in range(1, count + 1))
+
+
+def lay_out(
+    places: tuple[LocalNode, ...], rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = ""
+) -> int:
+    """Make directories and identities where they are missing, and write every node's configuration.
+
+    Args:
+        places: of the nodes, the coordinator's first.
+        rounds: to run on top of those already run; 0 for no end.
+        settings: values for every node by dotted key, e.g. {"training.steps": 5}.
+        swarm: what is trained: a kind, or the path of a node's configuration; empty: the digits.
+
+    Returns:
+        Rounds in all, as the coordinator will count them; 0 for no end.
+
+    Raises:
+        ConfigError: a setting is unknown or wrong, or there is no configuration of this kind.
+        SwarmError: there is no such kind, it has other stages, or its questions are not there.
+        ModelError: its model is not there.
+        IdentityError: an identity that exists cannot be read.
+        OtherSwarm: nodes of another swarm live there; nothing was written.
+        LogDamaged: a node's log cannot be read.
+    """
+    source = find_source(swarm)
+    first = places[0]
+    _refuse_other_swarm(places, source, dict(settings or {}))
+    peers = [peer_of(place) for place in places]
+    port = choose_port(first)
+    rounds_max = rounds_run(first) + rounds if rounds else 0
+    address = f"/ip4/{LOOPBACK}/tcp/{port}"
+    leading = {
+        "dht.listen": [address],
+        "coordinator.min_peers": len(places),
+        "coordinator.rounds_max": rounds_max,
+    }
+    following = {"swarm.coordinator": peers[0], "dht.bootstrap": [f"{address}/p2p/{peers[0]}"]}
+    models = {}
+    for place in places:
+        own = {"name": place.name} | (leading if place.coordinates else following)
+        config = write_config(place, source.settings(place.coordinates) | own | dict(settings or {}), source)
+        models[config.training.model, config.training.revision] = config.training
+    for training in models.values():
+        require_model(training)
+    return rounds_max
+
+
+def _refuse_other_swarm(places: tuple[LocalNode, ...], source: ConfigSource, settings: dict[str, Any]) -> None:
+    """Raise OtherSwarm where a node of another swarm lives in one of the places, before anything is written."""
+    text, origin = fill_template(source.coordinator, source.settings(True) | settings), str(source.coordinator)
+    asked = swarm_of_config(parse_config(text, origin))
+    home, here = places[0].root.parent, Path.cwd()
+    fresh = home.with_name(f"{home.name}-{asked.id}")
+    fix = f"Name another directory, for example --dir {fresh.relative_to(here) if home.parent == here else fresh}"
+    for place in places:
+        refuse_other_swarm(place, asked, fix)
+
+
+def peer_of(place: LocalNode) -> str:
+    """The node's peer id; its identity is made here when the node is new."""
+    place.create()
+    if place.identity.exists():
+        return read_identity(place.identity).peer_id
+    return create_identity(place.identity).peer_id
+
+
+def rounds_run(place: LocalNode) -> int:
+    """Rounds that the coordinator's log has closed."""
+    if not place.events.is_dir():
+        return 0
+    state, _ = load(place.events)
+    return state.coordination.round if state.coordination else 0
+
+
+def choose_port(place: LocalNode) -> int:
+    """The port of the run before while it is free, so that followers find the coordinator again; else any free one."""
+    listen = ""
+    if place.config.exists():
+        with contextlib.suppress(ValueError):  # it is written anew in any case
+            listen = str(parse_toml(read_toml(place.config)).get("dht", {}).get("listen", ""))
+    kept = re.search(r"/tcp/(\d+)", listen)
+    if kept and int(kept[1]) and is_free(f"/ip4/{LOOPBACK}/tcp/{kept[1]}"):
+        return int(kept[1])
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+class ConfigSource(NamedTuple):
+    """Configurations that those of the nodes are made from."""
+
+    coordinator: Path
+    follower: Path
+    local: bool = False  # made for this machine alone
+
+    def settings(self, coordinates: bool) -> dict[str, Any]:
+        """What turns a node of any network into one of this machine's; None takes a key away."""
+        if self.local:
+            return {}
+        role = {"role": "coordinator", "swarm.coordinator": None, "dht.bootstrap": None}
+        return (role if coordinates else {"role": "follower", "dht.listen": [f"/ip4/{LOOPBACK}/tcp/0"]}) | ALONE
+
+
+def find_source(swarm: str) -> ConfigSource:
+    """The configurations of a kind, or a file of one's own. Raises ConfigError, NotFoundError, SwarmError."""
+    configs = configs_directory()
+    if swarm in ("", "digits"):
+        return ConfigSource(configs / "local" / COORDINATOR, configs / "local" / FOLLOWER, local=True)
+    if swarm.endswith(".toml"):
+        if load_config(Path(swarm)).chain is not None:
+            raise ConfigError(f"{swarm} has a [chain]: the nodes of a local swarm have none", "Leave it out")
+        return ConfigSource(Path(swarm), Path(swarm))
+    kind = find_kind(swarm)
+    source = ConfigSource(configs / kind.name / COORDINATOR, configs / kind.name / FOLLOWER)
+    if not (source.coordinator.is_file() and source.follower.is_file()):
+        raise ConfigError(
+            f"swarmd has no configurations of the kind {kind.name!r} to start from",
+            "Write one of a node, and name it: --kind FILE.toml. `swarmd swarm scaffold` makes one",
+        )
+    return source
+
+
+def write_config(place: LocalNode, values: Mapping[str, Any], source: ConfigSource) -> Config:
+    """Fill the template in and check the outcome; comments stay. Raises ConfigError, SwarmError."""
+    template = source.coordinator if place.coordinates else source.follower
+    place.config.write_text(fill_template(template, values), encoding="utf-8")
+    config = load_config(place.config)
+    check_kind(config.swarm)
+    questions = questions_of(config.swarm.options)
+    if questions and not Path(questions).is_absolute():
+        home = template.parent / parse_toml(read_config_text(template)).get("data", DATA)
+        bring_questions(home, config.swarm.options, place.root)
+    return config
+
+
+def fill_template(template: Path, values: Mapping[str, Any]) -> str:
+    """A configuration's text with values by dotted key put in; comments stay. Raises ConfigError."""
+    document = tomlkit.parse(read_config_text(template))
+    for dotted, value in values.items():
+        fill_in(document, dotted, value)
+    return tomlkit.dumps(document)
+
+
+def fill_in(document: Any, dotted: str, value: Any) -> None:
+    """Set a key by its dotted name in a TOML document, or take it away with None. Raises ConfigError."""
+    *tables, key = dotted.split(".")
+    table = document
+    for name in tables:
+        table = table.setdefault(name, tomlkit.table())
+        if not isinstance(table, dict):
+            raise ConfigError(f"the setting {dotted!r} names no key: {name} is a value, not a table")
+    if value is not None:
+        table[key] = value
+    elif key in table:
+        del table[key]
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """KEY=VALUE from a command line; the value is TOML, or a string without quotes. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"the setting {text!r} is no KEY=VALUE", "Write for example training.steps=5")
+    try:
+        return key, parse_toml(f"value = {value}")["value"]
+    except ValueError:
+        return key, value
+
+
+OUTPUT_BYTES_MAX = 8 * 1024 * 1024  # a longer daemon.log is set aside as daemon.log.1 when the node starts
+TAIL_BYTES = 16 * 1024
+KILLED_S = 5.0  # longest wait for a killed daemon to be gone
+
+
+class DaemonProcess:
+    """`swarmd run` of one node, in a session of its own, so that a terminal's Ctrl-C reaches only who started it."""
+
+    def __init__(self, place: LocalNode) -> None:
+        self.place = place
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def command(self) -> list[str]:
+        """What is run."""
+        return [sys.executable, "-m", "swarmd", "run", "--config", str(self.place.config)]
+
+    @property
+    def pid(self) -> int:
+        """Process id; 0 before the start."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs or was never started; negative the signal that ended it."""
+        return self._process.poll() if self._process else None
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the daemon; what it prints goes to the end of its daemon.log."""
+        output = self.place.output
+        if output.exists() and output.stat().st_size > OUTPUT_BYTES_MAX:
+            output.replace(output.with_suffix(".log.1"))
+        with output.open("ab") as stream:
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                start_new_session=True,
+                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, if it still runs."""
+        if self.running and self._process:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    def wait(self, longest_s: float) -> bool:
+        """Wait for its end. False when it still runs after `longest_s`."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(max(0.0, longest_s))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def last_lines(self, count: int = 8) -> list[str]:
+        """The end of what the daemon printed."""
+        try:
+            with self.place.output.open("rb") as output:
+                output.seek(max(0, os.fstat(output.fileno()).st_size - TAIL_BYTES))
+                return output.read().decode("utf-8", "replace").splitlines()[-count:]
+        except FileNotFoundError:
+            return []
+
+
+def stop_all(daemons: Sequence[DaemonProcess], longest_s: float) -> None:
+    """Ask all to end, wait for all together, kill what is left. Their `exit_code` tells how each ended."""
+    until = time.monotonic() + longest_s
+    for daemon in daemons:
+        daemon.send(signal.SIGTERM)
+    late = [daemon for daemon in daemons if not daemon.wait(until - time.monotonic())]
+    for daemon in late:
+        daemon.send(signal.SIGKILL)
+    for daemon in late:
+        daemon.wait(KILLED_S)
+
+
+ASK_S = 1.0  # longest wait for one node's status
+STOP_S = 30.0  # longest orderly stop of all nodes; beyond it they are killed
+NOTE_AFTER_S = 30.0  # a layer that is unwell for longer is mentioned
+
+
+class LocalSwarm:
+    """Nodes in directories node-1, node-2, ... of `directory`; the first coordinates.
+
+    Raises:
+        ConfigError: the number of nodes is not sensible.
+    """
+
+    def __init__(self, directory: Path, nodes: int = 3) -> None:
+        self.places = node_places(directory, nodes)
+        self.daemons = tuple(DaemonProcess(place) for place in self.places)
+        self.rounds_max = 0
+        self._seen: dict[int, Status] = {}
+
+    def lay_out(self, rounds: int, settings: Mapping[str, Any] | None = None, swarm: str = "") -> int:
+        """Write the configurations; arguments and errors as of `swarmd.cli.local_swarm.lay_out`."""
+        self.rounds_max = lay_out(self.places, rounds, settings, swarm)
+        return self.rounds_max
+
+    def start(self) -> None:
+        """Start every node. Raises LocalSwarmFailed when one runs already."""
+        self.refuse_running()
+        for daemon in self.daemons:
+            daemon.start()
+
+    def refuse_running(self) -> None:
+        """Raise LocalSwarmFailed when a node runs already; its configuration must then stay as it is."""
+        for daemon in self.daemons:
+            status = _ask(daemon)
+            if status is not None:
+                raise LocalSwarmFailed(
+                    f"{daemon.place.name} runs already, as process {status.process.pid}",
+                    f"End it with `kill {status.process.pid}`, or use another --dir",
+                )
+
+    def status(self, number: int) -> Status | None:
+        """What node `number` says of itself now; None when it does not answer."""
+        daemon = self.daemons[number - 1]
+        status = _ask(daemon) if daemon.running else None
+        if status is not None:
+            self._seen[number] = status
+        return status
+
+    def rows(self) -> tuple[NodeRow, ...]:
+        """Every node as the live table shows it."""
+        return tuple(self._row(daemon) for daemon in self.daemons)
+
+    def _row(self, daemon: DaemonProcess) -> NodeRow:
+        place = daemon.place
+        if daemon.exit_code is not None:
+            return NodeRow(place.name, "exited", note=f"exit code {daemon.exit_code}")
+        answered = self.status(place.number)
+        known = answered or self._seen.get(place.number)
+        if known is None or known.round.state == "stopped":  # it answers before its first commit
+            return NodeRow(place.name, "starting")
+        return row_of(place.name, known, "" if answered else "does not answer")
+
+    @property
+    def ended(self) -> tuple[DaemonProcess, ...]:
+        """Nodes that were started and run no more."""
+        return tuple(daemon for daemon in self.daemons if daemon.exit_code is not None)
+
+    @property
+    def rounds_over(self) -> tuple[bool, ...]:
+        """For each node, as of its last answer: has it heard that the rounds are over?"""
+        seen = [self._seen.get(place.number) for place in self.places]
+        return tuple(
+            status is not None
+            and status.round.state in ("waiting", "paused")
+            and 0 < self.rounds_max <= status.round.round
+            for status in seen
+        )
+
+    def wait_until(self, condition: Callable[[], bool], within_s: float, what: str, every_s: float = 0.1) -> None:
+        """Wait until `condition` holds.
+
+        Raises:
+            LocalSwarmFailed: it does not hold after `within_s`; `what` says what was waited for.
+        """
+        until, never = time.monotonic() + within_s, threading.Event()
+        while not condition():
+            if time.monotonic() > until:
+                states = "; ".join(f"{row.name} {row.state} round {row.round}" for row in self.rows())
+                raise LocalSwarmFailed(f"waited {within_s:.0f} s for {what} in vain: {states}")
+            never.wait(every_s)
+
+    def stop(self, within_s: float = STOP_S) -> dict[str, int]:
+        """End every node and whatever it started.
+
+        Returns:
+            Exit code by name of the nodes that were started, negative the signal that ended one.
+        """
+        stop_all(self.daemons, within_s)
+        for daemon in self.daemons:
+            if daemon.exit_code is not None and daemon.exit_code < 0:
+                anyio.run(kill_leftovers, self._tag(daemon))
+        return {daemon.place.name: code for daemon in self.daemons if (code := daemon.exit_code) is not None}
+
+    def leftovers(self) -> list[int]:
+        """Pids of workers, and of what they started, that still run (Linux)."""
+        return [pid for daemon in self.daemons for pid in find_leftovers(self._tag(daemon))]
+
+    def _tag(self, daemon: DaemonProcess) -> str:
+        return node_tag(peer_of(daemon.place), daemon.place.root)
+
+    def histories(self) -> dict[str, tuple[TrainedRound, ...]]:
+        """What every node made of every round, from its event log."""
+        return {place.name: read_history(place.events) for place in self.places}
+
+
+def _ask(daemon: DaemonProcess) -> Status | None:
+    try:
+        return msgspec.json.decode(ask(daemon.place.control, "status", ASK_S), type=Status)
+    except (ControlError, *DECODE_ERRORS):
+        return None
+
+
+def row_of(name: str, status: Status, note: str = "") -> NodeRow:
+    """A node's status as a row of the live table."""
+    training, round_status, kept = status.training, status.round, status.submissions
+    latest = [reward.held_out for reward in status.rewards if reward.held_out is not None]
+    return NodeRow(
+        name=name,
+        state=round_status.state,
+        round=round_status.round if round_status.round >= 0 else None,
+        stage=round_status.stage,
+        done=training.done if training.state == "busy" else 0,
+        total=training.total if training.state == "busy" else 0,
+        what=training.doing or training.state,
+        stages=round_status.stages,
+        rewards=tuple(reward.reward for reward in status.rewards if reward.stage == status.rewards[-1].stage),
+        held_out=latest[-1] if latest else None,
+        peers=status.network.peers,
+        skipped=round_status.skipped,
+        restarts=training.worker.restarts + status.network.worker.restarts,
+        note=note or _trouble(status),
+        on_chain=f"{kept.confirmed} confirmed, {kept.waiting + kept.sent + kept.included} waiting" if kept else "",
+    )
+
+
+def _trouble(status: Status) -> str:
+    """The first layer that has been unwell for a while."""
+    layers = {"network": status.network, "training": status.training, "round": status.round}
+    for name, layer in (layers | {"chain": status.chain, "submissions": status.submissions}).items():
+        if layer is not None and not layer.healthy and layer.age_s > NOTE_AFTER_S:
+            return f"{name} {layer.state}: {layer.reason}"
+    return ""
+
+
+def read_history(events: Path) -> tuple[TrainedRound, ...]:
+    """Reward and held-out accuracy by round, as the event log has them; stages of a round are averaged.
+
+    A stage that is told twice, as after a crash, counts once, as it was told last.
+    """
+    rounds: dict[int, dict[int, StageTrained]] = {}
+    if events.is_dir():
+        for commit in read_commits(events):
+            for event in commit.events:
+                if isinstance(event, StageTrained):
+                    rounds.setdefault(event.round, {})[event.stage] = event
+    return tuple(_trained(round, [told[stage] for stage in sorted(told)]) for round, told in sorted(rounds.items()))
+
+
+def _trained(round: int, results: list[StageTrained]) -> TrainedRound:
+    mean = sum(result.reward for result in results) / len(results)
+    stages = tuple((result.stage, result.reward) for result in results)
+    return TrainedRound(round, mean, results[-1].held_out, results[0].held_out_before, stages)
+
+
+def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:
+    """The rounds that a node skipped, as its event log has them."""
+    if not events.is_dir():
+        return ()
+    return tuple(
+        event for commit in read_commits(events) for event in commit.events if isinstance(event, RoundsSkipped)
+    )

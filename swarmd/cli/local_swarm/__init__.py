@@ -1,1 +1,0 @@
-"""`swarmd local`: a swarm of real nodes on this machine."""

@@ -1,0 +1,131 @@
+"""`swarmd log`: print, follow, verify, export or compact an event log; all but the last also with the daemon up."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import LogDir, log_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from swarmd.eventlog.frame import Commit
+
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Print, follow, verify, export or compact an event log."
+)
+
+FOLLOW_S = 0.2  # how often `tail -f` looks for new events
+TAIL_EVENTS = 10
+
+Text = Annotated[bool, typer.Option("--text", "-t", help="Short lines for people instead of JSON lines.")]
+
+
+@app.command()
+def cat(
+    directory: LogDir = None,
+    first: Annotated[int, typer.Option("--from", metavar="SEQ", min=0, help="First event.")] = 0,
+    last: Annotated[int | None, typer.Option("--to", metavar="SEQ", min=0, help="Last event.")] = None,
+    text: Text = False,
+) -> None:
+    """Print events, one JSON line each: seq, at (POSIX seconds), type, and the event's fields; NaN is a string."""
+    from swarmd.eventlog.reader import read_commits
+
+    _print(read_commits(log_of(directory), first), first, last, text)
+
+
+@app.command()
+def tail(
+    directory: LogDir = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is appended, until Ctrl-C.")] = False,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last events.")] = TAIL_EVENTS,
+    text: Text = False,
+) -> None:
+    """Print the last events, and with -f the coming ones."""
+    from swarmd.eventlog.reader import end_of, follow_commits, read_commits
+
+    log = log_of(directory)
+    first = max(0, end_of(log) - count)
+    commits = follow_commits(log, first, _pause) if follow else read_commits(log, first)
+    _print(commits, first, None, text)
+
+
+@app.command()
+def verify(directory: LogDir = None) -> None:
+    """Check every byte: frames, sequence, the chain of segments, snapshots. Commands: `swarmd replay --verify`."""
+    from swarmd.eventlog.replay import check_log
+
+    log = log_of(directory)
+    found = check_log(log)
+    typer.echo(
+        f"{directory or log.parent}: sound: {found.events} events (seq {found.from_seq} to {found.next_seq - 1}) in "
+        f"{found.commits} commits, {found.segments} segments, {found.snapshots} snapshots; node {found.node}"
+    )
+    if found.torn_bytes:
+        typer.echo(
+            f"its last {found.torn_bytes} bytes are an unfinished append, which the next start of the node removes"
+        )
+
+
+@app.command()
+def export(
+    directory: LogDir = None,
+    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="OUT", help="Write JSON lines.")] = None,
+    parquet: Annotated[Path | None, typer.Option("--parquet", metavar="OUT", help="Write a Parquet table.")] = None,
+) -> None:
+    """Write the whole log to a file, for jq, DuckDB and their like."""
+    from swarmd.eventlog.export import export_json_lines, export_parquet
+    from swarmd.eventlog.reader import read_commits
+
+    if jsonl is None and parquet is None:
+        raise typer.BadParameter("name what to write: --jsonl OUT or --parquet OUT")
+    log = log_of(directory)
+    if jsonl is not None:
+        typer.echo(f"{jsonl}: {export_json_lines(read_commits(log), jsonl)} events")
+    if parquet is not None:
+        typer.echo(f"{parquet}: {export_parquet(read_commits(log), parquet)} events")
+
+
+@app.command("compact")
+def compact_log(
+    directory: LogDir = None,
+    keep_bytes: Annotated[
+        int, typer.Option(metavar="BYTES", min=0, help="Remove no more than it takes to get down to this.")
+    ] = 0,
+) -> None:
+    """Make a stopped node's log smaller: snapshot its end, and remove the oldest segments. They are gone for good."""
+    from swarmd.eventlog.store import compact
+
+    log = log_of(directory)
+    done = compact(log, keep_bytes)
+    typer.echo(
+        f"{directory or log.parent}: {done.segments} segments removed, {done.before_bytes} bytes before, "
+        f"{done.after_bytes} bytes now"
+    )
+
+
+def _pause() -> bool:
+    """Wait before looking again; Ctrl-C ends it."""
+    sys.stdout.flush()
+    threading.Event().wait(FOLLOW_S)
+    return True
+
+
+def _print(commits: Iterable[Commit], first: int, last: int | None, text: bool) -> None:
+    from swarmd.eventlog.export import event_json, event_line
+
+    out = sys.stdout.buffer
+    for commit in commits:
+        for envelope in commit.envelopes():
+            if envelope.seq < first:
+                continue
+            if last is not None and envelope.seq > last:
+                return
+            row = (envelope.seq, envelope.at, envelope.event)
+            out.write((event_line(*row).encode() if text else event_json(*row)) + b"\n")

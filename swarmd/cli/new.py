@@ -1,0 +1,381 @@
+"""`swarmd swarm new`: a swarm of one's own, on the DHT alone or with a contract."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+
+from swarmd.cli.directory import NewNode, OwnAccount
+from swarmd.cli.options import MAX_GWEI, Account, Announce, Endpoints, MaxGwei, PassphraseFile, Payer, payer
+from swarmd.cli.questions import copy_questions, sealed
+from swarmd.config import ChainShards, Config, SwarmConfig, load_config
+from swarmd.daemon.directory import SwarmName, swarm_of_manifest
+from swarmd.dht.addresses import is_address
+from swarmd.dht.identity.identity import generate_identity, load_identity
+from swarmd.errors import ConfigError, ManifestError, OtherSwarm
+from swarmd.manifest import (
+    FORMAT,
+    OWN_OPTIONS,
+    UINT32_MAX,
+    Manifest,
+    ManifestRecipe,
+    Membership,
+    NodeChoice,
+    Rounds,
+    Signature,
+    config_of,
+    node_text,
+    read_manifest,
+    recipe_of,
+    render_manifest,
+    sign_manifest,
+    write_manifest,
+)
+from swarmd.paths import quoted
+from swarmd.swarms.questions_file import check_questions, questions_of
+from swarmd.swarms.registry import check_kind, find_kind, spell_out
+
+LISTEN = "/ip4/0.0.0.0/tcp/38331"
+STAGE_S = 300
+DEFAULT_STAGES = SwarmConfig("any").stages
+DEPTH = 2
+DEPTH_MAX = 10_000  # blocks
+ANY_HOST = {"/ip4/0.0.0.0/": "/ip4/127.0.0.1/", "/ip6/::/": "/ip6/::1/"}
+LOOPBACK = ("/ip4/127.", "/ip6/::1/", "/dns/localhost/", "/dns4/localhost/")
+SLUG_LENGTH = 40
+SHARDS: ChainShards = 16  # of a large swarm on a chain whose recipe says no number: for about 1,000 members
+CREATOR = "creator"  # the first node's name, where nobody gave one
+
+
+RecipeFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="A node's configuration whose recipe is taken; else the embedded model's.",
+    ),
+]
+Invited = Annotated[
+    bool, typer.Option("--invited", help="Only peers with an invitation, as `swarmd swarm invite` prints it.")
+]
+WorkBits = Annotated[
+    int, typer.Option(min=0, max=28, help="Each identity works so many bits first, 2^N hashes; 0: nobody must.")
+]
+AverageWeights = Annotated[
+    int,
+    typer.Option(
+        "--average-weights",
+        min=0,
+        metavar="N",
+        help="With --closed or --invited: members average their weights in pairs, every N rounds; 0: none does.",
+    ),
+]
+MinSubmissions = Annotated[
+    int, typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before paying on a chain that is not local.")]
+Large = Annotated[
+    bool,
+    typer.Option("--large", help="On a chain, for hundreds of members: records lie in shards from the beginning."),
+]
+
+
+class NewSwarmOptions(NamedTuple):
+    """What the command line asks for."""
+
+    name: str
+    base: Config  # whose recipe and coordinator's settings are taken
+    questions: Path | None  # file that the recipe trains on
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    bootnodes: tuple[str, ...]
+    closed: bool
+    members: tuple[str, ...]
+    invited: bool
+    work_bits: int
+    large: bool
+    average_weights: int
+    paid_by: Payer
+    public_rpc: tuple[str, ...]
+    min_submissions: int
+    stage_s: int
+    depth: int
+    yes: bool
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The swarm's name, shown to those who join.")],
+    directory: Annotated[Path, typer.Option("--dir", help="Directory of the swarm's first node; made when missing.")],
+    config: RecipeFile = None,
+    listen: Annotated[
+        list[str] | None, typer.Option(help=f"Address that the first node listens on; {LISTEN} without it.")
+    ] = None,
+    announce: Announce = None,
+    bootnode: Annotated[
+        list[str] | None, typer.Option(help="A further node to join through, with /p2p/ and its peer id.")
+    ] = None,
+    closed: Annotated[bool, typer.Option("--closed", help="Only peers on an allow-list may take part.")] = False,
+    member: Annotated[list[str] | None, typer.Option(help="Peer id for the allow-list.")] = None,
+    invited: Invited = False,
+    work_bits: WorkBits = 0,
+    large: Large = False,
+    average_weights: AverageWeights = 0,
+    rpc: Endpoints = None,
+    public_rpc: Annotated[
+        list[str] | None, typer.Option(help="Endpoint that the manifest names to others, if not --rpc.")
+    ] = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    min_submissions: MinSubmissions = 0,
+    stage_seconds: Annotated[
+        int, typer.Option(min=0, max=UINT32_MAX, help="Longest stage. On a chain, anyone may advance then; 0: off.")
+    ] = STAGE_S,
+    stages: Annotated[int | None, typer.Option(min=1, help="Stages of a round; the kind's without it.")] = None,
+    depth: Annotated[
+        int, typer.Option(min=0, max=DEPTH_MAX, help="Blocks on top of a block before nodes count on it.")
+    ] = DEPTH,
+    max_gwei: MaxGwei = MAX_GWEI,
+    yes: Yes = False,
+) -> None:
+    """Make a swarm: the first node's identity and configuration, and a manifest for all who are to join.
+
+    With --rpc, also create its contract. A run that died is taken up by running the same command again.
+    """
+    base, questions = _base(config, stages)
+    wishes = NewSwarmOptions(
+        name=name,
+        base=base,
+        questions=questions,
+        listen=tuple(listen or (LISTEN,)),
+        announce=tuple(announce or ()),
+        bootnodes=tuple(bootnode or ()),
+        closed=closed or bool(member),
+        members=tuple(member or ()),
+        invited=invited,
+        work_bits=work_bits,
+        large=large,
+        average_weights=average_weights,
+        paid_by=payer(rpc, account, passphrase_file, max_gwei),
+        public_rpc=tuple(public_rpc or ()),
+        min_submissions=min_submissions,
+        stage_s=stage_seconds,
+        depth=depth,
+        yes=yes,
+    )
+    _check(wishes)
+    node = NewNode(directory)
+    _rehearse(node, wishes)
+    with node.held():
+        manifest = read_manifest(node.home.manifest) if node.home.manifest.exists() else None
+        node.existing(_asked(node, wishes, manifest))
+        if manifest is not None:
+            _tell_kept(node, wishes, manifest)
+        else:
+            manifest = _make(node, wishes)
+    _say_next(node, manifest)
+
+
+def _base(path: Path | None, stages: int | None) -> tuple[Config, Path | None]:
+    """The configuration to start from, with the stages of its kind, and the file of questions that it names."""
+    base = load_config(path) if path else Config(SwarmConfig("swarm"), role="coordinator")
+    kind, swarm = find_kind(base.swarm.kind), base.swarm
+    if stages not in (None, kind.stages):
+        raise ConfigError(f"--stages {stages}: a round of {kind.name!r} has {kind.stages}", "Leave --stages out")
+    if swarm.stages == DEFAULT_STAGES or stages is not None:
+        swarm = msgspec.structs.replace(swarm, stages=kind.stages)
+    check_kind(swarm)
+    home = path.parent / base.data if path else Path()
+    name = questions_of(swarm.options)
+    shared = sealed(swarm.options, home)
+    check_questions(swarm, base.training, home)
+    swarm = spell_out(msgspec.structs.replace(swarm, options=shared))
+    return msgspec.structs.replace(base, swarm=swarm), home / name if name else None
+
+
+def _check(wishes: NewSwarmOptions) -> None:
+    if not wishes.name.strip():
+        raise ManifestError("the name of the swarm is blank", "Give one: it is what those who join are shown")
+    rules = [wishes.closed, wishes.invited, wishes.work_bits > 0]
+    if sum(rules) > 1 or (any(rules[1:]) and wishes.paid_by.rpc):
+        raise ConfigError(
+            "--closed, --invited and --work-bits exclude one another, and the last two a contract",
+            "Choose one; on a chain the contract's registration and allow-list decide",
+        )
+    if not wishes.paid_by.rpc and (wishes.min_submissions or wishes.public_rpc or wishes.paid_by.account):
+        raise ConfigError("--min-submissions, --public-rpc and --account are for a swarm on a chain", "Give --rpc URL")
+    if not wishes.paid_by.rpc and wishes.stage_s == 0:
+        raise ConfigError("--stage-seconds 0 is for a swarm on a chain: without one, a stage needs an end")
+    if wishes.average_weights and (wishes.paid_by.rpc or not (wishes.closed or wishes.invited)):
+        raise ConfigError(
+            "--average-weights goes with --closed or --invited, and with no contract: elsewhere anybody could put "
+            "anything into everybody's model",
+            "Add one of them, or leave it out: a node may set training.average_weights_every for itself",
+        )
+    for address in (*wishes.listen, *wishes.announce):
+        if not is_address(address):
+            raise ConfigError(f"{address!r} is no address", f"Write for example {LISTEN}")
+
+
+def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
+    """Make manifest and configuration with a key that nobody keeps, unless they are there: what cannot be made is told
+    before anything is on disk or paid for. Raises ConfigError, ManifestError.
+    """
+    if node.home.manifest.exists():
+        return
+    identity, recipe = generate_identity(), recipe_of(wishes.base)
+    if wishes.paid_by.rpc:
+        from swarmd.chain.operator.transactions import check_stages
+
+        check_stages(recipe.stages)
+    manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)
+    render_manifest(manifest)
+    config_of(manifest, _choice(wishes, identity.peer_id))
+
+
+def _asked(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest | None) -> SwarmName:
+    """The swarm that is to be made, or taken up. Raises OtherSwarm where the directory holds another one's manifest."""
+    # Whose node is in the directory; the manifest there may be of a swarm that it joined.
+    peer = load_config(node.home.config).dht.peer if node.home.config.exists() else ""
+    if not peer and node.data.identity.exists():
+        peer = load_identity(node.data.identity).peer_id
+    peer = peer or (manifest.creator if manifest else "")
+    asked = SwarmName(swarm_id(wishes.name, peer), wishes.base.swarm.kind)
+    if manifest is not None and swarm_of_manifest(manifest).differs(asked):
+        raise OtherSwarm(
+            f"{node.home.manifest} is of the swarm {swarm_of_manifest(manifest)}, not of {asked}",
+            "Name another directory with --dir: a directory belongs to one swarm",
+        )
+    return asked
+
+
+def _make(node: NewNode, wishes: NewSwarmOptions) -> Manifest:
+    _warn_local(wishes)
+    identity = node.identity()
+    manifest = _unsigned(wishes, recipe_of(wishes.base), identity.peer_id)
+    choice = _choice(wishes, identity.peer_id)
+    if wishes.paid_by.rpc:
+        from swarmd.cli.contract import create_contract
+
+        account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
+        chain = create_contract(node, wishes, manifest, account)
+        given = wishes.base.chain.shards if wishes.base.chain else 0
+        chain = msgspec.structs.replace(chain, shards=(given or SHARDS) if wishes.large else 0)
+        manifest = msgspec.structs.replace(manifest, chain=chain, rounds=None, members=())
+        choice = _on_chain(node, wishes, choice, account)
+    manifest = sign_manifest(manifest, identity)
+    config_of(manifest, choice)
+    if wishes.questions is not None:
+        copy_questions(wishes.questions, node.data.root)
+    node.write(node.home.config, node_text(manifest, choice))
+    write_manifest(node.home.manifest, manifest)
+    typer.echo(f"{node.home.manifest}: written, recipe {manifest.recipe.digest[:16]}")
+    return manifest
+
+
+def _unsigned(wishes: NewSwarmOptions, recipe: ManifestRecipe, peer: str) -> Manifest:
+    rounds: dict[str, Any] = msgspec.structs.asdict(wishes.base.coordinator)
+    rounds.pop("when_alone")  # the creator's node goes by it, and nobody else
+    rounds["stage_s"] = float(wishes.stage_s or STAGE_S)
+    others: Membership = "invitation" if wishes.invited else "work" if wishes.work_bits else "open"
+    return Manifest(
+        format=FORMAT,
+        id=swarm_id(wishes.name, peer),
+        name=wishes.name,
+        created_at=int(time.time()),
+        creator=peer,
+        membership="allow-list" if wishes.closed else others,
+        members=tuple(dict.fromkeys((peer, *wishes.members))) if wishes.closed else (),
+        bootnodes=bootnodes_of(wishes, peer),
+        recipe=recipe,
+        signature=Signature(peer, "0" * 128),
+        rounds=Rounds(coordinator=peer, **rounds),
+        work_bits=wishes.work_bits,
+        average_weights_every=wishes.average_weights,
+    )
+
+
+def swarm_id(name: str, peer: str) -> str:
+    """A name that the DHT's keys can have, its own for every creator."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:SLUG_LENGTH] or "swarm"
+    return f"{slug}-{hashlib.sha256(peer.encode()).hexdigest()[:8]}"
+
+
+def bootnodes_of(wishes: NewSwarmOptions, peer: str) -> tuple[str, ...]:
+    """Where others find the first node, and the further ones. Raises ConfigError when no port is fixed."""
+    places = _places_of(wishes)
+    if any(re.search(r"/(tcp|udp)/0(/|$)", place) for place in places):
+        raise ConfigError("others need a fixed port to join through: --listen has port 0", f"Give --listen {LISTEN}")
+    return (*(f"{place}/p2p/{peer}" for place in places), *wishes.bootnodes)
+
+
+def _warn_local(wishes: NewSwarmOptions) -> None:
+    """Say so where nobody on another machine could join."""
+    if all(place.startswith(LOOPBACK) for place in _places_of(wishes)) and not wishes.bootnodes:
+        typer.echo(
+            "note: the manifest has an address on this machine only, so only nodes on it can join. For others, give "
+            "--announce with the address that they reach this machine under, such as /ip4/192.0.2.1/tcp/38331"
+        )
+
+
+def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> None:
+    """Nothing is changed. Name what brings addresses into the manifest: many a swarm is first tried on one machine."""
+    typer.echo(f'{node.home.manifest}: the swarm "{manifest.name}" is there already, nothing was changed')
+    for place in wishes.announce:
+        address = f"{place}/p2p/{manifest.creator}"
+        if manifest.chain is None and address not in manifest.bootnodes:
+            typer.echo(
+                f"note: for others to join under {place}, put it into dht.announce of {node.home.config}, and run\n"
+                f"    swarmd swarm add-bootnode {quoted(node.home.manifest)} {address}"
+            )
+
+
+def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
+    return wishes.announce or tuple(_concrete(address) for address in wishes.listen)
+
+
+def _concrete(address: str) -> str:
+    """Nobody can dial "any address of this machine"."""
+    for any_host, loopback in ANY_HOST.items():
+        if address.startswith(any_host):
+            return address.replace(any_host, loopback, 1)
+    return address
+
+
+def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:
+    own = msgspec.to_builtins(wishes.base.training)  # what is not the default
+    return NodeChoice(
+        peer=peer,
+        name=(wishes.base.name if wishes.base.role == "coordinator" else "") or CREATOR,
+        role="coordinator",
+        listen=wishes.listen,
+        announce=wishes.announce,
+        options={key: value for key, value in wishes.base.swarm.options.items() if key in OWN_OPTIONS},
+        training={key: value for key, value in own.items() if key not in ManifestRecipe.__struct_fields__},
+    )
+
+
+def _on_chain(node: NewNode, wishes: NewSwarmOptions, choice: NodeChoice, account: OwnAccount) -> NodeChoice:
+    return msgspec.structs.replace(
+        choice,
+        rpc=node.endpoints(list(wishes.paid_by.rpc)),
+        sender="wallet",
+        keystore=account.keystore,
+        passphrase=account.passphrase,
+        drive="policy" if wishes.stage_s or wishes.min_submissions else "manager",
+    )
+
+
+def _say_next(node: NewNode, manifest: Manifest) -> None:
+    typer.echo("")
+    typer.echo(f'swarm: "{manifest.name}", {manifest.id}, created by {manifest.creator}')
+    typer.echo(f"run its first node:  swarmd run --config {quoted(node.home.config)}")
+    questions = questions_of(manifest.recipe.options)
+    handed = f"{node.home.manifest}" + (f" and {node.data.root / questions}" if questions else "")
+    typer.echo(f"others join with:    swarmd join {node.home.manifest.name}      (hand them {handed})")

@@ -1,1 +1,0 @@
-"""The verbs that make, run and keep a node."""

@@ -1,0 +1,112 @@
+"""`swarmd notify`: a test message, or, from a unit's OnFailure=, how the unit ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
+from swarmd.config import Config, load_config
+from swarmd.errors import ConfigError, ExitCode, NotifyFailed
+
+if TYPE_CHECKING:
+    from swarmd.web.notifications import HealthMessage, NotificationSender
+
+
+WORDS_CHARACTERS_MAX = 200  # of what the service manager says
+
+_RESULTS = {
+    "exit-code": "it ended by itself",
+    "signal": "a signal ended it",
+    "core-dump": "it crashed",
+    "watchdog": "it gave no sign of life",
+    "timeout": "it did not start or stop in time",
+    "oom-kill": "memory ran out",
+    "start-limit-hit": "it failed too often to be started again",
+    "resources": "the service manager could not start it",
+}
+_CODES = {
+    ExitCode.BAD_DATA: "what it read is damaged, another node's or newer",
+    ExitCode.NO_INPUT: "a named file, or the model, is missing",
+    ExitCode.UNAVAILABLE: "a worker ended too often",
+    ExitCode.CANNOT_CREATE: "no space is left, or something cannot be written",
+    ExitCode.IO_ERROR: "a write to the event log failed",
+    ExitCode.IN_USE: "another daemon holds the data directory",
+    ExitCode.NO_PERMISSION: "others may read a secret, or it does not open",
+    ExitCode.BAD_CONFIG: "the configuration is wrong, or asks for what this machine has not",
+    ExitCode.IDENTITY_CONFLICT: "the same identity runs elsewhere",
+    ExitCode.CHAIN_CONFLICT: "the chain is another one, was reset, or knows this peer under another account",
+}
+
+
+def notify(
+    directory: NodeDir = None,
+    config: ConfigFile = None,
+    data: DataDir = None,
+    unit: Annotated[
+        str, typer.Option(help="A unit that has ended, from its OnFailure=: say how, by systemd's MONITOR_* variables.")
+    ] = "",
+) -> int:
+    """Send a test message by every way that the section notify names; with --unit, say how the unit ended.
+
+    Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
+    """
+    from swarmd.web.notifications import senders_of
+
+    file = config_of_node(directory, config)
+    loaded = load_config(file)
+    senders = senders_of(loaded.notify, data or locate(directory, config).data)
+    if unit and not senders:
+        typer.echo(f"{file} names no way to notify anybody, so nobody is told of {unit[:WORDS_CHARACTERS_MAX]}")
+        return ExitCode.OK
+    if not senders:
+        raise ConfigError(f"{file} names no way to notify anybody", "Set notify.urls or notify.command")
+    words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
+    sent = asyncio.run(_send(senders, _note(loaded, words, well=not unit)))
+    return ExitCode.OK if sent else ExitCode.FAILURE
+
+
+async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
+    outcomes = await asyncio.gather(*(sender.send(note) for sender in senders), return_exceptions=True)
+    for sender, outcome in zip(senders, outcomes, strict=True):
+        if isinstance(outcome, BaseException) and not isinstance(outcome, NotifyFailed):
+            raise outcome
+        typer.echo(f"{sender.shown}: {outcome or 'sent'}", err=outcome is not None)
+    return not any(outcomes)
+
+
+def _note(config: Config, words: str, well: bool) -> HealthMessage:
+    from swarmd.web.notifications import HealthMessage
+
+    node = config.name or "node"
+    return HealthMessage(
+        node=node,
+        peer="",
+        swarm=config.swarm.id,
+        layer="process",
+        well=well,
+        reason=words,
+        lasted_s=0.0,
+        changes=0,
+        at=time.time(),
+        text=f"{node}: {words}",
+    )
+
+
+def how_it_ended(environ: Mapping[str, str]) -> str:
+    """What systemd says of a unit that has ended (systemd.exec(5)), in words."""
+    result = environ.get("MONITOR_SERVICE_RESULT", "")[:WORDS_CHARACTERS_MAX]
+    code = environ.get("MONITOR_EXIT_CODE", "")[:WORDS_CHARACTERS_MAX]
+    status = environ.get("MONITOR_EXIT_STATUS", "")[:WORDS_CHARACTERS_MAX]
+    if not result:
+        return "the service manager does not say how it ended"
+    words = _RESULTS.get(result, result)
+    if code == "exited" and status.isdigit():
+        meaning = _CODES.get(int(status), "")
+        return f"{words}, exit code {status}" + (f": {meaning}" if meaning else "")
+    return f"{words}, by SIG{status.removeprefix('SIG')}" if code in ("killed", "dumped") and status else words

@@ -1,0 +1,414 @@
+"""What a member of a swarm does with it: policy, bootnodes, membership, moving it on, and invitations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import msgspec
+import tomlkit
+import typer
+
+from swarmd.cli.options import (
+    MAX_GWEI,
+    RULE,
+    Account,
+    Endpoints,
+    ManifestFile,
+    MaxGwei,
+    PassphraseFile,
+    Payer,
+    locate,
+    payer,
+    utc,
+)
+from swarmd.config import Config, load_config
+from swarmd.dht.identity.identity import is_peer_id, load_identity
+from swarmd.errors import ConfigError, ContractRefused
+from swarmd.files import held_alone
+from swarmd.manifest import UINT32_MAX, Manifest, Membership, check_bootnode, inline, sign_manifest, write_manifest
+from swarmd.paths import NodeDirectory
+
+if TYPE_CHECKING:
+    from swarmd.chain.coordinator import Coordinator
+    from swarmd.chain.operator.transactions import OperatorTransactions, OrderReceipt
+    from swarmd.cli.contract import Target
+    from swarmd.dht.identity.identity import Identity
+    from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
+
+
+Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
+Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
+
+
+def register_orders(app: typer.Typer) -> None:
+    """Add these verbs to `swarmd swarm`."""
+    for verb in (advance, set_policy, add_bootnode, remove_bootnode, allow, disallow, open_swarm, close_swarm):
+        app.command(verb.__name__.removesuffix("_swarm").replace("_", "-"))(verb)
+
+
+def advance(
+    manifest: ManifestFile,
+    as_manager: Annotated[
+        bool, typer.Option("--as-manager", help="Whatever the policy says, as the swarm's stage manager.")
+    ] = False,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Move the swarm on to its next stage, when its round policy allows it. Anybody may."""
+    from swarmd.cli.contract import find_target
+
+    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), partial(_move_on, as_manager))
+
+
+async def _move_on(as_manager: bool, orders: OperatorTransactions, coordinator: Coordinator) -> None:
+    from swarmd.chain.contract import encode_call
+    from swarmd.cli.swarm import when_next
+
+    call = encode_call("updateStageAndRound()" if as_manager else "advance()")
+    try:
+        receipt = await orders.carry_out("advance", coordinator.contract, call)
+    except ContractRefused as refused:
+        if as_manager or refused.code != "AdvanceNotAllowed":
+            raise
+        raise ContractRefused(
+            refused.code,
+            f"the round policy does not allow the next stage yet: {await when_next(orders.caller, coordinator)}",
+            "Wait until then; a stage manager may move the swarm on at any time, with --as-manager",
+        ) from None
+    _tell(receipt)
+    round, stage = await coordinator.place()
+    typer.echo(f"the swarm is at round {round}, stage {stage}")
+
+
+def set_policy(
+    manifest: ManifestFile,
+    min_submissions: Annotated[
+        int | None,
+        typer.Option(min=0, max=UINT32_MAX, help="Reports after which anyone may advance; 0: off. Else as it is."),
+    ] = None,
+    stage_seconds: Annotated[
+        int | None,
+        typer.Option(min=0, max=UINT32_MAX, help="Seconds after which anyone may advance; 0: off. Else as it is."),
+    ] = None,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Set when anybody may move the swarm on, as an owner of the contract."""
+    from swarmd.chain.operator import transactions
+    from swarmd.chain.ports import RoundPolicy
+    from swarmd.cli.contract import find_target
+
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+        now = await coordinator.policy()
+        wanted = RoundPolicy(
+            now.min_submissions if min_submissions is None else min_submissions,
+            now.max_stage_s if stage_seconds is None else stage_seconds,
+        )
+        _tell(await transactions.set_policy(orders, coordinator, wanted))
+        typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
+
+    _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
+
+
+def add_bootnode(
+    manifest: ManifestFile,
+    address: Annotated[str, typer.Argument(help="A multiaddr that ends in /p2p/ and a peer id.")],
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Add an address that new nodes join through: to the contract, or without a chain to the manifest."""
+    from swarmd.cli.contract import find_target
+
+    check_bootnode(address)
+    target = find_target(manifest)
+    if target.manifest.chain is None:
+        with _held(manifest) as held:
+            bootnodes = tuple(dict.fromkeys((*held.manifest.bootnodes, address)))
+            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
+        return
+
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+        from swarmd.chain.operator import transactions
+
+        _tell(await transactions.add_bootnodes(orders, coordinator, (address,)))
+
+    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
+
+
+def remove_bootnode(
+    manifest: ManifestFile,
+    address: Annotated[str, typer.Argument(help="As `swarmd swarm status` shows it.")],
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Remove an address that new nodes join through."""
+    from swarmd.cli.contract import find_target
+
+    target = find_target(manifest)
+    if target.manifest.chain is None:
+        with _held(manifest) as held:
+            bootnodes = tuple(known for known in held.manifest.bootnodes if known != address)
+            if not bootnodes:
+                raise ConfigError("this is the only bootnode: nobody could join any more", "Add another one first")
+            _sign_again(held, msgspec.structs.replace(held.manifest, bootnodes=bootnodes))
+        return
+
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+        from swarmd.chain.operator import transactions
+
+        _tell(await transactions.remove_bootnode(orders, coordinator, address))
+
+    _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
+
+
+def allow(
+    manifest: ManifestFile,
+    peers: Peers,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Put peers on the allow-list."""
+    _check_peers(peers)
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), added=tuple(peers))
+
+
+def disallow(
+    manifest: ManifestFile,
+    peers: Peers,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Take peers off the allow-list."""
+    _check_peers(peers)
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), removed=tuple(peers))
+
+
+def open_swarm(
+    manifest: ManifestFile,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Let everybody take part. The allow-list stays for when the swarm is closed again."""
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=True)
+
+
+def close_swarm(
+    manifest: ManifestFile,
+    rpc: Endpoints = None,
+    account: Account = None,
+    passphrase_file: PassphraseFile = None,
+    max_gwei: MaxGwei = MAX_GWEI,
+) -> None:
+    """Let only peers on the allow-list take part."""
+    _change_members(manifest, payer(rpc, account, passphrase_file, max_gwei), open=False)
+
+
+def _check_peers(peers: list[str]) -> None:
+    for peer in peers:
+        if not is_peer_id(peer):
+            raise ConfigError(f"{peer!r} is no peer id", "`swarmd identity show` prints a node's")
+
+
+def _change_members(
+    path: Path,
+    paid_by: Payer,
+    added: tuple[str, ...] = (),
+    removed: tuple[str, ...] = (),
+    open: bool | None = None,
+) -> None:
+    from swarmd.cli.contract import find_target
+
+    target = find_target(path)
+    if target.manifest.chain is None:
+        with _held(path) as held:
+            _change_manifest_members(held, added, removed, open)
+        return
+
+    async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
+        from swarmd.chain.operator import transactions
+
+        receipts = [await transactions.become_membership_manager(orders, coordinator)]
+        if open is not None:
+            receipts.append(await transactions.set_open(orders, coordinator, open))
+        receipts += await transactions.allow_peers(orders, coordinator, added)
+        receipts += await transactions.disallow_peers(orders, coordinator, removed)
+        _tell(*receipts)
+        if await coordinator.membership_open() and not open:
+            typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
+
+    _order(target, paid_by, job)
+
+
+def _change_manifest_members(
+    target: Target, added: tuple[str, ...], removed: tuple[str, ...], open: bool | None
+) -> None:
+    """In a swarm without a chain the list stands in the manifest, and in every node's configuration."""
+    manifest = target.manifest
+    if manifest.membership == "open" and open is not False:
+        if open:
+            typer.echo("nothing to do: the swarm is open to all")
+            return
+        raise ConfigError("the swarm is open to all, it has no allow-list", "`swarmd swarm close` makes it one")
+    if manifest.membership in ("invitation", "work"):
+        raise ConfigError(
+            f'the swarm has no allow-list, its membership is "{manifest.membership}"',
+            "`swarmd swarm invite PEER` admits a peer"
+            if manifest.membership == "invitation"
+            else "Whoever works may join",
+        )
+    members: tuple[str, ...] = ()
+    if not open:
+        wanted = dict.fromkeys((manifest.creator, *manifest.members, *added))
+        members = tuple(peer for peer in wanted if peer not in removed or peer == manifest.creator)
+    membership: Membership = "allow-list" if members else "open"
+    _sign_again(target, msgspec.structs.replace(manifest, membership=membership, members=members))
+    text = tomlkit.dumps({"dht": {"members": inline(members)}}).rstrip()
+    typer.echo(f"every node needs this in its configuration, and a restart:\n\n{text}")
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[Target]:
+    """A manifest that no other command changes meanwhile: of two, one would lose what the other one did."""
+    from swarmd.cli.contract import find_target
+
+    with held_alone(path.parent):
+        yield find_target(path)
+
+
+def _sign_again(target: Target, manifest: Manifest) -> None:
+    """Write a manifest of a swarm without a chain anew, as its creator."""
+    if manifest == target.manifest:
+        typer.echo("nothing to do: it is so already")
+        return
+    if target.config is None:
+        raise ConfigError(
+            "only the creator can change the manifest", f"Use the one beside the configuration of {manifest.creator}"
+        )
+    identity = load_identity(target.data.root / target.config.dht.identity)
+    write_manifest(target.path, sign_manifest(manifest, identity))
+    typer.echo(f"{target.path}: signed anew; hand it to those who are yet to join")
+
+
+def _order(target: Target, paid_by: Payer, job: Job) -> None:
+    """Do something with the swarm's contract, as an account that pays."""
+    from swarmd.cli.contract import check_contract, open_orders, reach
+
+    chain = target.chain
+    key = target.account(paid_by.account, paid_by.passphrase)
+
+    async def work() -> None:
+        async with reach(target.urls(paid_by.rpc), chain.chain_id, paid_by.fees) as reached:
+            coordinator = await check_contract(reached.rpc, chain, target.manifest.recipe.stages)
+            await job(open_orders(reached, key, paid_by.fees), coordinator)
+
+    anyio.run(work)
+
+
+def _tell(*receipts: OrderReceipt | None) -> None:
+    from swarmd.gas import coins
+
+    done = [receipt for receipt in receipts if receipt is not None]
+    for receipt in done:
+        cost = f"{receipt.gas_used:,} gas, {coins(receipt.cost_wei)}"
+        typer.echo(f"{receipt.name}: done in block {receipt.block}, {cost}")
+    if not done:
+        typer.echo("nothing to do: the contract has it so already")
+
+
+DAY_S = 86400.0
+DAYS_MAX = 36_500
+
+
+def invite(
+    peer: Annotated[
+        str | None, typer.Argument(metavar="[PEER]", help="The guest's, as `swarmd identity show` prints it.")
+    ] = None,
+    directory: Annotated[Path | None, typer.Option("--dir", help=RULE)] = None,
+    days: Annotated[float, typer.Option(min=0, help="Days after which it is over; 0: never.")] = 0.0,
+    withdraw: Annotated[
+        str, typer.Option(metavar="ID", help="Withdraw an invitation: its id, or all of its text.")
+    ] = "",
+    listed: Annotated[bool, typer.Option("--list", help="List the invitations made here.")] = False,
+) -> None:
+    """Print an invitation for a peer, signed by this node: the creator's, or one that the creator has invited.
+
+    The guest joins with `swarmd join MANIFEST --identity KEY --invitation TEXT`. `--withdraw ID` takes one back, and
+    all that its guest made: nodes that hear it refuse their records. The creator may withdraw any, others what they
+    made.
+    """
+    from swarmd.dht.invitations import OwnInvitations
+
+    if (peer is not None) + bool(withdraw) + listed != 1:
+        fix = "swarmd swarm invite PEER, --list or --withdraw ID"
+        raise ConfigError("name the peer to invite, or the invitation to withdraw, or ask for the list", fix)
+    place = locate(directory)
+    if place.config is None:
+        raise ConfigError("an invitation is a node's of the swarm, and here is none", "Name its directory: --dir DIR")
+    config = load_config(place.config)
+    made = OwnInvitations(NodeDirectory(place.data).invitations)
+    if listed:
+        _list(made.read(), time.time())
+        return
+    if config.dht.admission != "invitation":
+        raise ConfigError(f'dht.admission is "{config.dht.admission}": nobody needs an invitation in this swarm')
+    identity = load_identity(place.data / config.dht.identity)
+    if withdraw:
+        _withdraw(made, withdraw, config.swarm.coordinator in ("", identity.peer_id))
+    elif peer is not None:
+        _invite(made, config, identity, peer, days)
+
+
+def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str, days: float) -> None:
+    from swarmd.dht.invitations import invite as sign_invitation
+    from swarmd.dht.invitations import read_invitation, write_invitation
+
+    if days > DAYS_MAX:
+        raise ConfigError(f"--days {days:g}: {DAYS_MAX} at most", "Leave it out for an invitation without an end")
+    now = time.time()
+    until = now + days * DAY_S if days else 0.0
+    own = read_invitation(config.dht.invitation)
+    creator = config.swarm.coordinator or identity.peer_id
+    encoded = sign_invitation(identity, config.swarm.id, creator, peer, until, own)
+    id_ = made.note(encoded, peer, until, now)
+    typer.echo(write_invitation(encoded))
+    typer.echo(f"`swarmd swarm invite --withdraw {id_}` takes it back", err=True)
+
+
+def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
+    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_invitation
+    from swarmd.dht.members.withdrawal import read_id
+
+    id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
+    withdrawn = made.withdraw(id_, everybodys, time.time())
+    whose = f"the invitation of {withdrawn.guest}" if withdrawn.guest else "the invitation"
+    typer.echo(f"{withdrawn.id}: {whose} is withdrawn; this node tells the others while it runs")
+
+
+def _list(made: tuple[IssuedInvitation, ...], now: float) -> None:
+    for each in made:
+        state = "withdrawn" if each.withdrawn_at is not None else "over" if each.is_over(now) else "holds"
+        until = f"until {utc(each.until)}" if each.until else "without an end"
+        when = f"made {utc(each.made_at)}" if each.made_at is not None else "made elsewhere"
+        typer.echo(f"{each.id}  {state:9}  {each.guest or '-'}  {when}, {until}")
+    if not made:
+        typer.echo("no invitation was made here", err=True)

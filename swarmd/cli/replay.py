@@ -1,0 +1,403 @@
+"""`swarmd replay`: fold an event log offline and show what happened, what came of it, and whether it still does."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from swarmd.cli.options import LogDir, log_of
+from swarmd.errors import ExitCode
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from swarmd.core.applied import Applied
+    from swarmd.eventlog.fold import Base
+    from swarmd.eventlog.frame import Commit
+    from swarmd.eventlog.replay import Comparison, StepOutcome, Verified
+
+
+FILTERS = "Show only"
+MODES = "What to do (by default, list events and commands)"
+INDENT = " " * 10
+
+
+def replay(
+    directory: LogDir = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Events of this type.", rich_help_panel=FILTERS)
+    ] = None,
+    round_: Annotated[
+        int | None, typer.Option("--round", min=0, help="Events of this round.", rich_help_panel=FILTERS)
+    ] = None,
+    stage: Annotated[
+        int | None, typer.Option("--stage", min=0, help="Events of this stage.", rich_help_panel=FILTERS)
+    ] = None,
+    first: Annotated[
+        int, typer.Option("--from", metavar="SEQ", min=0, help="First event.", rich_help_panel=FILTERS)
+    ] = 0,
+    last: Annotated[
+        int | None, typer.Option("--to", metavar="SEQ", min=0, help="Last event; the fold ends there.")
+    ] = None,
+    state: Annotated[bool, typer.Option("--state", help="Print the state at the end.", rich_help_panel=MODES)] = False,
+    step: Annotated[
+        bool,
+        typer.Option(
+            "--step",
+            help="Event by event: event, changed fields, commands; waits for a key on a terminal.",
+            rich_help_panel=MODES,
+        ),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare every commit's commands with the log; exit 3 and the first difference if not.",
+            rich_help_panel=MODES,
+        ),
+    ] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CHARTDIR|KEY=VALUE",
+            help="The same events under other charts, or with round.behind=abandon: where they part; exit 3 if so.",
+            rich_help_panel=MODES,
+        ),
+    ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Show it in a browser, event by event.", rich_help_panel=MODES)
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="JSON instead of text.")] = False,
+) -> None:
+    """Replay an event log: list what happened and what came of it, step through it, verify it, or try others.
+
+    Others are charts and settings (--against). Needs only the log: no model, network or key; a running daemon's
+    directory is fine.
+    """
+    if state + step + verify + web + bool(against) > 1:
+        raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
+    if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
+        raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
+    log = find_log_upto(directory, last)
+    if web:
+        show_page(log)
+    elif verify:
+        show_verified(directory or log.parent, log, last, json)
+    elif against:
+        show_comparison(log, against, last, json)
+    elif state:
+        show_state(log, last, json)
+    else:
+        wanted = Filter(types or [], round_, stage, first)
+        show_events(log, wanted, last, Display(steps=step, json=json))
+
+
+def find_log_upto(directory: Path | None, last: int | None) -> Path:
+    """The log that is asked for. Raises NotFoundError where event `last` was removed with its beginning."""
+    from swarmd.eventlog.fold import refuse_removed
+
+    log = log_of(directory)
+    if last is not None:
+        refuse_removed(log, last)
+    return log
+
+
+def show_page(log: Path) -> None:
+    """Serve the log's page until Ctrl-C, on the usual port or, where that is taken, on any."""
+    from swarmd.cli.dashboard import PageOptions, serve_log
+
+    serve_log(log.parent, PageOptions(else_any=True), archive=log)
+
+
+# --- what is folded and what is shown ---
+
+
+class Filter:
+    """Which events are shown, from `first` on; the fold takes others too."""
+
+    def __init__(self, types: list[str], round_: int | None, stage: int | None, first: int) -> None:
+        self._types = frozenset(map(known_type, types))
+        self._round = round_
+        self._stage = stage
+        self.first = first
+
+    def takes(self, applied: Applied) -> bool:
+        from swarmd.core.events import RoundsSkipped, tag_of
+
+        event = applied.event
+        if applied.seq < self.first or (self._types and tag_of(event) not in self._types):
+            return False
+        if self._stage is not None and getattr(event, "stage", None) != self._stage:
+            return False
+        if self._round is None:
+            return True
+        if isinstance(event, RoundsSkipped):
+            return event.first <= self._round <= event.last
+        return getattr(event, "round", None) == self._round
+
+
+def known_type(name: str) -> str:
+    """The type itself, when there are such events."""
+
+    from swarmd.core.events import Event
+
+    tags = sorted(str(kind.__struct_config__.tag) for kind in get_args(Event))
+    if name in tags:
+        return name
+    near = difflib.get_close_matches(name, tags, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the types are {', '.join(tags)}"
+    raise typer.BadParameter(f"there are no events of type {name!r}; {hint}", param_hint="--type")
+
+
+def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+    """Commits that begin at or before `last`."""
+    return commits if last is None else takewhile(lambda commit: commit.seq <= last, commits)
+
+
+def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
+    """The fold from `base` to `last`."""
+    from swarmd.eventlog.fold import commits_from, fold
+
+    commits = commits_from(log, base)
+    applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
+    return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
+
+
+def start_of(log: Path, seq: int | None) -> Base:
+    """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
+    from swarmd.eventlog.fold import base_upto, newest_base
+
+    if first := first_of(log):
+        typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
+    return newest_base(log) if seq is None else base_upto(log, seq)
+
+
+def first_of(log: Path) -> int:
+    """The first event that can be folded: 0, or that behind the oldest snapshot of a log that was shortened."""
+    from swarmd.eventlog.fold import oldest_base
+
+    return oldest_base(log).seq
+
+
+def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+    """Commits up to `last`, with a progress bar on stderr when that is a terminal."""
+    commits = commits_upto(commits, last)
+    return _with_bar(log, commits, last) if sys.stderr.isatty() else commits
+
+
+def _with_bar(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
+    with progress_bar(log, last) as bar:
+        shown = 0
+        for commit in commits:
+            if commit.seq - shown >= 1000:
+                bar.update(bar.task_ids[0], completed=(shown := commit.seq))
+            yield commit
+
+
+def progress_bar(log: Path, last: int | None) -> Progress:
+    """A bar on stderr that counts events up to `last`, or to the log's end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from swarmd.eventlog.reader import end_of
+
+    end = end_of(log)
+    columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=end if last is None else min(end, last + 1))
+    return bar
+
+
+# --- the modes ---
+
+
+def show_verified(directory: Path, log: Path, last: int | None, json: bool) -> None:
+    from swarmd.eventlog.export import to_json
+    from swarmd.eventlog.replay import CommitDiffers
+
+    try:
+        found = verified(log, last)
+    except CommitDiffers as error:
+        if json:
+            typer.echo(to_json(error.difference))
+        raise
+    if json:
+        typer.echo(to_json(found))
+        return
+    typer.echo(f"{directory}: all {found.commits} commits ({found.events} events) give the commands that the log has")
+    if found.from_seq:
+        typer.echo(f"the fold began at the snapshot of seq {found.from_seq}; events before it were removed")
+    if found.snapshots:
+        typer.echo(f"{found.snapshots} snapshots are what the fold gives")
+
+
+def verified(log: Path, last: int | None) -> Verified:
+    """What `verify` finds, on all cores where the log has snapshots, with a progress bar on a terminal."""
+    from swarmd.eventlog.replay import sections_of, verify, verify_parallel
+
+    if len(sections_of(log, last)) == 1:
+        return verify(log, partial(watch, log, last=last))
+    if not sys.stderr.isatty():
+        return verify_parallel(log, last)
+    with progress_bar(log, last) as bar:
+        return verify_parallel(log, last, lambda events: bar.update(bar.task_ids[0], completed=events))
+
+
+def show_state(log: Path, last: int | None, json: bool) -> None:
+    import msgspec
+
+    from swarmd.core.step import StateFold
+    from swarmd.eventlog.export import full
+    from swarmd.eventlog.fold import commits_from
+
+    base = start_of(log, last if last is None else last + 1)
+    fold = StateFold(base.state)
+    for commit in watch(log, commits_from(log, base), last):
+        for envelope in commit.envelopes():
+            if last is None or envelope.seq <= last:
+                fold.apply(envelope)
+    encoded = msgspec.json.encode(full(fold.state))
+    typer.echo(encoded if json else msgspec.json.format(encoded, indent=2))
+
+
+def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
+    base = start_of(log, wanted.first if last is None else min(wanted.first, last + 1))
+    before = base.seq - first_of(log)  # events that need not be read
+    events, shown, chart = before, 0, base.state.chart if before else ""
+    for applied in folded(log, last, progress=not sys.stdout.isatty(), base=base):
+        events += 1
+        chart = applied.after.chart
+        if wanted.takes(applied):
+            shown += 1
+            if not display.show(applied):
+                return
+    if not display.json:
+        typer.echo(f"{events} events, {shown} shown; the node is in {chart or 'no state'}")
+
+
+class Display:
+    """Shows applied events one after the other."""
+
+    def __init__(self, steps: bool, json: bool) -> None:
+        self.json = json
+        self._steps = steps
+        self._asks = steps and not json and sys.stdin.isatty()
+        self._until_seq = -1
+
+    def show(self, applied: Applied) -> bool:
+        """Print one event. Returns whether to go on."""
+        if self.json:
+            typer.echo(_applied_json(applied))
+            return True
+        for line in applied_lines(applied, every_change=self._steps):
+            typer.echo(line)
+        return not self._asks or applied.seq < self._until_seq or self._ask(applied)
+
+    def _ask(self, applied: Applied) -> bool:
+        """Wait for the operator: Enter goes on, a number goes on to that event, s shows the state, q ends."""
+        import msgspec
+
+        from swarmd.eventlog.export import full
+
+        while True:
+            typer.echo("Enter: next, SEQ: go on to it, s: state, q: quit > ", nl=False, err=True)
+            answer = sys.stdin.readline()
+            word = answer.strip()
+            if not answer or word == "q":
+                return False
+            if word == "s":
+                typer.echo(msgspec.json.format(msgspec.json.encode(full(applied.after)), indent=2))
+                continue
+            if re.fullmatch(r"[0-9]{1,18}", word):
+                self._until_seq = int(word)
+            return True
+
+
+def applied_lines(applied: Applied, every_change: bool) -> Iterator[str]:
+    """The event, the fields it changed (or only the chart states), and the commands it caused."""
+    from swarmd.eventlog.export import change_line, changes_between, command_line, event_line
+
+    yield event_line(applied.seq, applied.at, applied.event)
+    for change in changes_between(applied.before, applied.after):
+        if every_change or change.path.endswith("chart"):
+            yield typer.style(f"{INDENT}{change_line(change)}", dim=True)
+    for command in applied.commands:
+        yield typer.style(f"{INDENT}▶ {command_line(command)}", fg="cyan")
+
+
+def _applied_json(applied: Applied) -> bytes:
+    from swarmd.eventlog.export import changes_between, to_json
+
+    return to_json(
+        {
+            "seq": applied.seq,
+            "at": applied.at,
+            "event": applied.event,
+            "changes": changes_between(applied.before, applied.after),
+            "commands": applied.commands,
+        }
+    )
+
+
+def show_comparison(log: Path, against: list[str], last: int | None, json: bool) -> None:
+    """Print where the two sides part. Raises typer.Exit with 3 if they do."""
+    from swarmd.cli.local_swarm import parse_setting
+    from swarmd.core.chart import load_charts
+    from swarmd.core.step import step
+    from swarmd.eventlog.export import to_json
+    from swarmd.eventlog.replay import SettingsOverride, compare
+
+    charts = [Path(one) for one in against if "=" not in one or Path(one).is_dir()]
+    if len(charts) > 1:
+        raise typer.BadParameter("one CHARTDIR at a time", param_hint="--against")
+    supposed = SettingsOverride(dict(parse_setting(one) for one in against if Path(one) not in charts))
+    other = partial(step, charts=load_charts(charts[0])) if charts else step
+    found = compare(log, other, partial(watch, log, last=last), supposed)
+    if json:
+        typer.echo(to_json(found))
+    else:
+        typer.echo("\n".join(comparison_lines(found, " and ".join(against))))
+    if found.first:
+        raise typer.Exit(ExitCode.DIFFERENCE)
+
+
+def comparison_lines(found: Comparison, against: str) -> Iterator[str]:
+    """Where the sides part, how many commands of each kind there would have been, and how the final states differ."""
+    from swarmd.eventlog.export import change_line, event_line
+
+    first = found.first
+    if first is None:
+        yield f"{found.events} events go the same way under {against}"
+        return
+    yield f"here is the log, there {against}: they part at seq {first.seq}:"
+    yield event_line(first.seq, first.at, first.event)
+    yield from _outcome_lines("here", first.here)
+    yield from _outcome_lines("there", first.there)
+    yield f"at {found.decisions} of {found.events} events the commands differ; both sides are told what happened here"
+    yield f"commands in {found.events} events:{'here':>14}{'there':>8}"
+    for kind in sorted(found.here | found.there):
+        yield f"  {kind:<30}{found.here.get(kind, 0):>6}{found.there.get(kind, 0):>8}"
+    yield "the states at the end, here → there:" if found.changes else "the states at the end are the same"
+    yield from (f"  {change_line(change)}" for change in found.changes)
+
+
+def _outcome_lines(side: str, outcome: StepOutcome) -> Iterator[str]:
+    from swarmd.eventlog.export import change_line, command_line
+
+    if outcome.refused:
+        yield f"  {side:<6}refused: {outcome.refused}"
+        return
+    for change in outcome.changes:
+        yield f"  {side:<6}{change_line(change)}"
+    for command in outcome.commands:
+        yield f"  {side:<6}▶ {command_line(command)}"
+    if not outcome.changes and not outcome.commands:
+        yield f"  {side:<6}nothing changes"

@@ -1,0 +1,147 @@
+"""`swarmd report`: what training gave, from event logs alone: a picture, JSON, or the model's card."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import RULE, holds_log, log_of
+from swarmd.errors import ConfigError, NotFoundError
+from swarmd.paths import CONFIG
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from swarmd.results.history import TrainingHistory
+
+
+OUT = Path("report.png")
+TASKS_TOLD = 8  # of a node
+
+
+def report(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR...]", help=f"{RULE} Or several, or one directory with several nodes' in it."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help=f"The picture, .png or .svg.  [default: {OUT}]")
+    ] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="Write the picture as SVG too, beside the other.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    card: Annotated[bool, typer.Option("--card", help="Print the model card of one node.")] = False,
+) -> None:
+    """Show reward and held-out accuracy (pass@1) by round, in all and by task, skipped rounds and restarts.
+
+    Reads logs, with daemons up or down.
+
+    Writes a picture. With --json or --card it prints instead, and a picture is written only where --out names one.
+    """
+    if as_json and card:
+        raise ConfigError("--json and --card both print", "Choose one")
+    files = picture_files(out, svg, wanted=not (as_json or card))
+    histories = read_histories(directories or [log_of(None).parent])
+    if card:
+        print_card(histories)
+    elif as_json:
+        print_json(histories)
+    else:
+        print_summary(histories)
+    write_pictures(histories, files, quiet=as_json or card)
+
+
+def picture_files(out: Path | None, svg: bool, wanted: bool) -> list[Path]:
+    """What is to be written. Raises ConfigError for a suffix that is neither .png nor .svg."""
+    from swarmd.results.picture import SUFFIXES
+
+    if out is None and not wanted and not svg:
+        return []
+    first = out or OUT
+    if first.suffix not in SUFFIXES:
+        raise ConfigError(f"--out {first}: {first.suffix or 'no suffix'} is no kind of picture", "Use .png or .svg")
+    return list(dict.fromkeys([first, first.with_suffix(".svg")] if svg else [first]))
+
+
+def read_histories(directories: Sequence[Path]) -> list[TrainingHistory]:
+    """What the logs tell, in the order given.
+
+    Raises NotFoundError where no stage was trained, ConfigError where two logs are of one node, LogDamaged.
+    """
+    from swarmd.results.history import read_history
+
+    places = [place for directory in directories for place in node_directories(directory)]
+    histories = [read_history(place) for place in places]
+    seen: dict[str, Path] = {}
+    for place, history in zip(places, histories, strict=True):
+        if history.peer in seen:
+            raise ConfigError(f"{seen[history.peer]} and {place} are logs of one node, {history.peer}", "Name one")
+        seen[history.peer] = place
+    if not any(history.stages for history in histories):
+        raise NotFoundError(f"no stage has been trained yet in {', '.join(map(str, places))}", "Ask again later")
+    return histories
+
+
+def node_directories(directory: Path) -> list[Path]:
+    """The directory itself, or those of the nodes in it, as `swarmd local` makes them. Raises NotFoundError."""
+    if directory.is_dir() and not holds_log(directory) and not (directory / CONFIG).is_file():
+        inner = sorted(place for place in directory.iterdir() if holds_log(place))
+        if inner:
+            return inner
+    log = log_of(directory)
+    return [directory if log == directory else log.parent]
+
+
+def print_card(histories: Sequence[TrainingHistory]) -> None:
+    from swarmd.results.card import make_card
+
+    if len(histories) != 1:
+        raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
+    typer.echo(make_card(histories[0]), nl=False)
+
+
+def print_json(histories: Sequence[TrainingHistory]) -> None:
+    import msgspec
+
+    from swarmd.eventlog.export import indented
+
+    nodes = [
+        {
+            **{name: getattr(history, name) for name in history.__struct_fields__},
+            "label": history.label,
+            "rounds": history.rounds,
+            "skills": [msgspec.structs.asdict(curve) for curve in history.skills],
+        }
+        for history in histories
+    ]
+    sys.stdout.writelines(indented({"nodes": nodes}))
+    typer.echo()
+
+
+def print_summary(histories: Sequence[TrainingHistory]) -> None:
+    from swarmd.cli.leaderboard import shown
+    from swarmd.results.card import accuracy_words
+    from swarmd.results.history import skills_summary
+
+    for history in histories:
+        rounds = history.rounds
+        reward = f"reward {rounds[-1].reward:.3f} in round {rounds[-1].round}" if rounds else "nothing trained"
+        typer.echo(
+            f"{shown(history.label)}: {len(rounds)} rounds trained, {history.rounds_skipped} skipped, "
+            f"{len(history.restarts)} restarts; {reward}; held-out accuracy {accuracy_words(history)}"
+        )
+        if said := skills_summary(history.skills, TASKS_TOLD):
+            typer.echo(f"  by task: {shown(said)}")
+
+
+def write_pictures(histories: Sequence[TrainingHistory], files: Sequence[Path], quiet: bool) -> None:
+    """Draw, and say where, on stderr when something else is printed."""
+    from swarmd.results.picture import NODES_MAX, draw
+
+    for file in files:
+        draw(histories, file)
+        typer.echo(f"{file}: written", err=quiet)
+    if files and len(histories) > NODES_MAX:
+        typer.echo(f"the picture shows the first {NODES_MAX} of {len(histories)} nodes", err=True)

@@ -1,0 +1,209 @@
+"""A node that runs: `swarmd run` in the foreground, `swarmd service` as a service of systemd."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.cli.options import NodeDir, config_of_node, locate
+from swarmd.config import load_config
+from swarmd.errors import ExitCode, NotFoundError, SwarmdError, UnitError
+from swarmd.paths import NodeDirectory, quoted
+
+if TYPE_CHECKING:
+    from swarmd.config import Config
+    from swarmd.units import ServicePaths, Transfer
+
+
+PROGRESS_S = 10.0  # between two lines about what the trainer is at, for a person who watches
+
+
+def run(
+    directory: NodeDir = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="The node's configuration; DIR is then its data directory."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The data directory, in place of the one the file names.")
+    ] = None,
+) -> int:
+    """Run a node until it is told to stop. SIGTERM or Ctrl-C stops it in order, a second one at once."""
+    import structlog
+
+    from swarmd.daemon.service import run_node
+    from swarmd.files import refusal
+    from swarmd.observe.logs import configure, tell_fatal
+    from swarmd.observe.redaction import known_secrets
+    from swarmd.swarms.registry import check_kind
+
+    file = config_of_node(directory, config)
+    loaded = load_config(file)
+    check_kind(loaded.swarm)
+    paths = NodeDirectory(data or locate(directory, config).data)
+    secrets = known_secrets(loaded, paths.root, signing=True)
+    is_watched = configure(loaded.logs.level, loaded.logs.format, secrets=secrets)
+    try:
+        return run_node(loaded, paths, progress_s=PROGRESS_S if is_watched else 0.0)
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+    except Exception as error:  # told as a line of the log, which covers what its words and those of libraries may hold
+        refused = refusal(error)
+        if refused is not None:
+            tell_fatal(refused)
+        else:
+            structlog.get_logger("swarmd").exception("the daemon met an error it does not know; please report it")
+        return ExitCode.FAILURE
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a node as a service of systemd.")
+
+SYSTEMCTL_S = 120.0  # longest wait for systemctl, a stop of a node included
+SYSTEMCTL_FIX = "See `systemctl status` and `journalctl -xe`; with --no-reload files are written and nothing else"
+
+Instance = Annotated[
+    str, typer.Option("--instance", metavar="NAME", help="One of several nodes: swarmd@NAME, /etc/swarmd/NAME.toml.")
+]
+User = Annotated[bool, typer.Option("--user", help="For yourself, without root.")]
+Reload = Annotated[bool, typer.Option("--reload/--no-reload", help="Have systemd read the files.")]
+
+
+@app.command()
+def install(
+    instance: Instance = "",
+    user: User = False,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Copied to where the unit reads it; the node's data too."),
+    ] = None,
+    gpu: Annotated[
+        bool | None, typer.Option("--gpu/--cpu", help="An accelerator's devices are left; else as the machine has one.")
+    ] = None,
+    programs: Annotated[
+        bool | None,
+        typer.Option("--programs/--no-programs", help="The sandbox for programs works; else as the swarm's kind asks."),
+    ] = None,
+    now: Annotated[bool, typer.Option("--now", help="Start the node, now and at every boot.")] = False,
+    reload: Reload = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")] = False,
+) -> None:
+    """Copy the unit and what belongs to it to where systemd reads them. Run it again after an upgrade."""
+    from swarmd import units
+
+    place = units.find_place(instance, user)
+    source = config or place.config
+    if config is not None and not config.exists():
+        raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node with one")
+    loaded = load_config(source) if source.exists() else None
+    files = units.plan(place, units.find_command(user=user), loaded, gpu, programs)
+    transfer = None
+    if loaded is not None:
+        units.refuse_other_log(source, loaded, place)
+        if source.resolve() != place.config:
+            transfer = units.find_transfer(source, loaded, place)
+            files[place.config] = units.config_text(place, source, loaded)
+    if dry_run:
+        for path, text in files.items():
+            _print_change(path, text)
+        if transfer is not None and not transfer.there:
+            typer.echo(f"{transfer.target.root}: would be copied from {transfer.source.root}, which would be closed")
+        return
+    for path, text in files.items():
+        private = user and path == place.config  # it may hold secrets then
+        typer.echo(f"{path}: {units.write_file(path, text, 0o600 if private else 0o644)}")
+    if transfer is not None:
+        if not transfer.there:
+            units.copy_data(transfer)
+        _say_where_data_are(transfer)
+    _make_directories(place)
+    if reload:
+        _systemctl(place, "daemon-reload")
+    if now:
+        _systemctl(place, "enable", "--now", place.unit)
+        typer.echo(f"{place.unit}: started, now and at every boot")
+    _say_next(place, loaded, now)
+
+
+def _print_change(path: Path, text: str) -> None:
+    there = path.read_text(encoding="utf-8") if path.exists() else ""
+    lines = there.splitlines(), text.splitlines()
+    changed = list(difflib.unified_diff(*lines, str(path) if there else "/dev/null", str(path), lineterm=""))
+    typer.echo("\n".join(changed) if changed else f"{path}: as it should be")
+
+
+def _say_where_data_are(transfer: Transfer) -> None:
+    source, target = transfer.source.root, transfer.target.root
+    if transfer.there:
+        typer.echo(f"{target}: the node's data is there; {source} stays as it is")
+    else:
+        typer.echo(f"{target}: the node's data, copied from {source}, which is closed: no node starts there any more")
+
+
+def _make_directories(place: ServicePaths) -> None:
+    try:
+        place.etc.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not place.user:
+            place.credentials.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UnitError(f"{error.filename}: {error.strerror}", "Run as root, or with --user") from error
+
+
+def _say_next(place: ServicePaths, config: Config | None, started: bool) -> None:
+    """What is left to the operator."""
+    from swarmd.units import credential_names
+
+    if config is None:
+        typer.echo(f"next: put the node's configuration at {place.config}, and run this again")
+        return
+    for name in credential_names(config):
+        if not (place.credentials / name).exists():
+            typer.echo(f"next: `install -m 600 FILE {quoted(place.credentials / name)}`: the configuration asks for it")
+    if not started:
+        typer.echo(f"next: `systemctl {'--user ' if place.user else ''}enable --now {place.unit}`")
+    if place.user:
+        typer.echo("next: `loginctl enable-linger`, or the node ends when you log out")
+
+
+@app.command()
+def uninstall(instance: Instance = "", user: User = False, reload: Reload = True) -> None:
+    """Stop and disable the node and remove what `install` wrote. Data, configuration and secrets stay."""
+    from swarmd.units import DROP_IN, find_place
+
+    place = find_place(instance, user)
+    paths = list(place.drop_ins)
+    # The template stays for other instances, and the target for any other node.
+    if not instance or not set(place.units.glob(f"swarmd@?*.service.d/{DROP_IN}")) - set(paths):
+        paths += [place.units / name for name in place.templates]
+        if not (place.units / ("swarmd.service" if instance else "swarmd@.service")).exists():
+            paths.append(place.units / "swarmd.target")
+    paths = [path for path in paths if path.exists()]
+    if not paths:
+        raise NotFoundError(f"{place.unit} is not installed in {place.units}")
+    if reload:
+        _systemctl(place, "disable", "--now", place.unit)
+    for path in paths:
+        path.unlink()
+        if path.name == DROP_IN and not any(path.parent.iterdir()):
+            path.parent.rmdir()
+        typer.echo(f"{path}: removed")
+    if reload:
+        _systemctl(place, "daemon-reload")
+    typer.echo(f"left as they are: {place.config}, {place.data}, and what lies beside them")
+
+
+def _systemctl(place: ServicePaths, *words: str) -> None:
+    argv = ["systemctl", *(["--user"] if place.user else []), *words]
+    try:
+        ended = subprocess.run(argv, capture_output=True, text=True, timeout=SYSTEMCTL_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnitError(f"{' '.join(argv)}: {error}", SYSTEMCTL_FIX) from error
+    if ended.returncode:
+        said = " ".join(ended.stderr.split())[:500]
+        raise UnitError(f"{' '.join(argv)} failed with {ended.returncode}: {said}", SYSTEMCTL_FIX)

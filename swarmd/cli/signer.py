@@ -1,0 +1,149 @@
+"""`swarmd signer`: one account that submits for many nodes, over RL Swarm's HTTP interface."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from swarmd.cli.options import ListenAt, RequestToken
+from swarmd.config import ChainConfig, load_config
+from swarmd.errors import ConfigError, SwarmdError
+from swarmd.paths import NodeDirectory
+
+if TYPE_CHECKING:
+    from swarmd.chain.signer.http import SignerSetup
+
+
+AUDIT = "signer.audit.jsonl"
+
+
+def signer(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="A node's configuration, whose chain section is taken."),
+    ] = None,
+    rpc: Annotated[list[str] | None, typer.Option(metavar="URL", help="A node of the chain, best first.")] = None,
+    chain_id: Annotated[int | None, typer.Option(min=1, help="The chain's id.")] = None,
+    contract: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The swarm's contract.")] = None,
+    keystore: Annotated[
+        str | None,
+        typer.Option("--account", metavar="KEYSTORE", help="The account that submits; a file, or credential:NAME."),
+    ] = None,
+    passphrase_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A private file with its passphrase, or credential:NAME.")
+    ] = None,
+    listen: ListenAt = "127.0.0.1:3000",
+    token_file: RequestToken = "",
+    org: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="The orgId that nodes name; several are possible.")
+    ] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="PEER", help="A peer id to serve; several are possible. Default: all.")
+    ] = None,
+    per_minute: Annotated[int, typer.Option(min=0, help="Requests a minute, 0 for any number.")] = 0,
+    max_gwei: Annotated[float | None, typer.Option(min=0, help="Highest price of a unit of gas.")] = None,
+    day_coins_max: Annotated[
+        float | None, typer.Option(min=0, help="Coins that are signed for in a day at most; 0 for no bound.")
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The audit log. Default: {AUDIT}")] = None,
+) -> int:
+    """Hold the key of an account and submit for nodes, until told to stop."""
+    import asyncio
+
+    from swarmd.chain.signer.http import Access, SignerSetup, load_token, run_signer
+    from swarmd.daemon.process import keep_memory_off_disk
+    from swarmd.http_server import parse_listen
+    from swarmd.observe.logs import tell_fatal
+
+    keep_memory_off_disk()
+    base, data = _chain_of(config)
+    chain = _with_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
+    chain = _with_files(chain, keystore, passphrase_file)
+    orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
+    _check_served(orgs, peer or ())
+    access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
+    order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
+    _set_up_logs(order)
+    try:
+        asyncio.run(run_signer(order))
+    except SwarmdError as error:
+        tell_fatal(error)
+        return error.exit_code
+    return 0
+
+
+def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
+    """Raise ConfigError where an organisation has no name, or no peer can be meant: a variable may not be set."""
+    from swarmd.chain.signer.http import PEER
+
+    if not orgs or not all(map(str.strip, orgs)):
+        raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
+    for peer in peers:
+        if not PEER.fullmatch(peer):
+            raise ConfigError(f"--peer {peer!r} is no peer id", "`swarmd identity show` prints that of a node")
+
+
+def _chain_of(config: Path | None) -> tuple[ChainConfig, NodeDirectory]:
+    """The chain section of a configuration and its data directory; without one, defaults and this directory."""
+    if config is None:
+        return ChainConfig((), 1, ""), NodeDirectory(Path.cwd())
+    loaded = load_config(config)
+    if loaded.chain is None:
+        raise ConfigError(f"{config} has no [chain]", "Name the swarm's chain and contract there, or with options")
+    return loaded.chain, NodeDirectory(config.parent / loaded.data)
+
+
+def _with_options(
+    chain: ChainConfig,
+    rpc: list[str] | None,
+    chain_id: int | None,
+    contract: str | None,
+    bounds: dict[str, float | None],
+) -> ChainConfig:
+    import msgspec
+
+    from swarmd.cli.leaderboard import check_address
+
+    if contract:
+        check_address(contract)
+    given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
+    fees = msgspec.structs.replace(chain.fees, **given)
+    if not chain.rpc and not (rpc and chain_id and contract):
+        raise ConfigError("a signer needs --rpc, --chain-id and --contract, or --config with a [chain]")
+    changed = msgspec.structs.replace(
+        chain,
+        rpc=tuple(rpc or chain.rpc),
+        chain_id=chain_id or chain.chain_id,
+        contract=contract or chain.contract,
+        fees=fees,
+    )
+    try:  # what a configuration file would be checked for
+        return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"an option makes no sense as [chain] of a configuration has it: {error}") from None
+
+
+def _with_files(chain: ChainConfig, keystore: str | None, passphrase: str | None) -> ChainConfig:
+    """Files named by options are relative to this directory, those of the configuration to the data directory."""
+    import msgspec
+
+    named = {"keystore": keystore, "passphrase": passphrase}
+    given: dict[str, Any] = {key: _absolute(name) for key, name in named.items() if name}
+    return msgspec.structs.replace(chain, **given)
+
+
+def _absolute(named: str) -> str:
+    return named if named.startswith("credential:") else str(Path.cwd() / named)
+
+
+def _set_up_logs(order: SignerSetup) -> None:
+    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.observe.logs import configure
+    from swarmd.observe.redaction import address_secrets
+
+    urls = read_urls(order.chain.rpc, order.data.root)
+    secrets = [secret for url in urls for secret in address_secrets(url)]
+    configure("info", "auto", secrets=secrets + ([order.access.token] if order.access.token else []))

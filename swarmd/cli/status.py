@@ -1,0 +1,158 @@
+"""`swarmd status`: how a node is, from its daemon or, when that is down, from its log."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.cli.options import RULE, ConfigFile, Located, locate, print_json, refuse_unmade
+from swarmd.config import load_config
+from swarmd.errors import ConfigError, ControlError, ExitCode
+from swarmd.paths import NodeDirectory
+
+if TYPE_CHECKING:
+    from swarmd.observe.status import Status
+
+
+NEVER_STARTED = "never started"  # state of the process, as swarmd.observe.status has it
+WATCH_EVERY_S = 1.0
+PAUSE = threading.Event()  # never set: a wait that Ctrl-C ends
+
+
+def status(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help=RULE, show_default=False)] = None,
+    config: ConfigFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
+    watched: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
+) -> int:
+    """Say how a node is: process, network, training, round, and the chain where there is one.
+
+    Exits with 0 when all is well, with 1 when it is not, with 4 for a node that was made and never started.
+    """
+    from rich.console import Console
+
+    from swarmd.observe.panel import panel_of
+
+    node = locate(directory, config)
+    if not node.data.is_dir():
+        refuse_unmade(node, directory is None and config is None)
+    if watched:
+        if as_json:
+            raise ConfigError("--watch and --json exclude each other", "Call `swarmd status --json` as often as needed")
+        watch(node)
+        return ExitCode.OK
+    current = read_status(NodeDirectory(node.data), node.config)
+    if as_json:
+        print_json(current)
+    else:
+        Console().print(panel_of(current))
+    if current.process.state == NEVER_STARTED:
+        return ExitCode.NEVER_STARTED
+    return ExitCode.OK if current.healthy else ExitCode.FAILURE
+
+
+def watch(node: Located) -> None:
+    """Show the status until Ctrl-C; a line a change where nobody looks at a terminal."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from swarmd.observe.panel import panel_of
+
+    console = Console()
+    current = read_status(NodeDirectory(node.data), node.config)
+    if not console.is_terminal:
+        _watch_lines(node, current)
+        return
+    with contextlib.suppress(KeyboardInterrupt), Live(panel_of(current), console=console, auto_refresh=False) as live:
+        while True:
+            PAUSE.wait(WATCH_EVERY_S)
+            live.update(panel_of(read_status(NodeDirectory(node.data), node.config)), refresh=True)
+
+
+def _watch_lines(node: Located, current: Status) -> None:
+    said = ""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            if (line := line_of(current)) != said:
+                typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
+                said = line
+            PAUSE.wait(WATCH_EVERY_S)
+            current = read_status(NodeDirectory(node.data), node.config)
+
+
+def line_of(status: Status) -> str:
+    """All layers in one line; it changes only when one of them does."""
+    layers = {
+        "process": status.process,
+        "network": status.network,
+        "training": status.training,
+        "round": status.round,
+        "chain": status.chain,
+        "on chain": status.submissions,
+    }
+    words = [f"{name} {layer.state}{'' if layer.healthy else ' (!)'}" for name, layer in layers.items() if layer]
+    return f"round {status.round.round} stage {status.round.stage}: {', '.join(words)}"
+
+
+def read_status(paths: NodeDirectory, config: Path | None = None) -> Status:
+    """The status from the daemon, or from the log when no daemon answers; or that the node was never started.
+
+    Where it is known, the configuration is read for a node without a log. Raises NotFoundError where there is no node,
+    LogDamaged where the daemon is down and the log cannot be read.
+    """
+    import msgspec
+
+    from swarmd.daemon.control import NoDaemon, ask
+    from swarmd.observe.status import Status
+
+    node = Located(config, paths.root)
+    try:
+        return msgspec.json.decode(ask(paths.control, "status"), type=Status)
+    except NoDaemon:
+        return status_from_log(node)
+    except ControlError as error:
+        return status_from_log(node, error.message)
+    except DECODE_ERRORS as error:
+        mute = f"the daemon's answer is not understood, is it another version of swarmd? ({error})"
+        return status_from_log(node, mute)
+
+
+def status_from_log(node: Located, mute: str = "") -> Status:
+    """The status that the log alone gives. `mute` says why a daemon that is there does not answer."""
+    from swarmd.eventlog.fold import load
+    from swarmd.eventlog.segment import list_segments
+    from swarmd.eventlog.store import log_bytes
+    from swarmd.observe.status import LogStatus, status_of, with_offer
+
+    events = NodeDirectory(node.data).events
+    if not events.is_dir() or not list_segments(events):
+        return _never_started(node, mute)
+    state, next_seq = load(events)
+    log = LogStatus(str(events), next_seq, log_bytes(events))
+    return with_offer(status_of(state, time.time(), log, mute=mute), NodeDirectory(node.data).weights)
+
+
+def _never_started(node: Located, mute: str) -> Status:
+    """The status of a node that has no log yet. Raises NotFoundError where there is no node."""
+    import msgspec
+
+    from swarmd.core.state import State
+    from swarmd.observe.status import LogStatus, status_of
+
+    refuse_unmade(node)
+    status = status_of(State(), time.time(), LogStatus(str(NodeDirectory(node.data).events), 0, 0), mute=mute)
+    if not mute:
+        reason = f"made, and never started: `{node.next_command}` starts it"
+        status = msgspec.structs.replace(status, process=msgspec.structs.replace(status.process, reason=reason))
+    if node.config is None:
+        return status
+    config = load_config(node.config)
+    return msgspec.structs.replace(
+        status, peer=config.dht.peer, name=config.name, swarm=config.swarm.id, role=config.role
+    )

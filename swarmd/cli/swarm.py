@@ -1,0 +1,349 @@
+"""`swarmd swarm`: the kinds there are, the files of a new one, what a manifest and its contract say; and its verbs."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.metadata
+import itertools
+import json
+import keyword
+import re
+import site
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import anyio
+import msgspec
+import typer
+
+from swarmd.cli.new import new
+from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, payer, print_json, utc
+from swarmd.cli.orders import invite, register_orders
+from swarmd.errors import ConfigError, PathUnusable
+from swarmd.files import remedy
+from swarmd.manifest import Manifest, read_manifest
+from swarmd.paths import quoted
+from swarmd.swarms.plan import split_of
+from swarmd.swarms.registry import BUILT_IN, list_kinds
+
+if TYPE_CHECKING:
+    from swarmd.chain.coordinator import Coordinator
+    from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
+    from swarmd.chain.watching.blocks import Blocks
+
+
+def list_swarms(
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON: one array, an object a kind.")] = False,
+) -> None:
+    """Name every installed kind of swarm, with its stages, what it trains, and what brings it."""
+    kinds = list_kinds()
+    if as_json:
+        rows = [
+            {"name": kind.name, "stages": kind.stages, "summary": kind.summary, "from": kind.origin}
+            | {"usable": not kind.fault, "fault": kind.fault}
+            for kind in kinds
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    width = max(len(kind.name) for kind in kinds)
+    for kind in kinds:
+        brought = f" (from {kind.origin})" if kind.fault or kind.origin != "swarmd" else ""
+        stages = f"{kind.stages} stage{'s' if kind.stages > 1 else ' '}"
+        said = f"cannot be used: {kind.fault}" if kind.fault else f"{stages}  {kind.summary}"
+        typer.echo(f"{kind.name:{width}}  {said}{brought}")
+
+
+TEMPLATES = Path(__file__).parent / "scaffolds"
+SUFFIX = ".txt"  # templates are no modules of swarmd
+NAME, MODULE, CLASS = "my-swarm", "my_swarm", "MySwarm"  # as templates have them
+QUESTIONS = "questions.jsonl"
+EXAMPLES = 40  # of each of the two tasks
+TAKEN = sys.stdlib_module_names | {"swarmd"}  # modules that come before, or instead of, one of the same name
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def scaffold(
+    name: Annotated[str, typer.Argument(help="Of the swarm: a-z, 0-9 and -, such as my-swarm.")],
+    kind: Annotated[
+        Literal["file", "plan"],
+        typer.Option(help="file: questions and named rewards, no code; plan: a Python package."),
+    ] = "file",
+    directory: Annotated[Path | None, typer.Option("--dir", help="To write to; ./NAME without it.")] = None,
+) -> None:
+    """Write the files of a swarm of one's own: it can be run as it is, and changed from there."""
+    _check(name, kind)
+    root = directory or Path(name)
+    _make_directory(root)
+    for template in sorted((TEMPLATES / kind).glob(f"*{SUFFIX}")):
+        _write(root / _named(template.name.removesuffix(SUFFIX), name), _named(template.read_text("utf-8"), name))
+    if kind == "file":
+        _write(root / QUESTIONS, "".join(f"{json.dumps(row)}\n" for row in example_questions()))
+    typer.echo(f"\nnext, as {root / 'README.md'} says:")
+    if kind == "plan":
+        typer.echo(f"    pip install -e {quoted(root)}")
+    typer.echo(f"    swarmd local --kind {quoted(root / 'config.toml')} --rounds 4")
+
+
+def _check(name: str, kind: str) -> None:
+    if not _NAME.fullmatch(name) or len(name) > 40:
+        raise ConfigError(f"{name!r} is no name of a swarm here", "Write up to 40 of a-z, 0-9 and -, such as my-swarm")
+    if kind == "plan" and name in BUILT_IN:
+        raise ConfigError(f"swarmd has a kind {name!r} itself", "Choose another name")
+    if kind == "plan" and keyword.iskeyword(_module(name)):
+        raise ConfigError(f"{name!r} is a word of Python", "Choose another name")
+    if kind == "plan" and _module(name) in TAKEN:
+        raise ConfigError(
+            f"the package {_module(name)!r} would never be found: Python, or swarmd, has one of this name",
+            "Choose another name",
+        )
+    if kind == "plan" and (brings := _installed_as(name)):
+        raise ConfigError(
+            f"{brings} is installed here already: pip would put a package of this name in its place, or beside it",
+            "Choose another name, or `pip uninstall` an earlier one of your own",
+        )
+
+
+def _installed_as(name: str) -> str:
+    """What is installed under the name, or brings a module of that name; empty where nothing is."""
+    try:
+        return f"the distribution {importlib.metadata.distribution(name).name!r}"
+    except importlib.metadata.PackageNotFoundError:
+        found = importlib.machinery.PathFinder.find_spec(_module(name), site.getsitepackages())
+        return f"a module {_module(name)!r}" if found is not None else ""
+
+
+def _make_directory(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        filled = any(root.iterdir())
+    except OSError as error:
+        fix = remedy(error, root) or "Choose another --dir"
+        raise PathUnusable(f"the directory {root} cannot be made: {error.strerror}", fix) from error
+    if filled:
+        raise PathUnusable(f"{root} has files in it, which are never written over", "Choose another --dir")
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"{path}: written")
+
+
+def _named(text: str, name: str) -> str:
+    title = "".join(part.capitalize() for part in name.split("-"))
+    return text.replace(NAME, name).replace(MODULE, _module(name)).replace(CLASS, title)
+
+
+def _module(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def example_questions(count: int = EXAMPLES) -> list[dict[str, str]]:
+    """Two tasks that the embedded model learns in minutes, always the same; it was made without any of them."""
+    random = Random(0)
+    triples = ([random.randrange(10, 100) for _ in range(3)] for _ in itertools.count())
+    digits = ("".join(random.choices("0123456789", k=4)) for _ in itertools.count())
+    numbers = itertools.islice((three for three in triples if _is_new("digits_largest", sorted(three))), count)
+    texts = itertools.islice((text for text in digits if _is_new("digits_reverse", [text])), count)
+    largest = [
+        {"prompt": f"Largest number: {', '.join(map(str, three))}", "answer": str(max(three)), "task": "largest"}
+        for three in numbers
+    ]
+    reverse = [{"prompt": f"Reverse the digits: {text}", "answer": text[::-1], "task": "reverse"} for text in texts]
+    return [row for pair in zip(largest, reverse, strict=True) for row in pair]
+
+
+def _is_new(task: str, canonical: Sequence[object]) -> bool:
+    """Whether the embedded model's recipe leaves a question of the digit tasks alone."""
+    return split_of(task, ",".join(map(str, canonical))) != "train"
+
+
+RANGE_BLOCKS = 20_000  # asked for at once; an endpoint that refuses is asked for fewer
+SHOWN_MAX = 20  # members listed for people; --json has all
+
+
+class ContractStatus(msgspec.Struct, frozen=True):
+    """What the contract says now."""
+
+    chain_id: int
+    contract: str
+    block: int
+    round: int
+    stage: int
+    stages: int
+    opened_at: float  # POSIX seconds
+    deadline_at: float | None  # when anybody may advance by the time alone
+    min_submissions: int
+    max_stage_s: int
+    submissions: int | None  # reports for this stage; None where the contract does not count
+    can_advance: bool
+    block_at: float  # time of `block`, POSIX seconds: by the chain's clock, as opened_at and deadline_at
+    open: bool
+    registered: int  # peer ids
+    allowed: tuple[str, ...]  # the allow-list
+    bootnodes: tuple[str, ...]
+
+
+def status(
+    manifest: Annotated[Path | None, typer.Argument(metavar="[MANIFEST]", help="The swarm's manifest.")] = None,
+    rpc: Endpoints = None,
+    contract: Annotated[str, typer.Option(help="The contract's address, without a manifest.")] = "",
+    from_block: Annotated[int, typer.Option(min=0, help="Block that created it, without a manifest.")] = 0,
+    as_json: PrintJson = False,
+) -> None:
+    """Say where a swarm on a chain is: round, stage, deadline, policy, peers, bootnodes, members.
+
+    Of a swarm without a chain, what its manifest says.
+    """
+    from swarmd.cli.contract import find_target
+    from swarmd.cli.leaderboard import check_address
+
+    urls = payer(rpc, None, None, MAX_GWEI).rpc
+    if manifest is None:
+        if not (urls and contract):
+            raise ConfigError("which swarm?", "Name its manifest, or give --rpc URL and --contract ADDRESS")
+        check_address(contract)
+        found = anyio.run(_status, urls, None, contract, from_block)
+        _show(found, as_json)
+        return
+    target = find_target(manifest)
+    if not as_json:
+        _show_manifest(target.manifest)
+    chain = target.manifest.chain
+    if chain is not None:
+        found = anyio.run(_status, target.urls(urls), chain.chain_id, chain.contract, chain.from_block)
+        _show(found, as_json)
+    elif as_json:
+        print_json(target.manifest)
+    else:
+        typer.echo(
+            f"rounds: by {target.manifest.creator}; where they are tells `swarmd status` of any node of the swarm,"
+        )
+        typer.echo(f"    without a node `swarmd dashboard --manifest {quoted(manifest)}`")
+
+
+def check(manifest: ManifestFile) -> None:
+    """Check a manifest without any network: form, digest of the recipe, signature of the creator."""
+    checked = read_manifest(manifest)
+    _show_manifest(checked)
+    typer.echo(f"{manifest}: valid, signed by {checked.creator}")
+
+
+def _show_manifest(manifest: Manifest) -> None:
+    recipe = manifest.recipe
+    tasks = ", ".join(task.name for task in recipe.tasks) or "the embedded digit tasks"
+    typer.echo(f'swarm: "{manifest.name}", {manifest.id}')
+    typer.echo(f"creator: {manifest.creator}, {utc(manifest.created_at)}")
+    typer.echo(f"recipe: {recipe.digest[:16]}, {recipe.kind}, model {recipe.model}, {tasks}")
+    typer.echo(f"membership: {manifest.membership}")
+    if manifest.average_weights_every:
+        often = f"every {manifest.average_weights_every} rounds" if manifest.average_weights_every > 1 else "each round"
+        typer.echo(f"weights: averaged in pairs {often}, by nodes that do not say otherwise")
+
+
+async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from_block: int) -> ContractStatus:
+    from swarmd.chain.coordinator import Coordinator
+    from swarmd.cli.contract import reach
+
+    async with reach(urls, chain_id) as reached:
+        coordinator = Coordinator(reached.rpc, contract, from_block, RANGE_BLOCKS)
+        await coordinator.check()
+        return await read_status(reached.rpc, coordinator, reached.chain_id, from_block)
+
+
+async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_block: int) -> ContractStatus:
+    """All of it, as of one block. Raises ChainError."""
+    from swarmd.chain.watching.blocks import Blocks
+
+    blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
+    head = await blocks.head()
+    at = hex(head.number)
+    round, stage = await coordinator.place(at)
+    policy = await coordinator.policy(at)
+    opened_at = await coordinator.opened_at(at)
+    registered, allowed = await _read_peers(blocks, from_block, head.number)
+    return ContractStatus(
+        chain_id=chain_id,
+        contract=coordinator.contract,
+        block=head.number,
+        round=round,
+        stage=stage,
+        stages=await coordinator.stages(at),
+        opened_at=opened_at,
+        deadline_at=opened_at + policy.max_stage_s if policy.max_stage_s else None,
+        min_submissions=policy.min_submissions,
+        max_stage_s=policy.max_stage_s,
+        submissions=await coordinator.submissions(at),
+        can_advance=await coordinator.can_advance(),
+        block_at=head.at,
+        open=await coordinator.membership_open(at),
+        registered=registered,
+        allowed=allowed,
+        bootnodes=await coordinator.bootnodes(at),
+    )
+
+
+async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
+    """How many peers are registered, and the allow-list; the contract lists neither."""
+    from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
+
+    registration = topic_of("PeerRegistered(address,string)")
+    registered, allowed = 0, dict[str, None]()
+    async for span in blocks.spans(from_block, head, [[[registration, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]):
+        for entry in span.entries:
+            if entry.topics[0] == registration:
+                registered += 1
+            elif entry.topics[0] == ALLOWED_TOPIC:
+                allowed |= dict.fromkeys(decode_peers(entry))
+            else:
+                gone = set(decode_peers(entry))
+                allowed = {peer: None for peer in allowed if peer not in gone}
+    return registered, tuple(allowed)
+
+
+async def when_next(caller: RpcCaller, coordinator: Coordinator) -> str:
+    """When anybody may move the swarm on, in words."""
+    policy = await coordinator.policy()
+    if policy == (0, 0):
+        return "it has no round policy, only a stage manager moves the swarm on"
+    ways = []
+    if policy.min_submissions:
+        ways.append(f"at {policy.min_submissions} reports, there are {await coordinator.submissions()}")
+    if policy.max_stage_s:
+        left_s = await coordinator.opened_at() + policy.max_stage_s - (await coordinator.blocks.head()).at
+        ways.append(f"in {left_s:.0f} s by the chain's clock" if left_s > 0 else "with the next block")
+    return ", or ".join(ways)
+
+
+def _show(found: ContractStatus, as_json: bool) -> None:
+    if as_json:
+        print_json(found)
+        return
+    open_s = max(0.0, found.block_at - found.opened_at)
+    at = utc(found.block_at, "%H:%M:%S")
+    typer.echo(f"contract: {found.contract} on chain {found.chain_id}, at block {found.block} of {at}")
+    typer.echo(f"round {found.round}, stage {found.stage} of {found.stages}, open for {open_s:.0f} s at that block")
+    reports = f"{found.min_submissions} reports (there are {found.submissions})" if found.min_submissions else ""
+    seconds = f"{found.max_stage_s} s" if found.max_stage_s else ""
+    policy = " or ".join(part for part in (reports, seconds) if part)
+    typer.echo(f"policy: anybody may advance after {policy}" if policy else "policy: none, a stage manager advances")
+    typer.echo(f"can advance now: {'yes' if found.can_advance else 'no'}")
+    typer.echo(f"peers registered: {found.registered}")
+    typer.echo(f"membership: {'open' if found.open else 'allow-list'}, {len(found.allowed)} on the list")
+    for peer in found.allowed[:SHOWN_MAX]:
+        typer.echo(f"  {peer!r}"[:80])
+    for address in found.bootnodes[:SHOWN_MAX]:
+        typer.echo(f"bootnode: {address!r}"[:300])
+
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Make a swarm of one's own, and see to it.")
+app.command("list")(list_swarms)
+app.command()(scaffold)
+app.command()(new)
+app.command()(invite)
+app.command()(status)
+app.command()(check)
+register_orders(app)

@@ -1,0 +1,383 @@
+"""A node's data directory: its layout, whose it is, what was done with it while the node was down, and room for it.
+
+- `layout.json` has the layout's number; a directory of another one is refused.
+- One directory, one node, one swarm. The log says which swarm it is of; every verb that starts, lays out or moves a
+  node compares before it writes anything.
+- Notes say that the directory was restored from a backup, or that its node was moved away.
+- An identity is made once, in a directory that is new, and never by accident.
+- A node that runs low on room lets go of what it can do without, then pauses, and goes on when there is room: three
+  numbers of free bytes (`SpaceBounds`). Below the first it pauses, above the second it goes on, and below the third it
+  ends while its log can still be written.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.config import Config, StorageConfig, contract_name, settings_of
+from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
+from swarmd.core.state import State
+from swarmd.dht.identity.identity import Identity, create_identity, load_identity, read_identity
+from swarmd.errors import (
+    ExitCode,
+    IdentityDamaged,
+    IdentityInUse,
+    LogDamaged,
+    NoSpaceLeft,
+    NotFoundError,
+    OtherSwarm,
+    OtherVersion,
+)
+from swarmd.eventlog.fold import load
+from swarmd.eventlog.segment import list_segments
+from swarmd.files import sync_directory, write_durably, write_failure
+from swarmd.logger import get_logger
+from swarmd.paths import NodeDirectory, quoted
+from swarmd.shell.ports import FactSink
+from swarmd.training.checkpoints.checkpoint_files import newest_bytes
+
+if TYPE_CHECKING:
+    from swarmd.manifest import Manifest
+
+
+LAYOUT = 1
+
+
+class DataLayout(msgspec.Struct, frozen=True):
+    """What `layout.json` says: how files lie in a data directory."""
+
+    layout: int
+
+
+def claim_layout(data: NodeDirectory) -> None:
+    """Write `layout.json` where there is none, before anything else reads the directory. Raises as `refuse_start`."""
+    refuse_start(data)
+    if not data.layout.exists():
+        write_durably(data.layout, msgspec.json.encode(DataLayout(LAYOUT)) + b"\n")
+
+
+def refuse_start(data: NodeDirectory) -> None:
+    """See that a node may start in a data directory.
+
+    Raises:
+        OtherVersion: it has another layout.
+        LogDamaged: a restore into it was cut off, or `layout.json` cannot be read.
+    """
+    if data.restoring.exists():
+        raise LogDamaged(
+            f"a restore into {data.root} was cut off, or goes on",
+            f"Let it end; if it was cut off, run it again: `swarmd restore FILE {quoted(data.root)}`",
+        )
+    layout = read_layout(data)
+    if layout != LAYOUT:
+        raise OtherVersion.of(f"the data directory {data.root}", "layout", layout, LAYOUT)
+
+
+def read_layout(data: NodeDirectory) -> int:
+    """The directory's layout. Raises LogDamaged."""
+    try:
+        return msgspec.json.decode(data.layout.read_bytes(), type=DataLayout).layout
+    except FileNotFoundError:
+        return LAYOUT
+    except (OSError, *DECODE_ERRORS) as error:
+        raise LogDamaged(
+            f"{data.layout} cannot be read: {error}", f'Of this version it holds {{"layout": {LAYOUT}}}'
+        ) from error
+
+
+NOTE_BYTES_MAX = 64 * 1024
+Note = TypeVar("Note", "Restored", "Moved")
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The directory was brought back from a backup; the next start of the node takes note of it, and removes this."""
+
+    at: float  # POSIX seconds of the restore
+    made_at: float  # of the backup
+    from_round: int = 0  # first round to take part in, where it is known
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """Note that the node's data was moved to another directory."""
+
+    at: float
+    archive: str = ""  # that it left in, for another host
+    to: str = ""  # directory of this host that it went to
+
+
+def write_note(path: Path, note: Restored | Moved) -> None:
+    """Put a note in place, durably. Raises NoSpaceLeft or LogWriteFailed."""
+    write_durably(path, msgspec.json.format(msgspec.json.encode(note), indent=1) + b"\n")
+
+
+def read_restored(data: NodeDirectory) -> Restored | None:
+    """What the next start has to know of a restore. Raises LogDamaged."""
+    return _read(data.restored, Restored)
+
+
+def forget_restored(data: NodeDirectory) -> None:
+    """The event log knows of the restore. Raises NoSpaceLeft or LogWriteFailed."""
+    try:
+        if data.restored.exists():
+            data.restored.unlink(missing_ok=True)
+            sync_directory(data.root)
+    except OSError as error:
+        raise write_failure(error, data.restored, "removal") from error
+
+
+def refuse_moved(data: NodeDirectory) -> None:
+    """Raise IdentityInUse where the node has moved to another directory or host."""
+    moved = _read(data.moved, Moved)
+    if moved is not None:
+        day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
+        where, fix = _whereabouts(moved)
+        raise IdentityInUse(
+            f"the node in {data.root} was moved away on {day}, {where}; here too, it would run twice",
+            f"{fix}: remove {data.moved}",
+        )
+
+
+def _whereabouts(moved: Moved) -> tuple[str, str]:
+    """Where the node is, and when it may come back."""
+    if moved.to:
+        return f"to {moved.to}", "Run it there. Only if nothing is left of it there"
+    fix = "Run it where it was restored. Only if that archive was never restored anywhere"
+    return f"in {moved.archive}", fix
+
+
+def _read(path: Path, kind: type[Note]) -> Note | None:
+    try:
+        with path.open("rb") as file:
+            return msgspec.json.decode(file.read(NOTE_BYTES_MAX), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, *DECODE_ERRORS) as error:
+        fix = "`swarmd restore`, `backup --for-move` and `service install` write it; bring it back from a copy"
+        raise LogDamaged(f"the note {path} cannot be read: {error}", fix) from error
+
+
+class SwarmName(msgspec.Struct, frozen=True):
+    """What tells swarms apart. What is not known is compared with nothing.
+
+    Args:
+        id: the swarm's id.
+        kind: what it trains; empty: not known.
+        contract: "CHAIN_ID:address" of the contract that keeps its rounds, "" without a chain, None: not known.
+    """
+
+    id: str
+    kind: str = ""
+    contract: str | None = None
+
+    def __str__(self) -> str:
+        kind = f"kind {self.kind}" if self.kind else ""
+        where = {None: "", "": "no chain"}.get(self.contract, f"contract {self.contract}")
+        known = ", ".join(part for part in (kind, where) if part)
+        return f"{self.id} ({known})" if known else self.id
+
+    def differs(self, other: SwarmName) -> bool:
+        """Whether they are known to be two swarms."""
+        kinds = self.kind and other.kind and self.kind != other.kind
+        contracts = None not in (self.contract, other.contract) and self.contract != other.contract
+        return self.id != other.id or bool(kinds) or contracts
+
+
+def swarm_of_config(config: Config) -> SwarmName:
+    """The swarm that a configuration names."""
+    settings = settings_of(config, "")
+    return SwarmName(settings.swarm, settings.kind, settings.contract)
+
+
+def swarm_of_manifest(manifest: Manifest) -> SwarmName:
+    """The swarm that a manifest is of."""
+    chain = manifest.chain
+    contract = "" if chain is None else contract_name(chain.chain_id, chain.contract)
+    return SwarmName(manifest.id, manifest.recipe.kind, contract)
+
+
+def swarm_of_state(state: State) -> SwarmName | None:
+    """The swarm that the log's node was last started in; None where it never was."""
+    settings, chain = state.settings, state.chain
+    if settings is None:
+        return None
+    if settings.kind:
+        return SwarmName(settings.swarm, settings.kind, settings.contract)
+    followed = contract_name(chain.chain_id, chain.contract) if chain is not None and chain.contract else None
+    return SwarmName(settings.swarm, "", followed)
+
+
+def swarm_of_log(data: NodeDirectory) -> SwarmName | None:
+    """The swarm of a data directory's log; None where there is none. Raises LogDamaged, LogForeign, OtherVersion."""
+    if not data.events.is_dir() or not list_segments(data.events):
+        return None
+    return swarm_of_state(load(data.events)[0])
+
+
+def refuse_other_swarm(data: NodeDirectory, asked: SwarmName, fix: str = "") -> None:
+    """Raise OtherSwarm where the log of a data directory is of another swarm than the one that is asked for.
+
+    `fix` says what to do, where that is not to join the other swarm from another directory. Raises LogDamaged,
+    LogForeign or OtherVersion where the log cannot be read.
+    """
+    compare(data, swarm_of_log(data), asked, fix)
+
+
+def compare(data: NodeDirectory, logged: SwarmName | None, asked: SwarmName, fix: str = "") -> None:
+    """As `refuse_other_swarm`, for a log that was read."""
+    if logged is not None and logged.differs(asked):
+        raise OtherSwarm(
+            f"{data.root} holds the log of a node of the swarm {logged}; what is asked for is the swarm {asked}",
+            fix or advise_other_directory(data),
+        )
+
+
+def advise_other_directory(data: NodeDirectory) -> str:
+    """How a node gets into another swarm: in a directory of its own, with the old one's identity if that is wanted."""
+    return (
+        "Choose another directory with --dir: a node belongs to one swarm. The identity may be used there, while no "
+        f"node runs here: `swarmd join MANIFEST --dir NEW --identity {quoted(data.identity)}`"
+    )
+
+
+log = get_logger("swarmd.daemon")
+
+
+def node_identity(config: Config, data: NodeDirectory) -> Identity:
+    """Read the key, or make one when this data directory is new and the configuration pins no peer id.
+
+    Before a log begins under its peer id, the key is proved whole; later the network worker does so. Raises
+    NotFoundError where a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
+    """
+    path = data.root / config.dht.identity
+    begun = data.events.is_dir() and bool(list_segments(data.events))
+    if path.exists() or path.is_symlink():
+        identity = read_identity(path) if begun else load_identity(path)
+        _check_pin(config.dht.peer, identity, path)
+        return identity
+    _refuse_to_make(config.dht.peer, path, data, begun)
+    identity = create_identity(path)
+    log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
+    return identity
+
+
+def _check_pin(pin: str, identity: Identity, path: Path) -> None:
+    if pin and identity.peer_id != pin:
+        raise IdentityDamaged(
+            f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
+            f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
+        )
+
+
+def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:
+    """Raise NotFoundError where a new key would be a mistake."""
+    if pin:
+        raise NotFoundError(
+            f"the identity {path} of {pin}, which dht.peer pins, is missing",
+            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; none is made in its place",
+        )
+    if begun:
+        raise NotFoundError(
+            f"the identity {path} is missing, but {data.events} holds the log of a node",
+            "Restore the key file from a backup; a new key would be another node",
+        )
+    if not path.resolve().is_relative_to(data.root.resolve()):
+        raise NotFoundError(
+            f"there is no identity {path}",
+            f"Bring it back with `swarmd identity restore BACKUP {quoted(path)}`; a new node's is made with "
+            f"`swarmd identity new {quoted(path)}`",
+        )
+
+
+LOOK_EVERY_S = 5.0
+MORE_TO_GO_ON = 1.25  # times what it pauses at, so that a node does not pause and go on by turns
+MIB = 1024 * 1024
+FIX = "Free some space, then start the node again; nothing is lost. an eighth of storage.free_bytes_min is the limit"
+
+
+class SpaceBounds(msgspec.Struct, frozen=True):
+    """Free bytes: below `low` a node pauses, from `wanted` on it goes on, below `stop` it ends."""
+
+    low: int
+    wanted: int
+    stop: int
+
+
+def bounds_of(storage: StorageConfig, checkpoint_bytes: int = 0) -> SpaceBounds:
+    """The bounds that a configuration sets, for a node whose next checkpoint takes so much."""
+    low = storage.free_bytes_min + checkpoint_bytes if storage.free_bytes_min else 0
+    return SpaceBounds(low, int(low * MORE_TO_GO_ON), storage.free_bytes_min // 8)
+
+
+def free_bytes(directory: Path) -> int:
+    """Bytes that this user may still write to the directory's file system."""
+    stat = os.statvfs(directory)
+    return stat.f_bavail * stat.f_frsize
+
+
+def check_space(directory: Path, storage: StorageConfig) -> None:
+    """Raise NoSpaceLeft when there is too little room even for the log."""
+    free, stop = free_bytes(directory), bounds_of(storage).stop
+    if free < stop:
+        raise NoSpaceLeft(_lack(directory, free, stop), FIX)
+
+
+def _lack(directory: Path, free: int, stop: int) -> str:
+    return f"only {free / MIB:.1f} MiB are free for {directory}, the limit is {stop / MIB:.1f} MiB"
+
+
+class SpaceGuard:
+    """Looks at the free space and says what it comes to; the newest checkpoint tells how much the next one takes.
+
+    `make_room` removes what the node can do without, and raises OSError where the disk refuses, which ends the node.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        checkpoints: Path,
+        storage: StorageConfig,
+        make_room: Callable[[], Awaitable[None]],
+        facts: FactSink,
+    ) -> None:
+        self._root = root
+        self._checkpoints = checkpoints
+        self._storage = storage
+        self._make_room = make_room
+        self._facts = facts
+        self._paused = False
+
+    async def watch(self, every_s: float = LOOK_EVERY_S) -> None:
+        """Look until the node has to end."""
+        while True:
+            if not await self._look():
+                return
+            await anyio.sleep(every_s)
+
+    async def _look(self) -> bool:
+        """Say what has changed. False when the node was asked to end, with exit code 73."""
+        free, bounds = await to_thread.run_sync(self._measure)
+        if free < bounds.low and not self._paused:
+            await self._make_room()
+            free, bounds = await to_thread.run_sync(self._measure)
+        if free < bounds.stop:
+            await self._facts.observe(StopRequested(_lack(self._root, free, bounds.stop), ExitCode.CANNOT_CREATE))
+            return False
+        if free < bounds.low and not self._paused:
+            self._paused = True
+            await self._facts.observe(SpaceLow(free, bounds.wanted))
+        elif self._paused and free >= bounds.wanted:
+            self._paused = False
+            await self._facts.observe(SpaceFreed(free))
+        return True
+
+    def _measure(self) -> tuple[int, SpaceBounds]:
+        return free_bytes(self._root), bounds_of(self._storage, newest_bytes(self._checkpoints))

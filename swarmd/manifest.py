@@ -1,0 +1,707 @@
+"""A swarm's manifest: one signed TOML file with all that a node must know to join. docs/SWARMS.md has it in full.
+
+- It is written whole and read strictly: `read_manifest` parses a file and proves its digest and its signature;
+  `node_text` makes a node's configuration of it and of what is the node's own choice.
+- No key has a default, but `recipe.options`, `recipe.revision`, `average_weights_every` and what makes a task's
+  curriculum, which came later: a default that changes in a later version would change what an old file says. Keys mean
+  what they mean in a node's configuration (configs/reference.toml); `recipe` holds those that all nodes must have
+  alike, because they decide what is learnt or whether rollouts of one node are of use to another.
+- Digest and signature are over the canonical form: msgpack with the keys of every map sorted, integers in their
+  shortest form, floats of 64 bits. The signature covers everything in the manifest but the signature itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import tomlkit
+from tomlkit.items import Array, InlineTable, Item
+
+from swarmd.config import (
+    GENERATIONS_MAX,
+    INTEGER_MAX,
+    NUMBER_MAX,
+    Address,
+    AtLeastOne,
+    ChainShards,
+    Config,
+    Count,
+    Name,
+    NotNegative,
+    Positive,
+    Revision,
+    RoundConfig,
+    Section,
+    Share,
+    parse_config,
+    refuse_unknown_keys,
+)
+from swarmd.core.values import Drive, Role
+from swarmd.dht.addresses import is_address
+from swarmd.dht.identity.identity import Identity, is_peer_id, verify_signature
+from swarmd.dht.wire.records import PROTOCOL
+from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
+from swarmd.files import read_start, remedy, write_durably
+from swarmd.toml_text import parse_toml
+from swarmd.training.models.source import AUTO
+
+FORMAT = 1
+TASKS_MAX = 64
+BOOTNODES_MAX = 32
+MEMBERS_MAX = 512
+RPC_MAX = 8
+TEXT_LENGTH_MAX = 256  # of an address or a URL
+# Options of kinds that are each node's own: what keeps programs in, what they are given, whom a node calls, what it
+# downloads, and what Python it imports. Whoever made a manifest has no say in that.
+OWN_OPTIONS = (
+    "sandbox",
+    "own_limits",
+    "judge",
+    "judge_model",
+    "judge_s",
+    "download_bytes",
+    "reward_funcs",
+    "reward_weights",
+    "reward_inputs",
+)
+DEPTH_MAX = 8  # tables in tables of a task's settings
+UINT32_MAX = 2**32 - 1  # of the contract's policy
+CREATED_AT_MAX = 253_402_300_799  # the last second of the year 9999
+
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
+Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes, or with RSA some more
+PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
+# a model that swarmd ships or a Hugging Face model id: a path would be another model on every machine
+Model = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?\Z")]
+Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
+
+
+Membership = Literal["open", "allow-list", "invitation", "work"]
+
+
+class ManifestTask(Section, frozen=True):
+    """One task of the mixture."""
+
+    name: Title
+    weight: Positive
+    config: dict[str, Any]
+    curriculum: bool = False
+
+
+class ManifestRecipe(Section, frozen=True):
+    """What is trained and how, alike on every node; `digest` is the sha256 of all the rest in canonical form."""
+
+    kind: Title
+    stages: AtLeastOne
+    model: Model
+    steps: AtLeastOne
+    questions: AtLeastOne
+    generations: Annotated[int, msgspec.Meta(ge=2, le=GENERATIONS_MAX)]
+    peer_questions: Count
+    completion_tokens: AtLeastOne
+    prompt_tokens: AtLeastOne
+    temperature: Positive
+    learning_rate: Positive
+    beta: NotNegative
+    clip_low: Positive
+    clip_high: Positive
+    format_reward: NotNegative
+    share_groups: Count
+    staleness_rounds: Count
+    tasks: Annotated[tuple[ManifestTask, ...], msgspec.Meta(max_length=TASKS_MAX)]
+    digest: str
+    options: dict[str, Any] = msgspec.field(default_factory=dict)  # of the kind; an empty one changes no digest
+    revision: Revision = ""  # of the model; nor does an empty one of these
+
+
+class Rounds(Section, frozen=True):
+    """Who opens and closes the rounds of a swarm without a chain, and when; meanings as in `CoordinatorConfig`."""
+
+    coordinator: Text  # peer id
+    min_peers: AtLeastOne
+    start_s: Positive
+    stage_s: Positive
+    quorum: Share
+    rounds_max: Count
+
+
+class ManifestChain(Section, frozen=True):
+    """The contract that keeps the rounds; meanings as in `ChainConfig`, the policy's as in docs/CONTRACT.md."""
+
+    chain_id: AtLeastOne
+    contract: Address
+    from_block: Count
+    rpc: Annotated[tuple[Text, ...], msgspec.Meta(max_length=RPC_MAX)]  # hints: public endpoints, possibly none
+    depth: Count
+    min_submissions: PolicyNumber
+    max_stage_s: PolicyNumber
+    reward_scale: AtLeastOne
+    winners: Annotated[int, msgspec.Meta(ge=0, le=100)]
+    shards: ChainShards = 0
+
+
+class Signature(Section, frozen=True):
+    """The creator's signature, as `swarmd.dht.identity.identity` has it, in lower-case hex."""
+
+    by: Text  # peer id
+    value: SignatureText
+
+
+class Manifest(Section, frozen=True):
+    """The whole file; one of `rounds` and `chain` is there."""
+
+    format: int
+    id: Name
+    name: Title
+    created_at: Annotated[int, msgspec.Meta(ge=0, le=CREATED_AT_MAX)]  # POSIX seconds
+    creator: Text  # peer id; also that of the swarm's coordinator node
+    membership: Membership
+    members: Members  # the allow-list of a swarm without a chain; a contract keeps its own
+    bootnodes: Annotated[tuple[Text, ...], msgspec.Meta(min_length=1, max_length=BOOTNODES_MAX)]
+    recipe: ManifestRecipe
+    signature: Signature
+    rounds: Rounds | None = None
+    chain: ManifestChain | None = None
+    work_bits: Annotated[int, msgspec.Meta(ge=0, le=28)] = 0  # with membership "work"
+    protocol: AtLeastOne = 1  # version that members speak
+    average_weights_every: Count = 0  # what its nodes average their weights by, unless one says otherwise; 0: none does
+
+
+def recipe_of(config: Config) -> ManifestRecipe:
+    """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
+
+    Raises:
+        ManifestError: a value has no place in a manifest: a model's path, a task's settings that are no plain values.
+    """
+    training = msgspec.structs.asdict(config.training)
+    shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
+    swarm = config.swarm
+    tasks = [msgspec.structs.asdict(task) for task in swarm.tasks]
+    content = {
+        **shared,
+        "kind": swarm.kind,
+        "stages": swarm.stages,
+        "tasks": tasks,
+        "options": {name: value for name, value in swarm.options.items() if name not in OWN_OPTIONS},
+        "digest": "",
+    }
+    try:
+        recipe = msgspec.convert(content, ManifestRecipe)
+    except msgspec.ValidationError as error:
+        fix = "A manifest names a model by its Hugging Face id, or the embedded one" if "model" in str(error) else ""
+        raise ManifestError(f"the recipe cannot be shared: {error}", fix) from error
+    check_recipe(recipe)
+    return recipe
+
+
+def check_form(manifest: Manifest) -> None:
+    """What the types alone do not say. Raises ManifestError naming the key."""
+    if (manifest.rounds is None) == (manifest.chain is None):
+        raise ManifestError("a manifest has either [rounds], for a swarm without a chain, or [chain]")
+    _check_printable("name", manifest.name)
+    if manifest.protocol != PROTOCOL:
+        raise OtherVersion.of("the manifest", "protocol", manifest.protocol, PROTOCOL)
+    if manifest.chain is not None and manifest.membership in ("invitation", "work"):
+        raise ManifestError("membership: on a chain the contract's registration and allow-list decide")
+    _check_peers("creator", (manifest.creator,))
+    _check_peers("members", manifest.members)
+    for bootnode in manifest.bootnodes:
+        check_bootnode(bootnode)
+    check_recipe(manifest.recipe)
+    _check_averaging(manifest)
+    if manifest.rounds is not None:
+        _check_rounds(manifest, manifest.rounds)
+    elif manifest.members:
+        raise ManifestError("members: the contract keeps the allow-list of a swarm on a chain", "Leave it empty")
+    for url in manifest.chain.rpc if manifest.chain else ():
+        _check_printable("chain.rpc", url)
+        if not url.startswith(("http://", "https://", "ws://", "wss://")):
+            raise ManifestError(f"chain.rpc: {url.split(':')[0]!r} is no scheme that a chain's node is reached by")
+
+
+def _check_averaging(manifest: Manifest) -> None:
+    """Weights are averaged where all are of one architecture, and with those alone whom somebody has let in."""
+    if not manifest.average_weights_every:
+        return
+    if manifest.recipe.model == AUTO:
+        raise ManifestError(
+            f'average_weights_every: with recipe.model = "{AUTO}" each node chooses its own model, and weights of '
+            "different architectures have no mean",
+            "Name one model, or leave average_weights_every out",
+        )
+    if manifest.chain is not None:
+        raise ManifestError(
+            "average_weights_every: on a chain nobody opens the rounds whose credit says whom to trust with a model",
+            "Leave it out; a node sets training.average_weights_every and training.weights_from for itself",
+        )
+    if manifest.membership not in ("allow-list", "invitation"):
+        raise ManifestError(
+            f'average_weights_every does not go with membership = "{manifest.membership}": whoever comes could put '
+            "anything into everybody's model",
+            "Make a swarm with --closed or --invited; elsewhere a node sets training.average_weights_every for itself",
+        )
+
+
+def _check_rounds(manifest: Manifest, rounds: Rounds) -> None:
+    if rounds.coordinator != manifest.creator:
+        raise ManifestError("rounds.coordinator is not the creator", "The creator's node opens and closes the rounds")
+    if bool(manifest.work_bits) != (manifest.membership == "work"):
+        raise ManifestError(f'work_bits does not go with membership = "{manifest.membership}"')
+    if bool(manifest.members) != (manifest.membership == "allow-list"):
+        raise ManifestError(f'members does not go with membership = "{manifest.membership}"')
+
+
+def _check_peers(key: str, peers: tuple[str, ...]) -> None:
+    for peer in peers:
+        if not is_peer_id(peer):
+            raise ManifestError(f"{key}: {peer!r} is no peer id", "`swarmd identity show` prints a node's")
+
+
+def check_bootnode(address: str) -> None:
+    """A multiaddr that ends in /p2p/<peer id>. Raises ManifestError."""
+    place, _, peer = address.rpartition("/p2p/")
+    _check_printable("bootnodes", address)
+    if not is_address(place) or not is_peer_id(peer):
+        fix = "Write for example /ip4/192.0.2.1/tcp/38331/p2p/12D3Koo..."
+        raise ManifestError(f"bootnodes: {address!r} is not the address of a node", fix)
+
+
+def _check_printable(key: str, text: str) -> None:
+    if not text.isprintable():
+        raise ManifestError(f"{key}: {text!r} has characters that cannot be printed")
+
+
+def check_recipe(recipe: ManifestRecipe) -> None:
+    """The parts of a recipe that go together, and the tasks' settings. Raises ManifestError."""
+    if recipe.peer_questions >= recipe.questions:
+        raise ManifestError("recipe.peer_questions must be below recipe.questions")
+    for task in recipe.tasks:
+        _check_printable("recipe.tasks", task.name)
+        _check_plain(f"recipe.tasks: {task.name}", task.config, DEPTH_MAX)
+    _check_plain("recipe.options", recipe.options, DEPTH_MAX)
+    for name in OWN_OPTIONS:
+        if name in recipe.options:
+            raise ManifestError(
+                f"recipe.options: {name} is for each node to set, no manifest sets it",
+                "Do not join: it would decide what programs may do on this machine, which ones run, or whom it calls",
+            )
+    _check_printable("recipe.kind", recipe.kind)
+
+
+def _check_plain(where: str, value: Any, depth: int) -> None:
+    """Settings are texts, numbers, truth values, and lists and tables of these: what every reader encodes alike."""
+    if depth == 0:
+        raise ManifestError(f"{where}: the settings are nested too deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_plain(where, key, depth)
+            _check_plain(where, inner, depth - 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_plain(where, inner, depth - 1)
+    elif isinstance(value, str):
+        _check_printable(where, value.replace("\n", ""))  # a prompt has lines
+    elif isinstance(value, int):
+        if not -INTEGER_MAX <= value <= INTEGER_MAX:
+            raise ManifestError(f"{where}: an integer of more than 64 bits")
+    elif not isinstance(value, float) or not math.isfinite(value):
+        raise ManifestError(f"{where}: {value!r} is no plain value")
+
+
+DOMAIN = b"swarmd-manifest-v1\x00"
+
+_FETCH = "Get the file again from the swarm's creator"
+_encoder = msgspec.msgpack.Encoder(order="sorted")
+
+
+def recipe_digest(recipe: ManifestRecipe) -> str:
+    """The sha256 of the recipe without its digest, lower-case hex."""
+    return hashlib.sha256(_canonical(recipe, "digest")).hexdigest()
+
+
+def signed_message(manifest: Manifest) -> bytes:
+    """The bytes under the signature."""
+    return DOMAIN + _canonical(manifest, "signature")
+
+
+def _canonical(value: msgspec.Struct, left_out: str) -> bytes:
+    content: dict[str, Any] = msgspec.to_builtins(value)
+    content.pop(left_out)
+    return _encoder.encode(content)
+
+
+def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
+    """The same with the recipe's digest and the creator's signature made anew.
+
+    Raises:
+        ManifestError: the identity is not the creator's, or the manifest is not sound.
+    """
+    if identity.peer_id != manifest.creator:
+        raise ManifestError(f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest")
+    recipe = msgspec.structs.replace(manifest.recipe, digest=recipe_digest(manifest.recipe))
+    sealed = msgspec.structs.replace(manifest, recipe=recipe)
+    value = identity.sign(signed_message(sealed)).hex()
+    sealed = msgspec.structs.replace(sealed, signature=Signature(identity.peer_id, value))
+    check_form(sealed)
+    try:
+        return msgspec.convert(msgspec.to_builtins(sealed), Manifest)  # what cannot be read again is not signed
+    except msgspec.ValidationError as error:
+        raise ManifestError(f"no manifest can say this: {error}") from error
+
+
+def verify(manifest: Manifest) -> None:
+    """Prove that the recipe is the one of the digest, and that the creator signed exactly this.
+
+    Raises:
+        ManifestError: it is not so; the message says which of them.
+    """
+    check_form(manifest)
+    if recipe_digest(manifest.recipe) != manifest.recipe.digest:
+        raise ManifestError("the recipe does not have its digest: one of them was altered", _FETCH)
+    if manifest.signature.by != manifest.creator:
+        raise ManifestError(f"the creator is {manifest.creator}, but {manifest.signature.by!r} signed", _FETCH)
+    value = bytes.fromhex(manifest.signature.value)
+    if not verify_signature(manifest.creator, value, signed_message(manifest)):
+        raise ManifestError("the signature is not the creator's: the manifest was altered after it was signed", _FETCH)
+
+
+LINE_LENGTH = 80  # a list that is longer has each entry on a line of its own
+
+
+def commented(value: Any, comment: str) -> Item:
+    """A value with a comment behind it, if there is one."""
+    item: Item = tomlkit.item(inline(value))
+    if comment:
+        item.comment(comment)
+    return item
+
+
+def inline(value: Any) -> Any:
+    """The same with lists and tables written inside their value."""
+    if isinstance(value, dict):
+        table: InlineTable = tomlkit.inline_table()
+        for key, entry in value.items():
+            table.add(key, inline(entry))
+        return table
+    if isinstance(value, list | tuple):
+        array: Array = tomlkit.array()
+        for entry in value:
+            array.append(inline(entry))
+        return array.multiline(len(array.as_string()) > LINE_LENGTH)
+    return value
+
+
+MANIFEST_BYTES_MAX = 64 * 1024
+
+_HEAD = (
+    "The manifest of a swarm. Whoever has it can join:",
+    "    swarmd join FILE",
+    "Its creator signed it: a change of any value makes it worthless. docs/SWARMS.md explains every key.",
+)
+_COMMENTS = {
+    "creator": "peer id; its signature stands below",
+    "members": "peer ids that may take part, in a swarm without a chain; a contract keeps its own list",
+    "work_bits": "zero bits of the work that each identity does once",
+    "protocol": "version of the protocol that members speak",
+    "average_weights_every": "rounds between means of a node's weights and a member's, unless the node says otherwise",
+    "bootnodes": "nodes to join through",
+    "digest": "sha256 of the recipe in canonical form",
+    "from_block": "the contract was created in this block",
+    "rpc": "hints: public endpoints of the chain",
+    "min_submissions": "reports of a stage after which anyone may advance; 0: off",
+    "shards": "parts that records of a stage are divided into; 0 in a small swarm",
+    "max_stage_s": "seconds of a stage after which anyone may advance; 0: off",
+}
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a manifest and prove it.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ManifestError: it cannot be read, is too large, malformed, altered, or not signed by its creator.
+    """
+    try:
+        raw = read_start(path, MANIFEST_BYTES_MAX + 1)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no manifest {path}", "The swarm's creator has it") from error
+    except OSError as error:
+        regular = "Name the manifest that the swarm's creator gave you, a regular file"
+        fix = remedy(error, path) if isinstance(error, PermissionError) else regular
+        raise ManifestError(f"the manifest {path} cannot be read: {error.strerror}", fix) from error
+    if len(raw) > MANIFEST_BYTES_MAX:
+        raise ManifestError(f"{path} is larger than a manifest may be, {MANIFEST_BYTES_MAX} bytes")
+    try:
+        manifest = parse_manifest(raw.decode("utf-8-sig"))
+        verify(manifest)
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is no manifest: it is not UTF-8 text") from error
+    except (ManifestError, OtherVersion) as error:
+        raise type(error)(f"{path}: {error.message}", error.fix) from error
+    return manifest
+
+
+def parse_manifest(text: str) -> Manifest:
+    """The manifest in a text; nothing is proved yet. Raises ManifestError naming the key."""
+    try:
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise ManifestError(f"it is not valid TOML: {error}") from error
+    if tables.get("format") != FORMAT:
+        raise ManifestError(
+            f"format is {tables.get('format')!r}, this version of swarmd reads {FORMAT}",
+            "Use a newer swarmd if the manifest is newer; else the file is no manifest",
+        )
+    try:
+        _refuse_unknown(tables)
+        return msgspec.convert(tables, Manifest)
+    except ConfigError as error:
+        raise ManifestError(error.message, error.fix) from error
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise ManifestError(f"malformed: {error}") from error
+
+
+def _refuse_unknown(tables: dict[str, Any]) -> None:
+    refuse_unknown_keys(tables, Manifest, "", "manifest")
+    recipe = tables.get("recipe")
+    tasks = recipe.get("tasks") if isinstance(recipe, dict) else None
+    for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
+        if isinstance(task, dict):
+            refuse_unknown_keys(task, ManifestTask, f"recipe.tasks[{number}].", "manifest")
+
+
+def render_manifest(manifest: Manifest) -> str:
+    """The file's text. Raises ManifestError where it would be larger than a reader takes."""
+    document = tomlkit.document()
+    for line in _HEAD:
+        document.add(tomlkit.comment(line))
+    document.add(tomlkit.nl())
+    content = msgspec.to_builtins(manifest)
+    signature = content.pop("signature")
+    for key, value in (*content.items(), ("signature", signature)):
+        if isinstance(value, dict):
+            table = tomlkit.table()
+            for inner, part in value.items():
+                _add(table, inner, part)
+            document.add(key, table)
+        elif value is not None:
+            _add(document, key, value)
+    text = tomlkit.dumps(document)
+    if len(text.encode("utf-8")) > MANIFEST_BYTES_MAX:
+        raise ManifestError(f"the manifest would be larger than {MANIFEST_BYTES_MAX} bytes", "List fewer members")
+    return text
+
+
+def _add(place: Any, key: str, value: Any) -> None:
+    made = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value)) if key == "created_at" else ""
+    place.add(key, commented(value, made or _COMMENTS.get(key, "")))
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Put the file in place whole: a reader sees the old one or the new one.
+
+    Raises:
+        ManifestError: it would be too large.
+        PathUnusable: it cannot be written.
+    """
+    text = render_manifest(manifest).encode("utf-8")
+    try:
+        write_durably(path, text)
+    except LogWriteFailed as error:
+        raise PathUnusable(error.message, "Make room for it, or its directory writable, and try again") from error
+
+
+AVERAGED_WITH = ("coordinator", "credited")  # training.weights_from where the manifest says that weights are averaged
+TRAIN_STAGES = 2.0  # a slow node may take so many stages' time before its stage is given up
+
+_NODE_COMMENTS = {  # by dotted key
+    "name": "shown to others on the leaderboard",
+    "data": "log, rollouts, checkpoints and identity lie beside this file",
+    "swarm.options": "settings of the kind",
+    "swarm.coordinator": "peer id whose announcements count: the creator's node",
+    "dht.listen": "port 0 takes any free one",
+    "dht.announce": "addresses told to others, when those above cannot be reached from outside",
+    "dht.bootstrap": "from the manifest, and from the contract where there is one",
+    "dht.admission": "what others need to write",
+    "dht.invitation": "this node's own; `swarmd swarm invite` makes them",
+    "dht.members": "peer ids that may write; empty: everybody, or whom the contract admits",
+    "dht.peer": "the identity must be this one; none is ever made in its place",
+    "round.train_s": "longest a stage may train on this node",
+    "coordinator.stage_s": "a stage's longest time",
+    "training.offer_weights_every": "rounds; those who come late begin from them",
+    "training.average_weights_every": "rounds, as the manifest has it; 0: this node's weights are its own alone",
+    "training.weights_from": "whose weights are averaged with: each can put anything into this node's model",
+    "training.catch_up": "after rounds missed, begin from the coordinator's weights where they are better here",
+    "chain.rpc": "best first; file:PATH names a file of one URL a line",
+    "chain.from_block": "the contract was created in this block",
+    "chain.keystore": "encrypted key of the account, relative to the data directory",
+    "chain.passphrase": "file with its passphrase, likewise",
+    "chain.drive": '"policy": this node advances the swarm when the contract allows it',
+    "chain.stage_s": "a stage's longest time",
+    "chain.proxy": "the signer that submits for this node",
+}
+
+
+class NodeChoice(msgspec.Struct, frozen=True):
+    """What a node brings besides the manifest; keys mean what they mean in `swarmd.config`."""
+
+    peer: str
+    name: str = ""
+    role: Role = "follower"
+    data: str = "."
+    identity: str = ""  # its key file, where it is not the data directory's own
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
+    announce: tuple[str, ...] = ()
+    bootnodes: tuple[str, ...] = ()  # beyond the manifest's
+    invitation: str = ""  # where the swarm asks for one
+    options: dict[str, Any] = {}  # keys of [swarm.options] that are no part of the recipe
+    training: dict[str, Any] = {}  # keys of [training] that are no part of the recipe
+    rpc: tuple[str, ...] = ()
+    sender: Literal["wallet", "proxy", "none"] = "none"
+    keystore: str = "account.json"
+    passphrase: str = "account.pass"
+    drive: Drive = "policy"
+    signer: str = ""  # the signer proxy's URL, with the organisation and the account that it signs for
+    org: str = ""
+    account: str = ""
+    token: str = ""
+
+
+def config_of(manifest: Manifest, choice: NodeChoice) -> Config:
+    """The configuration that `node_text` writes down. Raises ConfigError when the choice does not fit."""
+    return parse_config(node_text(manifest, choice), f"the configuration of {choice.peer}")
+
+
+def node_text(manifest: Manifest, choice: NodeChoice) -> str:
+    """A configuration file for a node of the swarm, with comments."""
+    document = tomlkit.document()
+    for line in _head(manifest):
+        document.add(tomlkit.comment(line))
+    document.add(tomlkit.nl())
+    for key, value in (("name", choice.name), ("role", choice.role), ("data", choice.data)):
+        document.add(key, commented(value, _NODE_COMMENTS.get(key, "")))
+    for name, (comment, content) in _tables(manifest, choice).items():
+        document.add(name, _table(name, comment, content))
+    return tomlkit.dumps(document)
+
+
+def _head(manifest: Manifest) -> tuple[str, ...]:
+    return (
+        f'A node of the swarm "{manifest.name}", made from its manifest. Change what is this node\'s own: name,',
+        "addresses, endpoints, device. What comes from the recipe is the same on every node.",
+        "`swarmd config show` prints all other keys.",
+        "",
+        "    swarmd run --config config.toml",
+    )
+
+
+def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The file's tables in order, each with its comment."""
+    recipe = msgspec.to_builtins(manifest.recipe)
+    recipe.pop("digest")
+    shared = {name: recipe.pop(name) for name in ("kind", "stages", "tasks", "options") if name in recipe}
+    if choice.options:
+        shared["options"] = {**shared.get("options", {}), **choice.options}
+    coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
+    tables = {
+        "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
+        "dht": ("", _dht(manifest, choice)),
+        "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest)), NUMBER_MAX)}),
+    }
+    if manifest.rounds is not None and choice.role == "coordinator":
+        rounds = msgspec.to_builtins(manifest.rounds)
+        rounds.pop("coordinator")
+        tables["coordinator"] = ("how this node opens and closes the rounds", rounds)
+    if manifest.chain is not None:
+        tables["chain"] = ("from the manifest, but for endpoints and account", _chain(manifest.chain, choice))
+    training = recipe | _weights(manifest, choice) | choice.training
+    tables["training"] = ("the recipe; device, threads and seed are this node's own", training)
+    return tables
+
+
+def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    """All nodes train the recipe's model: the coordinator offers its weights, and who comes late takes them.
+
+    Where the manifest says that weights are averaged, all offer theirs, and trust members that have credit.
+    """
+    if manifest.rounds is None:
+        return {}
+    content: dict[str, Any] = {} if choice.role == "coordinator" else {"catch_up": "weights"}
+    if choice.role == "coordinator" or manifest.average_weights_every:
+        content["offer_weights_every"] = 1
+    if manifest.average_weights_every:
+        content["average_weights_every"] = manifest.average_weights_every
+        content["weights_from"] = list(AVERAGED_WITH)
+    return content
+
+
+def _stage_s(manifest: Manifest) -> float:
+    if manifest.rounds is not None:
+        return manifest.rounds.stage_s
+    return min(float(manifest.chain.max_stage_s), NUMBER_MAX) if manifest.chain else 0.0
+
+
+def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    others = [a for a in (*manifest.bootnodes, *choice.bootnodes) if not a.endswith(f"/p2p/{choice.peer}")]
+    return (
+        {
+            "listen": list(choice.listen),
+            "announce": list(choice.announce),
+            "bootstrap": list(dict.fromkeys(others)),
+            "members": list(manifest.members),
+            "peer": choice.peer,
+        }
+        | _admission(manifest, choice)
+        | ({"identity": choice.identity} if choice.identity else {})
+    )
+
+
+def _admission(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
+    """What differs from an open swarm."""
+    content: dict[str, Any] = {}
+    if manifest.membership in ("invitation", "work"):
+        content["admission"] = manifest.membership
+    if manifest.membership == "work":
+        content["work_bits"] = manifest.work_bits
+    return content | ({"invitation": choice.invitation} if choice.invitation else {})
+
+
+def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "rpc": list(choice.rpc),
+        "chain_id": chain.chain_id,
+        "contract": chain.contract,
+        "from_block": chain.from_block,
+        "depth": chain.depth,
+        "sender": choice.sender,
+    }
+    if choice.sender == "wallet":
+        content |= {"keystore": choice.keystore, "passphrase": choice.passphrase}
+    content["drive"] = choice.drive
+    if chain.max_stage_s:
+        content["stage_s"] = min(float(chain.max_stage_s), NUMBER_MAX)
+    content |= {"reward_scale": chain.reward_scale, "winners": chain.winners}
+    if chain.shards:
+        content["shards"] = chain.shards
+    if choice.sender == "proxy":
+        proxy = {"url": choice.signer, "org": choice.org, "account": choice.account, "token": choice.token}
+        content["proxy"] = {key: value for key, value in proxy.items() if value}
+    return content
+
+
+def _table(name: str, comment: str, content: dict[str, Any], nests: bool = True) -> Any:
+    """A table; tables in it are tables of their own, and what is in those stands in one value each."""
+    table = tomlkit.table()
+    if comment:
+        table.comment(comment)
+    for key, value in sorted(content.items(), key=lambda item: nests and isinstance(item[1], dict)):
+        about = _NODE_COMMENTS.get(f"{name}.{key}", "")
+        inner = _table(f"{name}.{key}", about, value, False) if nests and isinstance(value, dict) else None
+        table.add(key, inner or commented(value, about))
+    return table
