@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from swarmd.backup.create import BackupPlan, make_backup
-from swarmd.chain.operator.transactions import Attempt, Journal
-from swarmd.chain.signer.audit import AuditLine, AuditLog
+from swarmd.chain.operator import Attempt, Journal
+from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.daemon.notes import Moved, write_note
 from swarmd.dht.store.own_records import OwnRecordFile, OwnRecordStore
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed

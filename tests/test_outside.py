@@ -12,7 +12,7 @@ import pytest
 
 import swarmd
 from swarmd.bounds import is_bounded
-from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
+from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.members.admission import Invitation
 from swarmd.dht.pubsub.evidence_gossip import EvidenceTold, decode_message
 from swarmd.dht.pubsub.hints import Hint

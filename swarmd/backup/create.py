@@ -43,7 +43,7 @@ from swarmd.files import open_regular
 from swarmd.observe.logging.redaction import redact_text
 from swarmd.paths import CONFIG, NodeDirectory
 from swarmd.secret_files import seal
-from swarmd.swarms.questions_file import questions_of
+from swarmd.swarms.registry import questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 

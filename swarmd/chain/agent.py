@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from swarmd.chain.fees import Budget
-from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.watching.watcher import Watcher
+from swarmd.chain.submitter import Submitter
+from swarmd.chain.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
 from swarmd.worker.ports import EventSink, TaskStarter

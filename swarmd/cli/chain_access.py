@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import typer
 
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.endpoint import check_url, name_of, read_urls
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.blocks import Blocks
+from swarmd.chain.coordinator import Coordinator, chain_id_of
+from swarmd.chain.endpoints import Rpc, check_url, name_of, read_urls
 from swarmd.chain.keystore import load_account
-from swarmd.chain.onchain_standings import chain_id_of
-from swarmd.chain.operator.transactions import Journal, OperatorTransactions
-from swarmd.chain.watching.blocks import Blocks
+from swarmd.chain.operator import Journal, OperatorTransactions
 from swarmd.cli.node.directory import open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainMismatch, ConfigError

@@ -17,8 +17,7 @@ from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.errors import ConfigError
 from swarmd.eventlog.fold import load
 from swarmd.paths import NodeDirectory, configs_directory
-from swarmd.swarms.questions_file import questions_of
-from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.swarms.registry import check_kind, find_kind, questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import require_model
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import anyio
 import typer
 
-from swarmd.chain.endpoints.endpoint import name_of
+from swarmd.chain.blocks import Blocks
+from swarmd.chain.endpoints import name_of
 from swarmd.chain.fees import quote
-from swarmd.chain.operator.transactions import (
+from swarmd.chain.operator import (
     DEPLOY_GAS,
     Deployed,
     DeploymentPlan,
@@ -18,7 +19,6 @@ from swarmd.chain.operator.transactions import (
     deploy,
 )
 from swarmd.chain.ports import RoundPolicy
-from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.chain_access import confirm_chain, open_orders, reach
 from swarmd.cli.node.directory import NewNode, OwnAccount
 from swarmd.config import FeesConfig
@@ -36,7 +36,7 @@ SETTLE_LOOK_S = 2.0
 
 def create_contract(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest, account: OwnAccount) -> ManifestChain:
     """Create the swarm's contract, or go on where an earlier run ended. Raises as
-    `swarmd.chain.operator.transactions.deploy`."""
+    `swarmd.chain.operator.deploy`."""
     return anyio.run(_create, node, wishes, manifest, account)
 
 

@@ -33,7 +33,7 @@ from swarmd.manifest import (
 )
 from swarmd.manifest.form import BOOTNODES_MAX, check_bootnode
 from swarmd.paths import quoted
-from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.file import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
 
 
 def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
 
     payer, proxy = wishes.paid_by, chain.proxy
     return [
@@ -333,7 +333,7 @@ async def _join_chain(
 
 def _urls(node: NewNode, chain: ManifestChain, wishes: JoinOptions, known: ChainConfig | None) -> list[str]:
     """Endpoints: those given, else of the configuration made earlier, else the manifest's hints."""
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
 
     if known is not None and not wishes.paid_by.rpc:
         return read_urls(known.rpc, node.data.root)

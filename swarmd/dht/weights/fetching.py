@@ -21,8 +21,8 @@ from swarmd.dht.ports import Chunks
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError, WeightsUnavailable, WeightsUnfinished
 from swarmd.files import write_failure
 from swarmd.logger import get_logger
-from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
+from swarmd.weights.offered import PartialFile
 
 CHUNK_S = 60.0  # for one chunk: 4 MiB at 70 KiB a second
 FAILURES_MAX = 5  # of one peer, one after another, before it is asked no more
@@ -37,7 +37,7 @@ log = get_logger(__name__)
 
 
 class FetchedFile(Protocol):
-    """Where a fetched chunk goes, see `swarmd.weights.chunks.PartialFile`."""
+    """Where a fetched chunk goes, see `swarmd.weights.offered.PartialFile`."""
 
     file: ChunkedFile
     missing: set[int]
@@ -122,7 +122,7 @@ async def fetch_weights(
     delta = manifest.delta_from(base.stem) if base is not None else None
     if base is None or delta is None:
         return await _fetch_file(source, peers, manifest.whole, path, timeout_s, bytes_max)
-    from swarmd.weights.delta import apply_delta  # with it numpy, whose threads would not be confined
+    from swarmd.weights.tensors import apply_delta  # with it numpy, whose threads would not be confined
 
     change = path.with_suffix(".delta")
     await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from swarmd.weights.chunks import FetchedWeights
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import FetchedWeights, OfferedWeights
 
 
 class GivenWeights:

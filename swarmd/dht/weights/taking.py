@@ -32,8 +32,8 @@ from swarmd.errors import (
     WeightsUnfinished,
 )
 from swarmd.logger import get_logger
-from swarmd.weights.chunks import MANIFEST, PARTIAL, SUFFIX, is_intact
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer
+from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, is_intact
 
 COORDINATOR, CREDITED = "coordinator", "credited"  # words in training.weights_from beside peer ids
 LOOKS = 3  # at what is offered: a record may be missed, and an offer taken back in favour of the next

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import anyio
 from msgspec.structs import replace
 
+from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import HeadListener
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.watching.watcher import Reach, Watcher
+from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, PolicyLog, StageLog
@@ -81,7 +80,7 @@ class ContractFeed:
         coordinator = Coordinator(rpc, config.contract, config.from_block)
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
-        watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
+        watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
         watcher.on_progress = self._note
         watcher.on_head = lambda: self._arrive(watcher.branch.tip)
         try:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 import anyio
 
 from swarmd.bounds import Backoff
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
+from swarmd.chain.coordinator import NOT_UTF8, PEERS_A_CALL, Coordinator
 from swarmd.chain.ports import NotThere
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, SwarmdError
