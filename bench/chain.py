@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from eth_abi.abi import encode
 
 from bench.place import Unavailable
-from swarmd.chain.watching.logs import topic_of
+from swarmd.chain.logs import topic_of
 from tests.anvil import running_anvil
 from tests.chain.grounds import Ground
 from tests.programs import ProgramMissing

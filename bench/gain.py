@@ -35,7 +35,7 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten

@@ -22,8 +22,8 @@ from bench.place import Unavailable
 from bench.specialists import Goal, draw_lessons, examine, teach
 from bench.table import Row
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.plan import Question
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training.embedded.recipe import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_model
 from swarmd.training.models.model import Policy
 

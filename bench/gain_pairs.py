@@ -12,8 +12,8 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import PeerWeights
 from swarmd.files import make_directory
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.gym.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.plan import Question
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.training.checkpoints.checkpoint import WEIGHTS
 from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import Question, Score, hash_number
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.registry import BUILT_IN, Kind
 
 NAME = "half-flat"

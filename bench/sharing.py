@@ -31,7 +31,7 @@ from swarmd.core.commands import Train
 from swarmd.core.values import RolloutsRef
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 

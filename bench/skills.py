@@ -27,7 +27,7 @@ from bench.table import Row
 from swarmd.config import Config, StorageConfig, SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
 from swarmd.training.engine import TrainingEngine

@@ -16,8 +16,8 @@ import msgspec
 import torch
 
 from swarmd.config import SwarmConfig, TaskConfig
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
+from swarmd.swarms.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING
 from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
 from swarmd.training.models.model import Policy

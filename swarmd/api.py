@@ -138,7 +138,7 @@ async def open_swarm(
         NotFoundError, ManifestError: there is no sound manifest.
         ConfigError: an endpoint is none, or the swarm has no chain.
     """
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.observer import DhtSwarm
 

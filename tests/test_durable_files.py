@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from swarmd.backup.backup import BackupPlan, make_backup
-from swarmd.chain.operator.transactions import Attempt, Journal
-from swarmd.chain.signer.audit import AuditLine, AuditLog
+from swarmd.chain.operator import Attempt, Journal
+from swarmd.chain.signer import AuditLine, AuditLog
 from swarmd.daemon.directory import Moved, write_note
 from swarmd.dht.rounds.publisher import OwnRecordFile, OwnRecordStore
 from swarmd.errors import ArchiveUnwritable, IdentityError, LogWriteFailed

@@ -11,7 +11,7 @@ import pytest
 
 from swarmd.backup.backup import check_backup
 from swarmd.backup.bundle import open_bundle
-from swarmd.chain.endpoints.endpoint import read_urls
+from swarmd.chain.endpoints import read_urls
 from swarmd.config import load_config
 from swarmd.dht.identity.backup import read_backup
 from swarmd.errors import SwarmdError

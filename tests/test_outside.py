@@ -12,7 +12,7 @@ import pytest
 
 import swarmd
 from swarmd.bounds import is_bounded
-from swarmd.chain.signer.http import RegisterBody, RewardBody, WinnerBody
+from swarmd.chain.signer_http import RegisterBody, RewardBody, WinnerBody
 from swarmd.dht.evidence import EvidenceTold, decode_message
 from swarmd.dht.gossip import Hint
 from swarmd.dht.invitations import Invitation

@@ -59,7 +59,7 @@ from swarmd.files import open_regular
 from swarmd.observe.redaction import redact_text
 from swarmd.paths import CONFIG, IDENTITY, NodeDirectory
 from swarmd.secret_files import seal, unseal
-from swarmd.swarms.questions_file import questions_of
+from swarmd.swarms.registry import questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.checkpoints.checkpoint_files import newest_whole
 

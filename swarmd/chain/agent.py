@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from swarmd.chain.fees import Budget
-from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.watching.watcher import Watcher
+from swarmd.chain.submitter import Submitter
+from swarmd.chain.watcher import Watcher
 from swarmd.core.commands import Broadcast, Command, Submit, WatchChain
 from swarmd.core.events import CommandFailed, SubmissionRefused
 from swarmd.worker.messages import EventSink

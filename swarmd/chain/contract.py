@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from swarmd.chain.decoding import AbiReader, MalformedAbi, show_text, values_of
-from swarmd.chain.watching.logs import decode_log
+from swarmd.chain.logs import AbiReader, MalformedAbi, decode_log, show_text, values_of
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, RpcRefused
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from web3.providers.async_base import AsyncBaseProvider
 from web3.types import BlockIdentifier, RPCEndpoint, RPCResponse, TxParams
 
 from swarmd.bounds import WORD_MAX
-from swarmd.chain.endpoints.rpc import RpcCaller
+from swarmd.chain.endpoints import RpcCaller
 from swarmd.chain.ports import Block, MinedTransaction
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed
@@ -49,7 +49,7 @@ class EndpointsProvider(AsyncBaseProvider):
 
 
 class Ethereum:
-    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.watching.blocks`).
+    """What a node asks of a chain, apart from blocks and logs (`swarmd.chain.blocks`).
 
     Every method may raise:
 

@@ -1,7 +1,7 @@
 """What the chain worker's decisions ask of the chain: typed reads and writes, whoever answers them.
 
 Watcher, submitter and wallet know the chain by these protocols alone. In a node they are answered over the endpoints of
-the configuration (`Blocks`, `Coordinator`, `Ethereum`, `RpcEndpoints`, `Heads`, `AccountKey`), in the simulator by its
+the configuration (`Blocks`, `Coordinator`, `Ethereum`, `Rpc`, `Heads`, `AccountKey`), in the simulator by its
 own chain (`swarmd.sim.ports.endpoints`).
 
 Every method that waits may raise:
@@ -13,11 +13,11 @@ Every method that waits may raise:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from swarmd.chain.fees import Price
-from swarmd.chain.watching.logs import LogEntry
+from swarmd.chain.logs import LogEntry
 from swarmd.core.commands import Submit
 from swarmd.core.values import BlockRef, Prepared, Value
 from swarmd.errors import ChainError
@@ -94,6 +94,20 @@ class BlockReader(Protocol):
 
     async def is_syncing(self) -> bool:
         """Whether the endpoint says that it is still catching up."""
+
+
+async def check_unreplaced(blocks: BlockReader, block: BlockRef) -> None:
+    """Raise NotThere when the chain has another block of this number by now: what was read by number may be of both."""
+    if (await blocks.at(block.number)).hash != block.hash:
+        raise NotThere(f"block {block.number} was replaced while the contract was read")
+
+
+async def is_on_chain(blocks: BlockReader, block: BlockRef) -> bool:
+    """Whether the chain has this block, of those of its number. Raises ChainError, as every read."""
+    try:
+        return (await blocks.at(block.number)).hash == block.hash
+    except NotThere:
+        return False
 
 
 class ContractReader(Protocol):
@@ -235,29 +249,9 @@ class HeadNews(Protocol):
         """A new block was found by asking."""
 
 
-class ConfirmedBlock(Protocol):
-    """Tells how far blocks count as confirmed: `swarmd.chain.watching.watcher.Watcher.confirmed_number`."""
-
-    async def __call__(self) -> int:
-        """Number of the last confirmed block, by the chain as it is now. Raises ChainError, as every read."""
-
-
-class AccountSource(Protocol):
-    """Tells which account a node submits from; a signer behind a proxy may be known later only."""
-
-    def __call__(self) -> str:
-        """Its address, checksummed, or empty while nobody knows. Raises nothing."""
-
-
-class HeadListener(Protocol):
-    """Is told when all there is of the chain has been read: `swarmd.chain.submitting.submitter.Submitter.on_head`."""
-
-    def __call__(self) -> None:
-        """Look at what waits for the chain, later. Must return at once, and raises nothing."""
-
-
-class HeldNonces(Protocol):
-    """Tells which nonces of an account are in flight: `swarmd.chain.signer.audit.SignerLedger.held`."""
-
-    def __call__(self) -> set[int]:
-        """The nonces. Raises nothing."""
+# Number of the last confirmed block, by the chain as it is now; raises ChainError, as every read.
+ConfirmedBlock = Callable[[], Awaitable[int]]
+# The account that a node submits from, checksummed; empty while nobody knows, as a signer behind a proxy may not.
+AccountSource = Callable[[], str]
+# Is told when all there is of the chain has been read; returns at once.
+HeadListener = Callable[[], None]

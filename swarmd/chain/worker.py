@@ -15,16 +15,14 @@ from time import monotonic
 import anyio
 
 from swarmd.chain.agent import ChainAgent
+from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.endpoint import read_urls
-from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.funds import Funds
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.submitting.sender import Sender, make_sender
-from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.watching.watcher import ExtensionsCheck, Reach, ReachListener, Watcher
+from swarmd.chain.fees import Funds
+from swarmd.chain.senders import Sender, make_sender
+from swarmd.chain.submitter import Submitter
+from swarmd.chain.watcher import ChainRequirements, ExtensionsCheck, Reach, ReachListener, Watcher
 from swarmd.config import ChainConfig, Config, decode
 from swarmd.errors import ConfigError, single_error
 from swarmd.logger import get_logger
@@ -60,7 +58,7 @@ class ChainService:
         self.watcher = Watcher(
             chain,
             terms,
-            RpcEndpoints(self.rpc),
+            self.rpc,
             self._heads,
             outbox.observe,
             lambda: sender.account if sender else "",

@@ -82,7 +82,7 @@ def _show_balance(address: str, rpc: str) -> None:
 
 
 async def _ask_about(address: str, rpc: str) -> tuple[int, int, int]:
-    from swarmd.chain.endpoints.endpoint import endpoint_of, read_urls
+    from swarmd.chain.endpoints import endpoint_of, read_urls
     from swarmd.chain.fees import quantity
 
     endpoint = endpoint_of(read_urls([rpc], Path.cwd())[0], CALL_S)

@@ -14,22 +14,13 @@ import anyio
 import msgspec
 import typer
 
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.endpoint import check_url, name_of, read_urls
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.blocks import Blocks
+from swarmd.chain.coordinator import Coordinator, chain_id_of
+from swarmd.chain.endpoints import Rpc, check_url, name_of, read_urls
 from swarmd.chain.fees import quote
 from swarmd.chain.keystore import load_account
-from swarmd.chain.onchain_standings import chain_id_of
-from swarmd.chain.operator.transactions import (
-    DEPLOY_GAS,
-    Deployed,
-    DeploymentPlan,
-    Journal,
-    OperatorTransactions,
-    deploy,
-)
+from swarmd.chain.operator import DEPLOY_GAS, Deployed, DeploymentPlan, Journal, OperatorTransactions, deploy
 from swarmd.chain.ports import RoundPolicy
-from swarmd.chain.watching.blocks import Blocks
 from swarmd.cli.directory import NewNode, OwnAccount, open_keystore
 from swarmd.config import Config, FeesConfig, load_config
 from swarmd.errors import ChainError, ChainMismatch, ConfigError

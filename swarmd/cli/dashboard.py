@@ -134,7 +134,7 @@ def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, .
     """
     import tempfile
 
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
     from swarmd.manifest import read_manifest
     from swarmd.web.app import make_app
     from swarmd.web.observer import DhtSwarm

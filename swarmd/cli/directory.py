@@ -111,7 +111,7 @@ class NewNode:
 
     def endpoints(self, urls: list[str]) -> tuple[str, ...]:
         """Endpoints for the configuration; URLs that may hold a key go into a private file of their own."""
-        from swarmd.chain.endpoints.endpoint import name_of
+        from swarmd.chain.endpoints import name_of
 
         if all(name_of(url) == url.rstrip("/") for url in urls):
             return tuple(urls)

@@ -33,7 +33,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.paths import quoted
-from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.file import DOWNLOAD_BYTES_MAX
 from swarmd.swarms.registry import check_kind, find_cuts_of
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def _tell_ignored(node: NewNode, existing: Config, wishes: JoinOptions) -> None:
 
 
 def _asked_of_chain(node: NewNode, chain: ChainConfig, wishes: JoinOptions) -> list[tuple[str, object, str, object]]:
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
 
     payer, proxy = wishes.paid_by, chain.proxy
     return [
@@ -292,7 +292,7 @@ async def _join_chain(
     node: NewNode, manifest: Manifest, wishes: JoinOptions, choice: NodeChoice, existing: Config | None
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
     from swarmd.cli.contract import check_contract, reach
 
     chain, known = manifest.chain, existing.chain if existing else None

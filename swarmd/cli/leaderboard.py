@@ -249,8 +249,8 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
 
     Raises ConfigError for a wrong URL, address or block, ChainMismatch where there is no contract, ChainError.
     """
-    from swarmd.chain.endpoints.endpoint import read_urls
-    from swarmd.chain.onchain_standings import read_out
+    from swarmd.chain.coordinator import read_out
+    from swarmd.chain.endpoints import read_urls
 
     check_address(contract)
     read = anyio.run(read_out, read_urls([rpc], Path()), contract, from_block)

@@ -40,8 +40,7 @@ from swarmd.eventlog.reader import read_commits
 from swarmd.observe.panel import NodeRow, TrainedRound
 from swarmd.observe.status import Status
 from swarmd.paths import NodeDirectory, configs_directory
-from swarmd.swarms.questions_file import questions_of
-from swarmd.swarms.registry import check_kind, find_kind
+from swarmd.swarms.registry import check_kind, find_kind, questions_of
 from swarmd.toml_text import parse_toml, read_toml
 from swarmd.training.models.source import require_model
 

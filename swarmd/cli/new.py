@@ -38,8 +38,7 @@ from swarmd.manifest import (
     write_manifest,
 )
 from swarmd.paths import quoted
-from swarmd.swarms.questions_file import check_questions, questions_of
-from swarmd.swarms.registry import check_kind, find_kind, spell_out
+from swarmd.swarms.registry import check_kind, check_questions, find_kind, questions_of, spell_out
 
 LISTEN = "/ip4/0.0.0.0/tcp/38331"
 STAGE_S = 300
@@ -231,7 +230,7 @@ def _rehearse(node: NewNode, wishes: NewSwarmOptions) -> None:
         return
     identity, recipe = generate_identity(), recipe_of(wishes.base)
     if wishes.paid_by.rpc:
-        from swarmd.chain.operator.transactions import check_stages
+        from swarmd.chain.operator import check_stages
 
         check_stages(recipe.stages)
     manifest = sign_manifest(_unsigned(wishes, recipe, identity.peer_id), identity)

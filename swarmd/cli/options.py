@@ -242,7 +242,7 @@ class Payer(NamedTuple):
 
 def payer(rpc: list[str] | None, account: Path | None, passphrase: Path | None, max_gwei: float) -> Payer:
     """The options as they were given, with the URLs of files. Raises ConfigError for what is no URL or no price."""
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
 
     if not 0 < max_gwei <= NUMBER_MAX:
         raise ConfigError(f"--max-gwei {max_gwei:g} is no price")

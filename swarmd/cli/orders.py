@@ -36,11 +36,10 @@ from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.operator.transactions import OperatorTransactions, OrderReceipt
+    from swarmd.chain.operator import OperatorTransactions, OrderReceipt
     from swarmd.cli.contract import Target
     from swarmd.dht.identity.identity import Identity
     from swarmd.dht.invitations import IssuedInvitation, OwnInvitations
-
 
 Job = Callable[["OperatorTransactions", "Coordinator"], Awaitable[Any]]
 Peers = Annotated[list[str], typer.Argument(metavar="PEER...", help="Peer ids.")]
@@ -104,7 +103,7 @@ def set_policy(
     max_gwei: MaxGwei = MAX_GWEI,
 ) -> None:
     """Set when anybody may move the swarm on, as an owner of the contract."""
-    from swarmd.chain.operator import transactions
+    from swarmd.chain import operator
     from swarmd.chain.ports import RoundPolicy
     from swarmd.cli.contract import find_target
 
@@ -114,7 +113,7 @@ def set_policy(
             now.min_submissions if min_submissions is None else min_submissions,
             now.max_stage_s if stage_seconds is None else stage_seconds,
         )
-        _tell(await transactions.set_policy(orders, coordinator, wanted))
+        _tell(await operator.set_policy(orders, coordinator, wanted))
         typer.echo(f"policy: {wanted.min_submissions} reports or {wanted.max_stage_s} s; nodes follow the contract")
 
     _order(find_target(manifest), payer(rpc, account, passphrase_file, max_gwei), job)
@@ -140,9 +139,9 @@ def add_bootnode(
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain.operator import transactions
+        from swarmd.chain import operator
 
-        _tell(await transactions.add_bootnodes(orders, coordinator, (address,)))
+        _tell(await operator.add_bootnodes(orders, coordinator, (address,)))
 
     _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
 
@@ -168,9 +167,9 @@ def remove_bootnode(
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain.operator import transactions
+        from swarmd.chain import operator
 
-        _tell(await transactions.remove_bootnode(orders, coordinator, address))
+        _tell(await operator.remove_bootnode(orders, coordinator, address))
 
     _order(target, payer(rpc, account, passphrase_file, max_gwei), job)
 
@@ -245,13 +244,13 @@ def _change_members(
         return
 
     async def job(orders: OperatorTransactions, coordinator: Coordinator) -> None:
-        from swarmd.chain.operator import transactions
+        from swarmd.chain import operator
 
-        receipts = [await transactions.become_membership_manager(orders, coordinator)]
+        receipts = [await operator.become_membership_manager(orders, coordinator)]
         if open is not None:
-            receipts.append(await transactions.set_open(orders, coordinator, open))
-        receipts += await transactions.allow_peers(orders, coordinator, added)
-        receipts += await transactions.disallow_peers(orders, coordinator, removed)
+            receipts.append(await operator.set_open(orders, coordinator, open))
+        receipts += await operator.allow_peers(orders, coordinator, added)
+        receipts += await operator.disallow_peers(orders, coordinator, removed)
         _tell(*receipts)
         if await coordinator.membership_open() and not open:
             typer.echo("note: the swarm is open to all; `swarmd swarm close` has only the allow-list take part")
@@ -395,8 +394,7 @@ def _invite(made: OwnInvitations, config: Config, identity: Identity, peer: str,
 
 
 def _withdraw(made: OwnInvitations, named: str, everybodys: bool) -> None:
-    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_invitation
-    from swarmd.dht.members.withdrawal import read_id
+    from swarmd.dht.invitations import ID_BYTES, id_of_text, read_id, read_invitation
 
     id_ = read_id(named) if len(named) <= 2 * ID_BYTES else id_of_text(read_invitation(named))
     withdrawn = made.withdraw(id_, everybodys, time.time())

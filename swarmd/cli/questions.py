@@ -14,9 +14,9 @@ from typing import Any
 import typer
 
 from swarmd.errors import ManifestError, SwarmError
-from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX, SOURCE_KEYS, is_hub_id, keep_dataset, source_of
+from swarmd.swarms.file import DOWNLOAD_BYTES_MAX, SOURCE_KEYS, is_hub_id, keep_dataset, source_of
 from swarmd.swarms.jsonl import load_rows
-from swarmd.swarms.questions_file import SUFFIX, questions_of
+from swarmd.swarms.registry import SUFFIX, questions_of
 
 WORDS = ("generated", "hub")  # `data` of gsm8k and math-hard, whatever lies there under such a name
 

@@ -14,7 +14,7 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import NodeDirectory
 
 if TYPE_CHECKING:
-    from swarmd.chain.signer.http import SignerSetup
+    from swarmd.chain.signer_http import SignerSetup
 
 
 AUDIT = "signer.audit.jsonl"
@@ -53,7 +53,7 @@ def signer(
     """Hold the key of an account and submit for nodes, until told to stop."""
     import asyncio
 
-    from swarmd.chain.signer.http import Access, SignerSetup, load_token, run_signer
+    from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
     from swarmd.observe.logs import tell_fatal
@@ -77,7 +77,7 @@ def signer(
 
 def _check_served(orgs: Collection[str], peers: Collection[str]) -> None:
     """Raise ConfigError where an organisation has no name, or no peer can be meant: a variable may not be set."""
-    from swarmd.chain.signer.http import PEER
+    from swarmd.chain.signer_http import PEER
 
     if not orgs or not all(map(str.strip, orgs)):
         raise ConfigError("no organisation is named", "Give --org ID: nodes name it in each request")
@@ -140,7 +140,7 @@ def _absolute(named: str) -> str:
 
 
 def _set_up_logs(order: SignerSetup) -> None:
-    from swarmd.chain.endpoints.endpoint import read_urls
+    from swarmd.chain.endpoints import read_urls
     from swarmd.observe.logs import configure
     from swarmd.observe.redaction import address_secrets
 

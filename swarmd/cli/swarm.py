@@ -30,9 +30,9 @@ from swarmd.swarms.plan import split_of
 from swarmd.swarms.registry import BUILT_IN, list_kinds
 
 if TYPE_CHECKING:
+    from swarmd.chain.blocks import Blocks
     from swarmd.chain.coordinator import Coordinator
-    from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
-    from swarmd.chain.watching.blocks import Blocks
+    from swarmd.chain.endpoints import Rpc, RpcCaller
 
 
 def list_swarms(
@@ -256,7 +256,7 @@ async def _status(urls: Sequence[str], chain_id: int | None, contract: str, from
 
 async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_block: int) -> ContractStatus:
     """All of it, as of one block. Raises ChainError."""
-    from swarmd.chain.watching.blocks import Blocks
+    from swarmd.chain.blocks import Blocks
 
     blocks = Blocks(rpc, coordinator.contract, RANGE_BLOCKS)
     head = await blocks.head()
@@ -288,7 +288,7 @@ async def read_status(rpc: Rpc, coordinator: Coordinator, chain_id: int, from_bl
 
 async def _read_peers(blocks: Blocks, from_block: int, head: int) -> tuple[int, tuple[str, ...]]:
     """How many peers are registered, and the allow-list; the contract lists neither."""
-    from swarmd.chain.watching.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
+    from swarmd.chain.logs import ALLOWED_TOPIC, DISALLOWED_TOPIC, decode_peers, topic_of
 
     registration = topic_of("PeerRegistered(address,string)")
     registered, allowed = 0, dict[str, None]()

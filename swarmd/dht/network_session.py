@@ -41,8 +41,7 @@ from swarmd.dht.wire.records import (
     is_sharded,
 )
 from swarmd.logger import get_logger
-from swarmd.weights.chunks import FetchedWeights
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import Running, Runtime
 

@@ -48,8 +48,7 @@ from swarmd.dht.wire.records import TTL_MAX_S, RecordPolicy
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
-from swarmd.weights.chunks import FetchedWeights
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LoopRuntime, Running
 

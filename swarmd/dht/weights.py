@@ -33,9 +33,8 @@ from swarmd.errors import (
 )
 from swarmd.files import write_failure
 from swarmd.logger import get_logger
-from swarmd.weights.chunks import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, PartialFile, is_intact
 from swarmd.weights.manifest import ChunkedFile, WeightsManifest, WeightsOffer, decode_manifest
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, OfferedWeights, PartialFile, is_intact
 
 
 class GivenWeights:
@@ -152,7 +151,7 @@ async def fetch_weights(
     delta = manifest.delta_from(base.stem) if base is not None else None
     if base is None or delta is None:
         return await _fetch_file(source, peers, manifest.whole, path, timeout_s, bytes_max)
-    from swarmd.weights.delta import apply_delta  # with it numpy, whose threads would not be confined
+    from swarmd.weights.tensors import apply_delta
 
     change = path.with_suffix(".delta")
     await _fetch_file(source, peers, delta.file, change, timeout_s, bytes_max)

@@ -11,12 +11,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.endpoint import Throttled, endpoint_of, name_of, read_urls
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc, Throttled, endpoint_of, name_of, read_urls
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity, quote
 from swarmd.chain.keystore import load_account
-from swarmd.chain.watching.blocks import BlockHeader
+from swarmd.chain.logs import BlockHeader
 from swarmd.config import ChainConfig
 from swarmd.core.values import day_of
 from swarmd.doctor.examination import Finding, Subject, error, in_thread, note, warning, well

@@ -231,8 +231,8 @@ def check_model(subject: Subject) -> Iterator[Finding]:
 # --- the sandbox ---
 
 RUNS_PROGRAMS = {  # kind: (module, options)
-    "code": ("swarmd.swarms.code.settings", "CodeOptions"),
-    "proposer-solver": ("swarmd.swarms.proposer.settings", "ProposerOptions"),
+    "code": ("swarmd.swarms.options", "CodeOptions"),
+    "proposer-solver": ("swarmd.swarms.options", "ProposerOptions"),
 }
 
 

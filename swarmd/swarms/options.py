@@ -1,18 +1,23 @@
-"""`swarm.options`: the settings of a kind, checked as strictly as the rest of the configuration."""
+"""`swarm.options`: the settings of a kind, checked as strictly as the rest of the configuration.
+
+Here are those of swarmd's own kinds, apart from what the kinds do: they import little, so that options are checked
+without making a plan.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
+from urllib.parse import urlsplit
 
 import msgspec
 
 from swarmd.config import Section
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.sandbox import Limits
+from swarmd.sandbox import Isolation, Limits
 from swarmd.sandbox.sandbox import MIB, Bytes, Seconds
 
 WHERE = "swarm.options"
@@ -128,3 +133,115 @@ def tell_cuts(cuts: dict[str, tuple[float, float]]) -> None:
     """Log them: what runs elsewhere may fail here."""
     for line in describe_cuts(cuts):
         log.warning("%s; programs that need more fail here", line)
+
+
+STUDENTS_MAX = 15  # as many as upstream showed before v0.4.1
+POOL_MAX = 256  # what one body of rollouts can hold
+
+
+class MathOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of gsm8k and math-hard. All but `persona`, `brief` and `shown_bytes` must be alike on all nodes."""
+
+    rewards: Literal["fixed", "compat"] = "fixed"  # compat: upstream's numbers with their quirks
+    data: Annotated[str, msgspec.Meta(min_length=1)] = "generated"  # "generated", "hub", or a path of JSONL or a copy
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of a JSONL file's rows; empty: any
+    persona: str = ""  # PIRATE, KNIGHT, MOBSTER, ANNOUNCER, FOUNDER, RANDOM, or none
+    students: Annotated[int, msgspec.Meta(ge=1, le=STUDENTS_MAX)] = 5  # peers shown in a question, and critics
+    questions: Annotated[int, msgspec.Meta(ge=1, le=POOL_MAX)] = 16  # in a round, the same on every node
+    question_characters: Annotated[int, msgspec.Meta(ge=16, le=4000)] = 4000  # longer ones are left out
+    shown_bytes: Annotated[int, msgspec.Meta(ge=8, le=3000)] = 2000  # of each text of a peer, in `fixed` mode
+    brief: bool = False  # system prompts of one line, for models that read few tokens
+
+    def __post_init__(self) -> None:
+        check_persona(self.persona)
+
+
+PERSONAS = {
+    "PIRATE": "Ahoy! You sail under the black flag some three hundred years ago; talk and reckon as a buccaneer would.",
+    "KNIGHT": "You are a knight of a medieval court; talk and reckon in the courtly manner of that age.",
+    "MOBSTER": "You run a speakeasy in Chicago of the nineteen-twenties; talk as its boss would to the crew.",
+    "ANNOUNCER": "You call a big match live on the radio; let every step of your answer sound like a decisive play.",
+    "FOUNDER": "You are pitching your young company to investors; answer as confidently as you would on that stage.",
+}
+RANDOM = "RANDOM"
+
+
+def check_persona(name: str) -> None:
+    """Raise ValueError for a name that is none, naming the nearest."""
+    known = (*PERSONAS, RANDOM)
+    if name and name.upper() not in known:
+        near = difflib.get_close_matches(name.upper(), known, n=1)
+        raise ValueError(f"no persona {name!r}; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(known)}")
+
+
+Weight = Annotated[float, msgspec.Meta(ge=0, le=100)]
+StageSeconds = Annotated[float, msgspec.Meta(gt=0, le=3600)]
+Prompt = Literal["zero-shot", "one-shot", "alternate", "none"]
+EXECUTIONS_MAX = 6  # programs of one completion
+OUTPUT_CHARACTERS_MAX = 8192  # of any output, whatever a node is set to
+
+
+class CodeOptions(Section, frozen=True):
+    """Settings of the code swarm."""
+
+    data: Annotated[str, msgspec.Meta(max_length=255)] = ""  # JSONL of prompt and answer; empty: swarm.tasks
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of its rows; empty: any
+    compare: Literal["numeric", "exact"] = "numeric"  # how answers to questions of the file are compared
+    prompt: Prompt = "zero-shot"
+    rewards: Literal["fixed", "compat"] = "fixed"
+    program_reward: Weight = 0.1  # for each program that ran and printed, by `rewards = "fixed"`
+    programs_rewarded: Annotated[int, msgspec.Meta(ge=0, le=EXECUTIONS_MAX)] = 1  # at most so many
+    compat_weights: Literal["first", "later"] = "first"  # upstream's, before and after 16 weight updates
+    output_characters: Annotated[int, msgspec.Meta(ge=16, le=OUTPUT_CHARACTERS_MAX)] = 1000
+    rerun_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0  # in a stage, to run peers' programs again
+    sandbox: Isolation = "auto"
+    limits: Limits = Limits()
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
+
+    @property
+    def cuts(self) -> dict[str, tuple[float, float]]:
+        """See `find_cuts`."""
+        return find_cuts(self.limits, self.own_limits, rerun_s=self.rerun_s)
+
+
+LEVELS = 5
+PROGRAM_LIMITS = Limits(wall_s=5.0, cpu_s=1, memory_bytes=256 * MIB, scratch_bytes=MIB, file_bytes=MIB)
+
+
+class ProposerOptions(Section, frozen=True):
+    """Settings of proposer-solver. Those of the first block must be alike on all nodes."""
+
+    rewards: Literal["fixed", "compat"] = "fixed"  # compat: CodeZero's numbers
+    problem_bytes: Annotated[int, msgspec.Meta(ge=32, le=8000)] = 2000  # of a problem's text; a longer one is not valid
+    test_bytes: Annotated[int, msgspec.Meta(ge=32, le=1000)] = 200  # of one test
+    solution_bytes: Annotated[int, msgspec.Meta(ge=32, le=16_000)] = 4000  # of a program
+    limits: Limits = PROGRAM_LIMITS  # of one run
+
+    level: Annotated[int, msgspec.Meta(ge=1, le=LEVELS)] = 2  # to begin with
+    valid_reward: Weight = 0.5  # of a proposal that passes its checks, by `rewards = "fixed"`
+    difficulty_reward: Weight = 0.5  # at most, of a valid proposal, for how few solved it
+    own_s: StageSeconds = 300.0  # in a stage, to run what this node wrote
+    peer_s: StageSeconds = 30.0  # in a stage, to run what one peer wrote
+    sandbox: Isolation = "auto"
+    own_limits: OwnLimits = OwnLimits()  # each node's own; never more than that is given
+    judge: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # an OpenAI-compatible endpoint, up to /v1; empty: none
+    judge_model: Annotated[str, msgspec.Meta(max_length=200)] = ""  # as the endpoint names it
+    judge_reward: Weight = 0.2  # of a program that the judge holds to be right
+    judge_s: StageSeconds = 20.0  # longest wait for one answer
+
+    @property
+    def cuts(self) -> dict[str, tuple[float, float]]:
+        """See `find_cuts`."""
+        return find_cuts(self.limits, self.own_limits, own_s=self.own_s, peer_s=self.peer_s)
+
+    def __post_init__(self) -> None:
+        if self.judge:
+            check_url(self.judge)
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError for what is no plain HTTP address."""
+    parts = urlsplit(url)
+    plain = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
+    if not plain or parts.username or parts.port == 0:
+        raise ValueError(f"judge: {url!r} is no HTTP address, for example http://127.0.0.1:11434/v1")

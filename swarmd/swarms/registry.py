@@ -12,14 +12,16 @@ import difflib
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
-from swarmd.errors import FOREIGN_ERRORS, SwarmdError, SwarmError
+from swarmd.errors import FOREIGN_ERRORS, SandboxUnavailable, SwarmdError, SwarmError
 from swarmd.swarms.options import decode_options, describe_cuts
 from swarmd.swarms.plan import Plan
 
@@ -45,34 +47,30 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 _OWN = (
-    Kind(
-        "digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "gym.reasoning_gym:DigitsPlan"
-    ),
-    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "gym.reasoning_gym:ReasoningGymPlan"),
+    Kind("digits", "Four tasks on digits that the embedded model learns in minutes.", 1, "reasoning_gym:DigitsPlan"),
+    Kind("reasoning-gym", "Any mixture of reasoning-gym's tasks.", 1, "reasoning_gym:ReasoningGymPlan"),
     Kind("gsm8k", "School mathematics: answer, judge the answers of others, agree.", 3, "math.plan:Gsm8kPlan"),
     Kind("math-hard", "Competition mathematics, in the same three stages.", 3, "math.plan:MathHardPlan"),
-    Kind(
-        "code", "Problems solved with programs that run in a sandbox while the model writes.", 1, "code.plan:CodePlan"
-    ),
+    Kind("code", "Problems solved with programs that run in a sandbox while the model writes.", 1, "code:CodePlan"),
     Kind(
         "proposer-solver",
         "Models set each other programming problems with tests, and solve them.",
         2,
         "proposer.plan:ProposerSolverPlan",
     ),
-    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "data.file:FilePlan"),
+    Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
 )
 _OPTIONS = {  # of swarmd's own kinds; they import little, so that options are checked without making a plan
     "digits": "options:NoOptions",
     "reasoning-gym": "options:NoOptions",
-    "gsm8k": "math.settings:MathOptions",
-    "math-hard": "math.settings:MathOptions",
-    "code": "code.settings:CodeOptions",
-    "proposer-solver": "proposer.settings:ProposerOptions",
-    "file": "data.file:FileOptions",
+    "gsm8k": "options:MathOptions",
+    "math-hard": "options:MathOptions",
+    "code": "options:CodeOptions",
+    "proposer-solver": "options:ProposerOptions",
+    "file": "file:FileOptions",
 }
 # Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
-_MIXTURES = {"reasoning-gym": "gym.reasoning_gym:MIXTURE"}
+_MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
@@ -204,3 +202,30 @@ def _first_line(plan: type[Plan]) -> str:
 
 def _told(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())  # it stands in one line of a list
+
+
+SUFFIX = ".jsonl"
+
+
+def questions_of(options: Mapping[str, Any]) -> str:
+    """The file of questions that the options name; empty where they name none."""
+    name = options.get("data")
+    return name if isinstance(name, str) and name.endswith(SUFFIX) else ""
+
+
+def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) -> None:
+    """Raise SwarmError where the kind can make nothing of the file that its options name, as its trainers would.
+
+    What is still to be made of a data set is not asked for. Nor are plug-ins, and whoever brings reward functions of
+    their own: their code may need what is not here yet.
+
+    Args:
+        home: the node's data directory.
+    """
+    name = questions_of(swarm.options)
+    if not name or swarm.kind not in BUILT_IN or swarm.options.get("reward_funcs"):
+        return
+    if swarm.options.get("dataset") and not (home / name).exists():
+        return
+    with suppress(SandboxUnavailable):  # is no fault of the file
+        make_plan(swarm, training, home)

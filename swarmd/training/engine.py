@@ -20,8 +20,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
-from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
-from swarmd.swarms.plan_checks import check_plan, draw_questions
+from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
 from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage

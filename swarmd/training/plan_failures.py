@@ -12,8 +12,7 @@ from pathlib import Path
 
 from swarmd.errors import FOREIGN_ERRORS, PlanFailed, SwarmdError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.plan_checks import name_of, score_completions
+from swarmd.swarms.plan import Plan, Question, Score, name_of, score_completions
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 
 TOLD_MAX = 300  # characters of what was raised: peers' texts may stand in it

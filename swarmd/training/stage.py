@@ -14,8 +14,7 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question, Score
-from swarmd.swarms.plan_checks import ENDLESS, name_of
+from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, name_of
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally

@@ -23,13 +23,11 @@ from msgspec.structs import replace
 
 from swarmd import __version__
 from swarmd.bounds import Backoff
-from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
-from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.onchain_standings import NOT_UTF8, PEERS_A_CALL
+from swarmd.chain.blocks import Heads
+from swarmd.chain.coordinator import NOT_UTF8, PEERS_A_CALL, Coordinator
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ports import HeadListener, NotThere
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.watching.watcher import Reach, Watcher
+from swarmd.chain.watcher import ChainRequirements, Reach, Watcher
 from swarmd.config import ChainConfig, Config, DhtConfig, LogsConfig, SwarmConfig
 from swarmd.core.applied import Applied
 from swarmd.core.commands import CollectReports, Gather, WatchChain
@@ -245,7 +243,7 @@ class ContractFeed:
         coordinator = Coordinator(rpc, config.contract, config.from_block)
         terms = ChainRequirements(config, self._stages, self._peer, coordinator)
         heads = Heads(rpc, config.contract, config.poll_s)
-        watcher = Watcher(config, terms, RpcEndpoints(rpc), heads, self._take, lambda: "")
+        watcher = Watcher(config, terms, rpc, heads, self._take, lambda: "")
         watcher.on_progress = self._note
         watcher.on_head = lambda: self._arrive(watcher.branch.tip)
         try:

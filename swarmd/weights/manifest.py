@@ -55,7 +55,7 @@ class ChunkedFile(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True):
-    """A file that makes the whole one out of an earlier one, see `swarmd.weights.delta`."""
+    """A file that makes the whole one out of an earlier one, see `swarmd.weights.tensors`."""
 
     base: str  # digest of the earlier file
     file: ChunkedFile

@@ -13,11 +13,10 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.submitting.sender import Sender
-from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.chain.senders import Sender, wallet_of
+from swarmd.chain.submitter import Submitter
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Broadcast, Submit
 from swarmd.core.events import (

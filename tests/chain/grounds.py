@@ -16,12 +16,11 @@ import anyio
 from aiohttp import web
 from eth_abi.abi import encode
 
+from swarmd.chain.blocks import Heads
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.heads import Heads, RpcEndpoints
-from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.watching.logs import LogEntry, decode_log, topic_of
-from swarmd.chain.watching.watcher import Watcher
+from swarmd.chain.endpoints import Rpc
+from swarmd.chain.logs import LogEntry, decode_log, topic_of
+from swarmd.chain.watcher import ChainRequirements, Watcher
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import AnyChainLog, ChainBlock, ChainReorged, ChainUp, Event
@@ -109,7 +108,7 @@ class Watch:
         self.times: list[float] = []
         self._grown = asyncio.Event()
         self.heads = Heads(self.rpc, config.contract, config.poll_s)
-        self.watcher = Watcher(config, terms, RpcEndpoints(self.rpc), self.heads, self._take, lambda: account)
+        self.watcher = Watcher(config, terms, self.rpc, self.heads, self._take, lambda: account)
         self.ended: BaseException | None = None
 
     def _take(self, event: Event) -> None:

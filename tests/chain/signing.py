@@ -32,7 +32,7 @@ STOP_S = 60.0
 WORK = 2**10
 IMPORTED = (
     "swarmd.cli.signer",
-    "swarmd.chain.signer.http",
+    "swarmd.chain.signer_http",
     "swarmd.observe.logs",
     "swarmd.daemon.process",
 )

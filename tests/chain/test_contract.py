@@ -20,10 +20,9 @@ from swarmd.chain.contract import (
     read_call,
 )
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
-from swarmd.chain.decoding import MalformedAbi, values_of
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
-from swarmd.chain.watching.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, seconds_of, topic_of
+from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, WINNERS_MAX, MalformedAbi, seconds_of, topic_of, values_of
 from swarmd.core.events import OtherLog, PolicyLog, RegistrationLog, RewardLog, StageLog, VoteLog
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused
 from tests.chain.grounds import CHAIN_ID, Answer, Ground, error, middleman, result

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.errors import EndpointFailed
 from tests.chain.faults import account_named

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.chain.ethereum import QUANTITY_MAX, Ethereum
-from swarmd.chain.funds import KEPT_S, Funds
+from swarmd.chain.fees import KEPT_S, Funds
 from swarmd.config import ChainConfig, FeesConfig, ProxyConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import CommandFailed

@@ -269,7 +269,7 @@ def test_a_random_passphrase_is_private_long_and_new(tmp_path: Path) -> None:
     expect_refusal(lambda: create_passphrase(tmp_path / "a"), "exists already")
 
 
-@pytest.mark.parametrize("module", ["swarmd.chain.endpoints.endpoint", "swarmd.chain.keystore", "swarmd.chain.worker"])
+@pytest.mark.parametrize("module", ["swarmd.chain.endpoints", "swarmd.chain.keystore", "swarmd.chain.worker"])
 def test_deep_nesting_is_an_error_and_does_not_end_the_process(module: str) -> None:
     """py_ecc lifts the limit on recursion that keeps JSON parsers from the end of the stack."""
     code = f"import {module}, eth_account, web3, msgspec; msgspec.json.decode(b'[' * 200_000)"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from swarmd.chain import membership
+from swarmd.chain import watcher
 from swarmd.chain.contract import encode_call
-from swarmd.chain.watching.watcher import ExtensionsCheck
+from swarmd.chain.watcher import ExtensionsCheck
 from swarmd.core.events import ChainUp, MembershipRead
 from tests.chain.grounds import Answer, Ground, middleman, result, watching
 
@@ -30,7 +30,7 @@ def forgetting(function: str) -> Callable[[dict[str, Any]], Awaitable[Answer]]:
 async def test_an_endpoint_that_knows_no_membership_opens_no_closed_swarm(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(membership, "RETRY_S", 0.05)
+    monkeypatch.setattr(watcher, "RETRY_S", 0.05)
     ground.admit_only("me")
     async with middleman(ground.url) as between:
         between.act = forgetting("membershipOpen()")
@@ -58,7 +58,7 @@ async def test_an_endpoint_that_invents_entries_without_topics_ends_nothing(grou
 
 
 async def test_many_changes_are_read_together(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(membership, "CHANGES_MAX", CHANGES_KEPT)
+    monkeypatch.setattr(watcher, "CHANGES_MAX", CHANGES_KEPT)
     swarm, peers = ground.swarm, tuple("abcdefgh")
     ground.admit_only(peers[0])
     async with watching(ground.config(ground.ws, depth=20)) as watch:

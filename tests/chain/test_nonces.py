@@ -9,10 +9,8 @@ import pytest
 
 from swarmd.chain.fees import GWEI, Price
 from swarmd.chain.ports import MinedTransaction, SignedTransaction
-from swarmd.chain.submitting.sender import Mined
-from swarmd.chain.submitting.submitter import Broadcaster
-from swarmd.chain.submitting.tracking import SubmissionReporter, TrackedSubmission
-from swarmd.chain.submitting.wallet import Wallet
+from swarmd.chain.senders import Mined, Wallet
+from swarmd.chain.submitter import Broadcaster, SubmissionReporter, TrackedSubmission
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionLost

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmd.chain import onchain_standings, standings
-from swarmd.chain.onchain_standings import OnchainStandings, read_out
+from swarmd.chain import coordinator, standings
+from swarmd.chain.coordinator import OnchainStandings, read_out
 from swarmd.chain.standings import ORDERS, ChainStandings, PeerStanding, rank
 from swarmd.core.events import (
     AnyChainLog,
@@ -257,7 +257,7 @@ def test_a_contract_without_sums_is_not_compared(url: str, swarm: Swarm, monkeyp
     async def without(*arguments: Any, **options: Any) -> Any:
         raise ContractRefused("", "the contract has no getTotalRewards(string[])")
 
-    monkeypatch.setattr(onchain_standings, "read_call", without)
+    monkeypatch.setattr(coordinator, "read_call", without)
     assert read(url, swarm).differences is None
 
 
@@ -274,7 +274,7 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
     played = Played(swarm, 3)
     played.play(1)
     reads: list[int] = []
-    real = onchain_standings.compare
+    real = coordinator.compare
 
     async def disturbed(*arguments: Any) -> Any:
         reads.append(1)
@@ -282,6 +282,6 @@ def test_a_chain_that_changes_while_it_is_read_is_read_again(
             await anyio.to_thread.run_sync(swarm.w3.provider.make_request, "anvil_reorg", [1, []])
         return await real(*arguments)
 
-    monkeypatch.setattr(onchain_standings, "compare", disturbed)
+    monkeypatch.setattr(coordinator, "compare", disturbed)
     assert read(url, swarm).differences == ()
     assert len(reads) == 2

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from swarmd.core.events import RolloutsGathered, StageTrained, TrainerReady
-from swarmd.swarms.math.reading import read_last
-from swarmd.swarms.math.shown import show_answer
+from swarmd.swarms.math.fixed import show_answer
+from swarmd.swarms.math.texts import read_last
 from swarmd.swarms.plan import StageId
 from tests.e2e.audit import events_of
 from tests.e2e.chained import chained_swarm

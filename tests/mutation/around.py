@@ -336,7 +336,7 @@ WORTH = (
     ),
     Mutant(
         "a problem that nobody solves is worth most",
-        "swarmd/swarms/proposer/pool.py",
+        "swarmd/swarms/proposer/problems.py",
         "return 0.0 if share in (0.0, 1.0) else 1.0 - share",
         "return 1.0 - share",
         ("tests/swarms/proposer/test_difficulty.py",),
@@ -350,7 +350,7 @@ WORTH = (
     ),
     Mutant(
         "one value, written in two ways, tells a solution from none",
-        "swarmd/swarms/proposer/proposals.py",
+        "swarmd/swarms/proposer/problems.py",
         "all(value == expected[0] for value in expected)",
         "len({test.expected for test in hidden}) < 2",
         ("tests/swarms/proposer/test_cases.py",),
@@ -364,7 +364,7 @@ WORTH = (
     ),
     Mutant(
         "of a data set on the Hub, its author's word is all that counts",
-        "swarmd/swarms/data/dataset.py",
+        "swarmd/swarms/file.py",
         "if max(known, claimed) > bytes_max:",
         "if claimed > bytes_max:",
         ("tests/swarms/data/test_hub_dataset.py",),
@@ -385,7 +385,7 @@ WORTH = (
     ),
     Mutant(
         "a program that failed counts as one that ran",
-        "swarmd/swarms/code/rewards.py",
+        "swarmd/swarms/code.py",
         'verdict is None or verdict.status != "ok" or not verdict.stdout.strip()',
         "verdict is None or not verdict.stdout.strip()",
         ("tests/swarms/code/test_programs.py",),

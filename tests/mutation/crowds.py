@@ -182,14 +182,14 @@ CROWDS = (
     ),
     Mutant(
         "one answer is right for every question of a task",
-        "swarmd/swarms/gym/reasoning_gym.py",
+        "swarmd/swarms/reasoning_gym.py",
         "        if is_overpaid(question.task, answer, question.entry):",
         "        if False:",
         ("tests/swarms/gym/test_reasoning_gym.py::test_wrong_answers_that_a_scorer_pays_in_full_are_worth_nothing",),
     ),
     Mutant(
         "a data set is read to its end, however large it becomes",
-        "swarmd/swarms/data/dataset.py",
+        "swarmd/swarms/file.py",
         "    for number, row in enumerate(rows, 1):\n        line = _line(row)\n",
         "    for number, row in enumerate(list(rows), 1):\n        line = _line(row)\n",
         ("tests/swarms/data/test_dataset.py::test_no_more_rows_are_read_than_the_file_may_have",),

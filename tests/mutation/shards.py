@@ -238,7 +238,7 @@ SHARDS = (
     ),
     Mutant(
         "a count of reports is not told again after blocks were replaced",
-        "swarmd/chain/watching/watcher.py",
+        "swarmd/chain/watcher.py",
         "        self._own.forget()\n",
         "",
         ("tests/chain/watching/test_own_logs.py",),

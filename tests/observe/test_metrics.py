@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from swarmd.chain.contract import ERRORS
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, quote
-from swarmd.chain.submitting.wallet import Wallet
+from swarmd.chain.senders import Wallet
 from swarmd.config import FeesConfig
 from swarmd.core.events import (
     ChainReorged,

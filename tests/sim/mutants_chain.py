@@ -5,9 +5,7 @@ How they get into the code: `tests/sim/planting.py`.
 
 from __future__ import annotations
 
-from swarmd.chain import agent
-from swarmd.chain.submitting import submitter, tracking, wallet
-from swarmd.chain.watching import blocks, watcher
+from swarmd.chain import agent, blocks, senders, submitter, watcher
 from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
@@ -22,7 +20,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "what is in the log is never let out",
-        tracking,
+        submitter,
         "        self._in_log.add(prepared.hash)\n",
         "",
     ),
@@ -40,26 +38,26 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a round that has not begun is refused for ever",
-        tracking,
+        submitter,
         "        if error.code in TOO_EARLY:\n            await self._judge_early(command, error)\n",
         "",
         (("nodes", 3),),
     ),
     Mutant(
         "every attempt takes a nonce of its own",
-        wallet,
+        senders,
         "free = [each for each in attempts if each.nonce >= mined]",
         "free: list[Prepared] = []",
     ),
     Mutant(
         "a mined withdrawal counts as the thing itself",
-        wallet,
+        senders,
         "receipt.to == self.account or self._is_withdrawal(attempt)",
         "False",
     ),
     Mutant(
         "the day's budget is not looked at",
-        wallet,
+        senders,
         "        self.budget.check(cost_wei, counted_wei, what)\n",
         "",
         POOR_BUDGET,
@@ -73,7 +71,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a lost submission is not forgotten",
-        tracking,
+        submitter,
         "        self._emit(SubmissionLost(following.submission, reason))\n        self._forget(following)\n",
         "        self._emit(SubmissionLost(following.submission, reason))\n",
     ),

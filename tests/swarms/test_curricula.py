@@ -13,13 +13,11 @@ from reasoning_gym.factory import CURRICULA
 
 from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.gym import reasoning_gym
-from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import make_levels
-from swarmd.swarms.gym.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
+from swarmd.swarms import reasoning_gym
+from swarmd.swarms.gym_tasks import make_levels
 from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId, split_of
+from swarmd.swarms.reasoning_gym import MIXTURE, Ladder, ReasoningGymPlan
 
-register_digits()
 HERE = StageId("a", 0, 0)
 RIGHT, WRONG = [Score(1.0, 1.0)] * 4, [Score(0.0, 0.0)] * 4
 ACCURACIES = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), max_size=80)

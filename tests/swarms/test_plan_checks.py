@@ -11,9 +11,19 @@ import pytest
 
 from swarmd.config import SwarmConfig
 from swarmd.errors import SwarmError
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
-from swarmd.swarms.plan import NO_MATERIAL, Message, Question, Score, StageId
-from swarmd.swarms.plan_checks import check_drawn, check_plan, draw_questions, hold_out_questions, score_completions
+from swarmd.swarms.plan import (
+    NO_MATERIAL,
+    Message,
+    Question,
+    Score,
+    StageId,
+    check_drawn,
+    check_plan,
+    draw_questions,
+    hold_out_questions,
+    score_completions,
+)
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import INDEX_MAX, SEED_MAX, Reference
 
 

@@ -11,7 +11,7 @@ import pytest
 from swarmd.config import Config, SwarmConfig, TrainingConfig
 from swarmd.errors import ManifestError, SwarmError
 from swarmd.manifest import check_recipe, recipe_of
-from swarmd.swarms.data.file import FilePlan
+from swarmd.swarms.file import FilePlan
 from swarmd.swarms.plan import NO_MATERIAL, Score, StageId
 
 FUNCTIONS = """\

@@ -14,7 +14,7 @@ from swarmd.core.commands import Train
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.paths import NodeDirectory
-from swarmd.swarms.math.prompts import ANSWERS_ARE, QUESTION_IS
+from swarmd.swarms.math.texts import ANSWERS_ARE, QUESTION_IS
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, VERSION, Group, Rollouts, Source, encode_rollouts

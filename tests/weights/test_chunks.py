@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from swarmd.errors import NoSpaceLeft, RecordRejected
-from swarmd.weights import chunks as subject
-from swarmd.weights.chunks import PartialFile, cut, read_chunk
+from swarmd.weights import offered as subject
 from swarmd.weights.manifest import CHUNK_BYTES_MIN, ChunkedFile
+from swarmd.weights.offered import PartialFile, cut, read_chunk
 from tests.durability import recording
 
 SIZE = 3 * CHUNK_BYTES_MIN + 17

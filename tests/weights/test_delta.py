@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from swarmd.errors import RecordRejected
-from swarmd.weights.delta import BLOCK_WORDS, MAGIC, PLAIN_BYTES_MAX, apply_delta, write_delta
+from swarmd.weights.tensors import BLOCK_WORDS, MAGIC, PLAIN_BYTES_MAX, apply_delta, write_delta
 from tests.weights.making import bfloat16, count_changed
 
 COUNT = BLOCK_WORDS + 70_000  # more than one block

@@ -8,10 +8,9 @@ import pytest
 
 from swarmd.errors import NoSpaceLeft, NotFoundError, RecordRejected
 from swarmd.weights import offered
-from swarmd.weights.chunks import FetchedWeights
-from swarmd.weights.delta import apply_delta
 from swarmd.weights.manifest import WeightsManifest, WeightsOffer, decode_manifest
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import FetchedWeights, OfferedWeights
+from swarmd.weights.tensors import apply_delta
 from tests.weights.making import bfloat16, write_safetensors
 from tests.weights.test_delta import moved
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from swarmd.chain.watching.logs import LogEntry
+from swarmd.chain.logs import LogEntry
 from swarmd.core.events import AnyChainLog
 from swarmd.core.values import BlockRef
 from swarmd.sim.ports.contract import Call, SimContract, Undo, View

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from swarmd.chain.agent import ChainAgent
 from swarmd.chain.fees import GWEI, Budget
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.submitting.submitter import Submitter
-from swarmd.chain.submitting.wallet import Wallet
-from swarmd.chain.watching.logs import LogEntry
-from swarmd.chain.watching.watcher import Watcher
+from swarmd.chain.logs import LogEntry
+from swarmd.chain.senders import Wallet
+from swarmd.chain.submitter import Submitter
+from swarmd.chain.watcher import ChainRequirements, Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused

@@ -12,8 +12,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.chain.contract import ERRORS
+from swarmd.chain.logs import LogEntry
 from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, RoundPolicy, Span
-from swarmd.chain.watching.logs import LogEntry
 from swarmd.core.values import BlockRef
 from swarmd.errors import EndpointFailed, RpcRefused
 from swarmd.sim.coroutines import Answer, Later, VirtualRuntime

@@ -1,32 +1,131 @@
-"""The rewards that are trained on by default: v0.4's, without what can be had for nothing or is the wrong way round.
+"""The default way (`rewards = "fixed"`): v0.4's rewards without what can be had for nothing or is the wrong way round.
 
 What a completion is measured by comes from the question as this node made it (`ScoringFacts`), never from the text of a
-prompt, so nothing that a peer wrote can pass for an id, a vote or an answer.
+prompt, so nothing that a peer wrote can pass for an id, a vote or an answer. Ids of students stay the same from prompt
+to prompt, and texts of peers are shown escaped and cut to a number of bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from swarmd.swarms.math.prompts import TAGS
-from swarmd.swarms.math.reading import (
+from swarmd.plugin import Outcome, RecordRejected, Source, hash_number
+from swarmd.swarms.math.questions import Item, Mode, Parts, PeerCompletion, PosedQuestion, best_of, entry_of, sources_of
+from swarmd.swarms.math.texts import (
     NONE_WORDS,
+    SENTENCES,
+    TAGS,
+    agreement_prompt,
     compare_within,
+    comparison_prompt,
     is_template,
+    most_voted,
     read_last,
     read_number,
     read_sections,
     same_answer,
 )
 
+CUT = " [...] "  # stands where a long text was cut
+NUMBER_BYTES_MAX = 120  # of an answer that is shown
+NUMBER_DIGITS = 3  # of a student's number
+LONG_DIGITS = 9  # of the numbers of students whose short ones are the same
+
+_TAG = re.compile(r"<(?=[/\\|!?A-Za-z])")
+_SENTENCE = re.compile("|".join(re.escape(s.removesuffix(":")).replace(r"\ ", r"\s+") + ":" for s in SENTENCES), re.I)
+_BLANK_LINES = re.compile(r"\n\s+")
+_OWN_TAG = re.compile(r"</?(?:think|answer|compare|explain|identify)>")
+
+
+def escape(text: str) -> str:
+    """Text with a blank in every tag and no colon behind the sentences that part a prompt; the rest as it is."""
+    return _SENTENCE.sub(lambda found: f"{found[0][:-1]};", _TAG.sub("< ", text))
+
+
+def cut(text: str, bytes_max: int) -> str:
+    """The beginning and, as answers stand there, the end of a text of more than so many bytes of UTF-8."""
+    body = text.encode(errors="replace")
+    if len(body) <= bytes_max:
+        return text
+    half = max(0, bytes_max - len(CUT)) // 2
+    return body[:half].decode(errors="ignore") + CUT + body[len(body) - half :].decode(errors="ignore")
+
+
+def show_answer(completion: str, bytes_max: int) -> str:
+    """What a student wrote, told again in tags of one's own: nothing of the text is taken for one."""
+    answer = read_last(completion, "answer")
+    reasoning = _bare(completion.rpartition("<answer>")[0] if answer is not None else completion, bytes_max)
+    if answer is None:
+        return reasoning
+    value = cut(escape(answer), min(bytes_max, NUMBER_BYTES_MAX))
+    thought = f"<think>\n{reasoning}\n</think>\n" if reasoning else ""
+    return f"{thought}<answer>\n{value}\n</answer>"
+
+
+def show_opinion(completion: str, choice: str | None, bytes_max: int) -> str:
+    """What a critic wrote, and for whom it counts: an id of the prompt or None, which the caller has read."""
+    if choice is None:
+        return _bare(completion, bytes_max)
+    reasons = _bare(completion.rpartition("<identify>")[0], bytes_max)
+    explained = f"<explain>\n{reasons}\n</explain>\n" if reasons else ""
+    return f"{explained}<identify>\n{choice}\n</identify>"
+
+
+def number_peers(peers: Iterable[str]) -> dict[str, str]:
+    """A number for each peer, the same in every prompt; a longer one where two of these peers share the short one."""
+    ordered = sorted(set(peers))
+    short = {peer: _digits(peer, NUMBER_DIGITS) for peer in ordered}
+    numbers: dict[str, str] = {}
+    for peer in ordered:
+        shared = list(short.values()).count(short[peer]) > 1
+        number = _digits(peer, LONG_DIGITS) if shared else short[peer]
+        taken = list(numbers.values()).count(number)
+        numbers[peer] = f"{number}-{peer}" if taken else number
+    return numbers
+
+
+def _digits(peer: str, count: int) -> str:
+    return f"{hash_number('student', peer, bits=63) % 10**count:0{count}}"
+
+
+def _bare(text: str, bytes_max: int) -> str:
+    return cut(escape(_BLANK_LINES.sub("\n", _OWN_TAG.sub("", text)).strip()), bytes_max)
+
+
+SHOWN_BYTES_MIN = 8  # of a text: less is no text
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """A question and the texts beside it. No text is longer than `bytes_max`, so short ones stay whole."""
+
+    question: str
+    bytes_max: int
+    answers: tuple[tuple[str, str], ...]  # (id, what the student wrote)
+    opinions: tuple[tuple[str, str, str | None], ...] = ()  # (id, what the critic wrote, for whom it counts)
+
+    @property
+    def prompt(self) -> str:
+        """The user's message: of stage 2 where there are opinions, else of stage 1."""
+        comparison = comparison_prompt(
+            self.question, [(name, show_answer(text, self.bytes_max)) for name, text in self.answers]
+        )
+        opinions = [(name, show_opinion(text, choice, self.bytes_max)) for name, text, choice in self.opinions]
+        return agreement_prompt(comparison, opinions) if opinions else comparison
+
+    def shorten(self) -> Shown | None:
+        """Half as much of each text at most; None where that is too little."""
+        half = self.bytes_max // 2
+        return msgspec.structs.replace(self, bytes_max=half) if half >= SHOWN_BYTES_MIN else None
+
+
 NONE = "None"
 WORDS_MAX = 400  # of a restated question that are compared with it
 STEPS_MAX = 250_000  # of comparing, some 0.03 s; an honest question of as many words takes a tenth
 TAIL_COST = 0.001  # of each character behind the last closing tag, up to what its tags pay
-
-Parts = dict[str, float]
 
 _NONE_WORDS = {word.casefold() for word in NONE_WORDS}
 
@@ -38,28 +137,6 @@ class ScoringFacts(msgspec.Struct, frozen=True):
     question: str = ""
     right: Mapping[str, bool] = {}  # by the id of each student shown, whether the answer is right
     leaders: Sequence[str] = ()  # ids with the most votes, or NONE
-
-
-def score_answers(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
-    """Stage 0: parts of the reward of each completion; 3.5 together at most."""
-    return [_score_answer(facts, text) for text in texts]
-
-
-def score_choices(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
-    """Stage 1: parts of the reward of each completion; 3.75 together at most."""
-    return [_score_choice(facts, text) for text in texts]
-
-
-def score_agreements(facts: ScoringFacts, texts: Sequence[str]) -> list[Parts]:
-    """Stage 2: parts of the reward of each completion; 6.75 together at most."""
-    return [_score_agreement(facts, text) for text in texts]
-
-
-SCORERS: tuple[Callable[[ScoringFacts, Sequence[str]], list[Parts]], ...] = (
-    score_answers,
-    score_choices,
-    score_agreements,
-)
 
 
 def read_choice(text: str | None, ids: Mapping[str, object]) -> str | None:
@@ -75,7 +152,8 @@ def is_right_choice(choice: str | None, right: Mapping[str, bool]) -> bool:
     return not any(right.values()) if choice == NONE else right.get(choice or "", False)
 
 
-def _score_answer(facts: ScoringFacts, text: str) -> Parts:
+def score_answer(facts: ScoringFacts, text: str) -> Parts:
+    """Stage 0: parts of a completion's reward; 3.5 together at most."""
     answer = read_last(text, "answer") or ""
     return {
         "xmlcount": count_tags(text, 0),
@@ -85,7 +163,8 @@ def _score_answer(facts: ScoringFacts, text: str) -> Parts:
     }
 
 
-def _score_choice(facts: ScoringFacts, text: str) -> Parts:
+def score_choice(facts: ScoringFacts, text: str) -> Parts:
+    """Stage 1: parts of a completion's reward; 3.75 together at most."""
     choice = read_choice(read_last(text, "identify"), facts.right)
     return {
         "proper_id": 0.5 * (choice is not None),
@@ -95,7 +174,8 @@ def _score_choice(facts: ScoringFacts, text: str) -> Parts:
     }
 
 
-def _score_agreement(facts: ScoringFacts, text: str) -> Parts:
+def score_agreement(facts: ScoringFacts, text: str) -> Parts:
+    """Stage 2: parts of a completion's reward; 6.75 together at most."""
     choice = read_choice(read_last(text, "majority"), facts.right)
     return {
         "consensus": 1.0 * (choice in facts.leaders),
@@ -105,6 +185,9 @@ def _score_agreement(facts: ScoringFacts, text: str) -> Parts:
         **_form(text, 2),
         "xmlcount": count_tags(text, 2),
     }
+
+
+SCORERS: tuple[Callable[[ScoringFacts, str], Parts], ...] = (score_answer, score_choice, score_agreement)
 
 
 def count_tags(text: str, stage: int) -> float:
@@ -126,3 +209,100 @@ def _form(text: str, stage: int) -> Parts:
     sections = read_sections(text, TAGS[stage])
     strict = sections is not None and is_template(text, sections)
     return {"strict_format": 0.5 * strict, "soft_format": 0.25 * (sections is not None and not strict)}
+
+
+class FixedMode(Mode):
+    """A student has the same number in every prompt, and a vote counts for the peer whom the critic was shown."""
+
+    def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
+        best = {outcome.place.peer: outcome.best for outcome in answers}
+        return sources_of(0, {peer: best[peer] for peer in best_of(_rewards(answers), 0, self._students)})
+
+    def choose_opinions(
+        self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
+        """Students that got a vote first, then the best of those that were compared: at most one for each critic."""
+        critics = best_of(_rewards(opinions), 1, self._students)
+        shown = [outcome for outcome in opinions if outcome.place.peer in critics]
+        compared = {peer for outcome in shown for peer in _peers(outcome)}
+        known = {outcome.place.peer: outcome for outcome in answers if outcome.place.peer in compared}
+        voted = {peer for outcome in shown if (peer := _vote(outcome, outcome.completions[outcome.best])) in known}
+        others = best_of({peer: r for peer, r in _rewards(list(known.values())).items() if peer not in voted}, 0, 99)
+        wanted = [*sorted(voted), *reversed(others)][: self._students]
+        if not wanted:
+            return ()
+        best = {outcome.place.peer: outcome.best for outcome in shown}
+        return (*sources_of(0, {peer: known[peer].best for peer in wanted}), *sources_of(1, best))
+
+    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
+        numbers = number_peers(voice.source.peer for voice in answers)
+        names = {voice.source.peer: f"Student #{numbers[voice.source.peer]}" for voice in answers}
+        said = tuple((names[voice.source.peer], voice.text) for voice in answers)
+        students = {
+            names[voice.source.peer]: {
+                "peer": voice.source.peer,
+                "right": same_answer(read_last(voice.text, "answer") or "", item.answer),
+            }
+            for voice in answers
+        }
+        return _pose(Shown(item.text, self._shown_bytes, said), entry_of(item, students=students))
+
+    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
+        comparison = self.compare(item, answers)
+        students = comparison.entry["students"]
+        names = {student["peer"]: name for name, student in students.items()}
+        compared = {peer for voice in opinions if voice.outcome is not None for peer in _peers(voice.outcome)}
+        if not names.keys() <= compared:
+            raise RecordRejected("source", "a question shows the answer of a student whom no critic was shown")
+        numbers = number_peers(voice.source.peer for voice in opinions)
+        votes, shown = [], []
+        for voice in opinions:
+            choice = self._read_vote(voice, names)
+            votes += [choice] if choice is not None else []
+            shown.append((f"Criticism #{numbers[voice.source.peer]}", voice.text, choice))
+        both = msgspec.structs.replace(comparison.entry["shown"], opinions=tuple(shown))
+        return _pose(both, entry_of(item, students=students, votes=votes))
+
+    def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
+        shown: Shown | None = entry.get("shown")
+        shorter = shown.shorten() if shown is not None else None
+        return _pose(shorter, entry) if shorter is not None else None
+
+    def _read_vote(self, voice: PeerCompletion, names: Mapping[str, str]) -> str | None:
+        """The id, in this prompt, that a critic names. Raises RecordRejected where a student named is not shown."""
+        peer = _vote(voice.outcome, voice.text) if voice.outcome is not None else None
+        if peer is None or peer == NONE:
+            return peer
+        if peer not in names:
+            raise RecordRejected("source", f"a question leaves out {peer}, whom {voice.source.peer} names")
+        return names[peer]
+
+    def score(
+        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+    ) -> Sequence[tuple[Parts, float, float]]:
+        right = {name: bool(student["right"]) for name, student in entry.get("students", {}).items()}
+        leaders = most_voted(list(entry.get("votes", ())))
+        facts = ScoringFacts(str(entry["answer"]), str(entry["question"]), right, leaders)
+        correct = "final_correctness" if stage == 2 else "correctness"
+        scored = [SCORERS[stage](facts, text) for text in texts]
+        return [(parts, parts[correct] / 2, 2 * (parts["strict_format"] + parts["soft_format"])) for parts in scored]
+
+
+def _pose(shown: Shown, entry: Mapping[str, Any]) -> PosedQuestion:
+    return PosedQuestion(shown.prompt, {**entry, "shown": shown})
+
+
+def _rewards(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    return {outcome.place.peer: outcome.scores[outcome.best].reward for outcome in outcomes}
+
+
+def _peers(opinion: Outcome) -> set[str]:
+    """The students that a critic was shown."""
+    return {str(student["peer"]) for student in opinion.question.entry["students"].values() if student["peer"]}
+
+
+def _vote(opinion: Outcome, text: str) -> str | None:
+    """The peer whom a critic names, by the prompt that the critic was shown; NONE for no one, None for no vote."""
+    students = opinion.question.entry["students"]
+    choice = read_choice(read_last(text, "identify"), students)
+    return choice if choice is None or choice == NONE else str(students[choice]["peer"]) or None

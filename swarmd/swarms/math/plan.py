@@ -37,12 +37,24 @@ from swarmd.plugin import (
     hash_number,
     span_answer,
 )
-from swarmd.swarms.math import prompts
-from swarmd.swarms.math.compat_mode import ABSENT, CompatMode
-from swarmd.swarms.math.fixed_mode import FixedMode
-from swarmd.swarms.math.modes import Mode, PeerCompletion, PosedQuestion, entry_of
-from swarmd.swarms.math.questions import DAPO, GSM8K, Bank, DatasetShape, GeneratedBank, Item, RowBank, load_rows
-from swarmd.swarms.math.settings import MathOptions, persona_of
+from swarmd.swarms.math.compat import ABSENT, CompatMode
+from swarmd.swarms.math.fixed import FixedMode
+from swarmd.swarms.math.questions import (
+    DAPO,
+    GSM8K,
+    Bank,
+    DatasetShape,
+    GeneratedBank,
+    Item,
+    Mode,
+    PeerCompletion,
+    PosedQuestion,
+    RowBank,
+    entry_of,
+    load_rows,
+)
+from swarmd.swarms.math.texts import NO_ANSWER, persona_of, system_prompt
+from swarmd.swarms.options import MathOptions
 
 
 class MathPlan(Plan):
@@ -177,7 +189,7 @@ class MathPlan(Plan):
         self, item: Item, sources: tuple[Source, ...], stage: int, posed: PosedQuestion, place: StageId
     ) -> Question:
         persona = persona_of(self._options.persona, place)
-        system = prompts.system_prompt(stage, self._options.brief, persona)
+        system = system_prompt(stage, self._options.brief, persona)
         messages = (Message("system", system, trusted=True), Message("user", posed.prompt))
         reference = Reference(item.task, self._digest(item.task), item.seed, item.index, sources)
         return Question(reference, messages, posed.entry, stage)
@@ -265,7 +277,7 @@ def _hear(source: Source, place: StageId, base: Reference, material: Material) -
     """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
     if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
-        return PeerCompletion(source, prompts.NO_ANSWER)
+        return PeerCompletion(source, NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
     return PeerCompletion(source, outcome.completions[source.choice], outcome)

@@ -1,7 +1,8 @@
-"""Where questions come from: a bank gives every node of a round the same pool, by number, and holds others out.
+"""Where questions come from, and what the two ways of asking on (`Mode`) have in common.
 
-Generated questions are items of reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data set
-are named by their place in it, under seed 0.
+A bank gives every node of a round the same pool, by number, and holds others out. Generated questions are items of
+reasoning-gym's tasks under seeds hashed from (swarm, round, task). Rows of a data set are named by their place in it,
+under seed 0.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ from typing import Any, Literal
 import msgspec
 
 from swarmd.errors import DatasetRefused
-from swarmd.plugin import Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
-from swarmd.swarms.data.dataset import DOWNLOAD_BYTES_MAX, load_from_hub
-from swarmd.swarms.gym.digits import register_digits
-from swarmd.swarms.gym.gym_tasks import GymTask, make_item, make_levels
-from swarmd.swarms.gym.made import register_made
+from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
+from swarmd.swarms.file import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer
@@ -180,8 +179,6 @@ class GeneratedBank(Bank):
 
     def __init__(self, swarm: str, size: int, characters_max: int, tasks: Sequence[TaskConfig]) -> None:
         super().__init__(swarm, size, characters_max)
-        register_digits()
-        register_made()
         self._tasks = {config.name: _make_task(config) for config in tasks}
         if len(self._tasks) < len(tasks):
             raise SwarmError("swarm.tasks names a task twice", "Join the two entries and add up their weights")
@@ -287,3 +284,83 @@ def canonical_of(text: str) -> str:
 def digest_of(rows: Sequence[tuple[str, str]]) -> str:
     """16 hex digits over questions and answers in their order."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+COLUMNS = ("agent_answers_", "agent_opinion_")  # upstream's, which break ties between peers
+Parts = dict[str, float]
+
+
+class PeerCompletion(msgspec.Struct, frozen=True):
+    """A peer's completion of an earlier stage, found again here; without an outcome where there was no answer."""
+
+    source: Source
+    text: str
+    outcome: Outcome | None = None
+
+
+class PosedQuestion(msgspec.Struct, frozen=True):
+    """A question of a later stage: the user's message, and what its completions are held against."""
+
+    prompt: str
+    entry: dict[str, Any]
+
+
+class Mode(abc.ABC):
+    """One way of choosing, showing and scoring."""
+
+    def __init__(self, students: int, shown_bytes: int) -> None:
+        """
+        Args:
+            students: peers shown at most, and critics at most.
+            shown_bytes: of each peer's text, where the mode cuts it.
+        """
+        self._students = students
+        self._shown_bytes = shown_bytes
+
+    @abc.abstractmethod
+    def choose_answers(self, item: Item, answers: Sequence[Outcome], absent: Sequence[str]) -> tuple[Source, ...]:
+        """Whose answers a question of stage 1 shows. `absent` are peers that answered only other questions."""
+
+    @abc.abstractmethod
+    def choose_opinions(
+        self, item: Item, answers: Sequence[Outcome], opinions: Sequence[Outcome], absent: Sequence[str]
+    ) -> tuple[Source, ...]:
+        """Whose answers and opinions a question of stage 2 shows; nothing where the answers are not known here."""
+
+    @abc.abstractmethod
+    def compare(self, item: Item, answers: Sequence[PeerCompletion]) -> PosedQuestion:
+        """The question of stage 1."""
+
+    @abc.abstractmethod
+    def agree(self, item: Item, answers: Sequence[PeerCompletion], opinions: Sequence[PeerCompletion]) -> PosedQuestion:
+        """The question of stage 2. Raises RecordRejected."""
+
+    def shorten(self, entry: Mapping[str, Any]) -> PosedQuestion | None:
+        """A question that `compare` or `agree` posed, with less of peers' texts; None where none can be cut."""
+        return None
+
+    @abc.abstractmethod
+    def score(
+        self, stage: int, entry: Mapping[str, Any], prompt: str, texts: Sequence[str]
+    ) -> Sequence[tuple[Parts, float, float]]:
+        """Parts of the reward, accuracy and form of each completion."""
+
+
+def best_of(rewards: Mapping[str, float], stage: int, count: int) -> list[str]:
+    """The `count` peers with the highest rewards, ties broken by the MD5 of upstream's column names; the best last."""
+
+    def key(peer: str) -> tuple[float, int, str]:
+        column = COLUMNS[stage] + peer
+        return rewards[peer], int(hashlib.md5(column.encode(), usedforsecurity=False).hexdigest(), 16), column
+
+    return sorted(rewards, key=key)[-count:]
+
+
+def sources_of(stage: int, choices: Mapping[str, int]) -> tuple[Source, ...]:
+    """Sources in the order in which they are shown: by peer id."""
+    return tuple(Source(stage, peer, choices[peer]) for peer in sorted(choices))
+
+
+def entry_of(item: Item, **more: Any) -> dict[str, Any]:
+    """What a question of any stage keeps."""
+    return {"question": item.text, "answer": item.answer, **more}

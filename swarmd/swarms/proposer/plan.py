@@ -36,19 +36,12 @@ from swarmd.plugin import (
     hash_number,
     split_of,
 )
-from swarmd.swarms.options import narrow, tell_cuts
-from swarmd.swarms.proposer.judge import Judge
-from swarmd.swarms.proposer.pool import (
+from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
+from swarmd.swarms.proposer.problems import (
     CORRECT,
     NO_RATES,
     Level,
     PassRates,
-    find_steps,
-    make_problem,
-    measure,
-    name_steps,
-)
-from swarmd.swarms.proposer.proposals import (
     Problem,
     Proposal,
     ProposalBounds,
@@ -56,12 +49,15 @@ from swarmd.swarms.proposer.proposals import (
     ask_solution,
     find_programs,
     find_sections,
+    find_steps,
     fits,
+    make_problem,
+    measure,
+    name_steps,
     read_proposal,
     topic_of,
 )
-from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, ProgramJob, Rewards, Runner, TestResults
-from swarmd.swarms.proposer.settings import LEVELS, ProposerOptions
+from swarmd.swarms.proposer.running import FAILED, SECTIONS_FORM, Judge, ProgramJob, Rewards, Runner, TestResults
 
 PROPOSE, SOLVE = "propose", "solve"
 NUMBERS_MAX = INDEX_MAX // (LEVELS * COMPLETIONS_MAX)  # questions of one node in one stage, by number

@@ -15,8 +15,7 @@ from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
-from swarmd.swarms.plan_checks import score_completions
+from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId, score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
 from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import BodyReader, Cancellation

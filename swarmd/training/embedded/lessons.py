@@ -13,12 +13,23 @@ from random import Random
 from typing import Any, NamedTuple
 
 from swarmd.config import TaskConfig
-from swarmd.swarms.code.programs import frame_output
-from swarmd.swarms.gym.gym_tasks import make_levels
-from swarmd.swarms.math.prompts import TAGS
+from swarmd.swarms.code import frame_output
+from swarmd.swarms.gym_tasks import make_levels
+from swarmd.swarms.math.texts import TAGS
 from swarmd.swarms.plan import NO_MATERIAL, Material, Outcome, Plan, Question, StageId
-from swarmd.swarms.proposer.pool import FAMILIES, NUMBER, NUMBERS, Family, Steps, compose, find_steps
-from swarmd.swarms.proposer.proposals import SECTIONS, TESTS_MIN, Problem, is_telling
+from swarmd.swarms.proposer.problems import (
+    FAMILIES,
+    NUMBER,
+    NUMBERS,
+    SECTIONS,
+    TESTS_MIN,
+    Family,
+    Problem,
+    Steps,
+    compose,
+    find_steps,
+    is_telling,
+)
 from swarmd.swarms.text import CLOSING, OPENING
 
 PROGRAMS = {  # of reasoning-gym's tasks: what stands in the question, and the expression that computes the answer

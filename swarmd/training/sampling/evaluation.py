@@ -9,8 +9,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import Plan, Question, Score, hash_number
-from swarmd.swarms.plan_checks import hold_out_questions
+from swarmd.swarms.plan import Plan, Question, Score, hash_number, hold_out_questions
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import score_own, warn_of

@@ -13,9 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
-from swarmd.chain.endpoints import endpoint, rpc
-from swarmd.chain.endpoints.endpoint import name_of, read_urls, retry_after_s
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain import endpoints
+from swarmd.chain.endpoints import Rpc, name_of, read_urls, retry_after_s
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quote
 from swarmd.config import FeesConfig
@@ -134,7 +133,7 @@ async def test_a_silent_endpoint_that_is_preferred_holds_nobody_up(ground: Groun
         preferred.act = silence
         calls = Rpc([preferred.url, ground.url], CHAIN_ID, 0.4)
         await calls.request("eth_blockNumber", [])
-        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
+        await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
         asked = preferred.calls["eth_chainId"]
         await asyncio.wait_for(calls.request("eth_blockNumber", []), 0.3)
         await asyncio.sleep(0.05)
@@ -197,7 +196,7 @@ async def test_a_refusal_with_a_status_of_its_own_is_one(ground: Ground) -> None
 
 
 async def test_an_answer_that_is_too_large_is_refused(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 1000)
+    monkeypatch.setattr(endpoints, "ANSWER_BYTES_MAX", 1000)
     async with middleman(ground.url) as between:
         between.act = body(f'{{"id": 1, "result": "0x{CHAIN_ID:x}{" " * 2000}"}}', "eth_getLogs")
         calls = Rpc([between.url], CHAIN_ID, 1.0)
@@ -220,7 +219,7 @@ async def test_a_large_answer_to_what_has_a_small_one_is_left_for_another_endpoi
     ground: Ground, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen endpoints may be asked for a head at once."""
-    monkeypatch.setattr(endpoint, "SMALL_BYTES_MAX", 1000)
+    monkeypatch.setattr(endpoints, "SMALL_BYTES_MAX", 1000)
     async with middleman(ground.url) as between:
         between.act = padded(2000, "eth_blockNumber", "eth_getLogs")
         calls = Rpc([getattr(between, way), ground.url], CHAIN_ID, 2.0)
@@ -234,7 +233,7 @@ async def test_over_a_websocket_a_range_with_too_many_logs_is_refused(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is closed, and whoever asked is to ask for less, not for the same again and again."""
-    monkeypatch.setattr(endpoint, "ANSWER_BYTES_MAX", 4000)
+    monkeypatch.setattr(endpoints, "ANSWER_BYTES_MAX", 4000)
     async with middleman(ground.url) as between:
         calls = Rpc([between.ws], CHAIN_ID, 2.0)
         between.act = padded(8000, "eth_getLogs")
@@ -258,7 +257,7 @@ async def test_a_websocket_serves_many_calls_and_comes_back(ground: Ground) -> N
         with pytest.raises(EndpointFailed, match="closed the connection"):
             await waiting
         between.act = Middleman._pass_on
-        await asyncio.sleep(rpc.BACKOFF.first_s + 0.05)
+        await asyncio.sleep(endpoints.BACKOFF.first_s + 0.05)
         assert await calls.request("eth_blockNumber", []) == hex(ground.height())
         assert between.calls["eth_chainId"] >= 2, "it is asked for its chain again after a loss"
         await calls.close()

@@ -15,8 +15,8 @@ from web3 import Web3
 
 from swarmd.chain.contract import encode_call
 from swarmd.chain.coordinator import Coordinator, RoundPolicy
-from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
-from swarmd.chain.operator.transactions import (
+from swarmd.chain.endpoints import Rpc, RpcCaller
+from swarmd.chain.operator import (
     DeploymentPlan,
     Journal,
     OperatorTransactions,

@@ -10,11 +10,10 @@ import pytest
 from eth_account import Account
 from eth_typing import HexStr
 
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.fees import Budget, counted
-from swarmd.chain.signer.audit import AuditLine, AuditLog, SignerLedger
-from swarmd.chain.signer.signer import Signer, SignerRequest
-from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.chain.senders import wallet_of
+from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import CommandFailed, SubmissionConfirmed, SubmissionPrepared
@@ -94,7 +93,7 @@ async def test_of_one_nonce_the_dearest_counts() -> None:
 async def test_a_submission_waits_for_the_next_day_and_goes_on_by_itself(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarmd.chain.submitting.submitter.HELD_S", 0.02)
+    monkeypatch.setattr("swarmd.chain.submitter.HELD_S", 0.02)
     at = [10.5 * DAY_S]
     day, config, account = budget(0.05, at), settings(ground), account_named(ground, "alice")
     day.restore(10, COIN_WEI // 20 - 1)  # as the log has it

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain.signer import audit
-from swarmd.chain.signer.audit import FILES_KEPT, AuditLine, AuditLog, SignerLedger, now
+from swarmd.chain import signer as audit
+from swarmd.chain.signer import FILES_KEPT, AuditLine, AuditLog, SignerLedger, now
 from swarmd.errors import LogDamaged, LogInUse, NoSpaceLeft
 
 AT = "2026-01-02T03:04:05.678+00:00"

@@ -12,8 +12,8 @@ import pytest
 import requests
 from eth_account import Account
 
-from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.submitting.proxy import open_proxy
+from swarmd.chain.endpoints import Rpc
+from swarmd.chain.senders import make_sender
 from swarmd.cli import run_command
 from swarmd.config import ProxyConfig
 from swarmd.core.commands import Submit
@@ -99,7 +99,7 @@ async def test_a_node_of_swarmd_submits_through_it(ground: Ground, tmp_path: Pat
         settings = ProxyConfig(url=f"{signer.url}/api", org=ORG, account=ADDRESS, token="token")
         config = ground.config(sender="proxy", proxy=settings)
         rpc = Rpc(config.rpc, config.chain_id, 2.0)
-        sender = open_proxy(config, NodeDirectory(tmp_path), rpc)
+        sender = make_sender(config, NodeDirectory(tmp_path), rpc)
         for command in (
             Submit("a", "a", "register"),
             Submit("b", "b", "reward", reward=7),

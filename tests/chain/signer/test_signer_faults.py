@@ -14,11 +14,10 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.signer import signer as signer_module
-from swarmd.chain.signer.audit import AuditLog, SignerLedger
-from swarmd.chain.signer.signer import NonceCaller, Signer, SignerBusy, SignerRequest
-from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.chain import signer as signer_module
+from swarmd.chain.endpoints import Rpc
+from swarmd.chain.senders import wallet_of
+from swarmd.chain.signer import AuditLog, NonceCaller, Signer, SignerBusy, SignerLedger, SignerRequest
 from swarmd.config import FeesConfig
 from swarmd.core.events import RegistrationLog, VoteLog
 from swarmd.errors import ChainError, ContractRefused

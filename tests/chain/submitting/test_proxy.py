@@ -12,10 +12,9 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from swarmd.chain.endpoints.rpc import Rpc
-from swarmd.chain.submitting import proxy as proxy_module
-from swarmd.chain.submitting.proxy import ANSWER_BYTES_MAX, Proxy, read_token
-from swarmd.chain.submitting.sender import make_sender
+from swarmd.chain import senders as proxy_module
+from swarmd.chain.endpoints import Rpc
+from swarmd.chain.senders import ANSWER_BYTES_MAX, Proxy, make_sender, read_token
 from swarmd.config import ChainConfig, ProxyConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import (

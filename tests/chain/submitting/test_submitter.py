@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Price
-from swarmd.chain.submitting.sender import AccountKey, SignedTransaction, read_signed, sign
-from swarmd.chain.submitting.wallet import Wallet
+from swarmd.chain.senders import AccountKey, SignedTransaction, Wallet, read_signed, sign
 from swarmd.core.events import (
     CommandFailed,
     RegistrationLog,

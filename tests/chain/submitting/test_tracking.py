@@ -9,8 +9,14 @@ import anyio
 import pytest
 
 from swarmd.chain.ports import NotThere
-from swarmd.chain.submitting.submitter import Submitter, _unsignable
-from swarmd.chain.submitting.tracking import REFUSED_ONCE_MAX, ContractRefusal, SubmissionResolver, TrackedSubmission
+from swarmd.chain.submitter import (
+    REFUSED_ONCE_MAX,
+    ContractRefusal,
+    SubmissionResolver,
+    Submitter,
+    TrackedSubmission,
+    _unsignable,
+)
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import Event, SubmissionConfirmed, SubmissionIncluded, SubmissionLost

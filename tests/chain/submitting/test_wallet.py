@@ -11,12 +11,22 @@ from eth_account import Account
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain import senders as wallet_module
+from swarmd.chain.endpoints import Rpc
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, bound_wei, quote, raised, replacing
-from swarmd.chain.submitting import wallet as wallet_module
-from swarmd.chain.submitting.sender import Mined, SignedTransaction, call_of, make_sender, read_signed, sign
-from swarmd.chain.submitting.wallet import KNOWN, POOR, UNTIMELY, wallet_of
+from swarmd.chain.senders import (
+    KNOWN,
+    POOR,
+    UNTIMELY,
+    Mined,
+    SignedTransaction,
+    call_of,
+    make_sender,
+    read_signed,
+    sign,
+    wallet_of,
+)
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Submit
 from swarmd.core.events import RegistrationLog

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from swarmd.chain import watcher
+from swarmd.chain.blocks import facts_from_logs
 from swarmd.chain.contract import encode_call
-from swarmd.chain.endpoints.endpoint import name_of
-from swarmd.chain.endpoints.heads import BEHIND_BLOCKS
-from swarmd.chain.watching import watcher
-from swarmd.chain.watching.blocks import facts_from_logs
-from swarmd.chain.watching.watcher import STILL_S, Finality
+from swarmd.chain.endpoints import BEHIND_BLOCKS, name_of
+from swarmd.chain.watcher import STILL_S, Finality
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
 from swarmd.core.events import ChainBlock, ChainDegraded, ChainReorged, ChainUp, Event, MembershipRead

@@ -247,7 +247,7 @@ def test_the_chain_is_read_and_compared(url: str, swarm: Swarm, capsys: pytest.C
 def test_sums_that_differ_end_with_a_code_of_their_own(
     url: str, swarm: Swarm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarmd.chain.onchain_standings._nothing_before", _yes)
+    monkeypatch.setattr("swarmd.chain.coordinator._nothing_before", _yes)
     late = str(swarm.w3.eth.block_number)
     asked = ["leaderboard", "--rpc", url, "--contract", swarm.contract.address, "--from-block", late]
     assert run_command(asked) == ExitCode.DIFFERENCE

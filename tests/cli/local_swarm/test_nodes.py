@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.chain.operator.transactions import Journal
+from swarmd.chain.operator import Journal
 from swarmd.cli.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmd.chain.signer.http import load_token
+from swarmd.chain.signer_http import load_token
 from swarmd.cli import run_command
 from swarmd.errors import ConfigError, ExitCode, KeystoreError
 from swarmd.http_server import parse_listen

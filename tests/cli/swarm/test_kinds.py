@@ -34,7 +34,7 @@ def test_every_kind_has_a_line(shell: Shell) -> None:
 
 
 def test_plug_ins_are_named_with_what_brings_them(shell: Shell, install: Install) -> None:
-    install("taking", "mine = swarmd.swarms.gym.reasoning_gym:DigitsPlan")
+    install("taking", "mine = swarmd.swarms.reasoning_gym:DigitsPlan")
     install("broken", "other = no_such_module:Plan")
     shown = shell.well("swarm", "list")
     assert "Four tasks on digits that the embedded model learns in minutes. (from taking 3)" in shown

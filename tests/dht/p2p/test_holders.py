@@ -28,9 +28,8 @@ from swarmd.dht.rounds.fetch import (
 from swarmd.dht.weights import GivenWeights, fetch_manifest, fetch_weights
 from swarmd.errors import NetworkDown, RecordRejected, WeightsUnavailable
 from swarmd.eventlog.blobs import Blobs
-from swarmd.weights.chunks import FetchedWeights
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsOffer
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import FetchedWeights, OfferedWeights
 from tests.dht.driver import until
 from tests.dht.p2p.conftest import Single, Start, pair
 from tests.weights.making import bfloat16

@@ -24,9 +24,8 @@ from swarmd.dht.weights import fetch_manifest, fetch_weights
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import Membership, _decoder
 from swarmd.errors import NetworkDown, NotFoundError, WeightsUnavailable
-from swarmd.weights.chunks import PartialFile
 from swarmd.weights.manifest import CHUNK_BYTES, WeightsManifest, WeightsOffer, decode_offer
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import OfferedWeights, PartialFile
 from tests.dht.driver import SWARM, Driver
 from tests.dht.making import ALICE, signed_by
 from tests.dht.outsider import Outsider

@@ -31,10 +31,9 @@ from swarmd.dht.weights import (
 )
 from swarmd.dht.wire.records import Membership
 from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
-from swarmd.weights.chunks import PARTIAL, FetchedWeights, cut
-from swarmd.weights.delta import write_delta
 from swarmd.weights.manifest import Delta, WeightsOffer
-from swarmd.weights.offered import OfferedWeights
+from swarmd.weights.offered import PARTIAL, FetchedWeights, OfferedWeights, cut
+from swarmd.weights.tensors import write_delta
 from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
 from tests.dht.weights.test_fetching import Asking

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoTokenizer
 
 from swarmd.config import SwarmConfig, TaskConfig
-from swarmd.swarms.code.plan import CodePlan
+from swarmd.swarms.code import CodePlan
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR

@@ -13,8 +13,8 @@ import pytest
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Sandbox, Verdict
-from swarmd.swarms.code import programs
-from swarmd.swarms.code.plan import CodePlan
+from swarmd.swarms import code as programs
+from swarmd.swarms.code import CodePlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 
 PLACE = StageId("a", 3, 0)

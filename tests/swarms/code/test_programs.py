@@ -10,9 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from swarmd.sandbox import Verdict
-from swarmd.swarms.code import programs
-from swarmd.swarms.code.programs import find_executions
-from swarmd.swarms.code.rewards import compat_parts, count_programs
+from swarmd.swarms import code as programs
+from swarmd.swarms.code import compat_parts, count_programs, find_executions
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"
 OUTPUT = "\n<output>\n42\n</output>\n"

@@ -9,10 +9,9 @@ import pytest
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import SwarmError
+from swarmd.swarms import file as dataset
 from swarmd.swarms import jsonl
-from swarmd.swarms.data import dataset
-from swarmd.swarms.data.dataset import Columns, DatasetSource, is_hub_id, keep_dataset
-from swarmd.swarms.data.file import FilePlan
+from swarmd.swarms.file import Columns, DatasetSource, FilePlan, is_hub_id, keep_dataset
 from swarmd.swarms.jsonl import load_rows
 
 ROWS: list[dict[str, Any]] = [

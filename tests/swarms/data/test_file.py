@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.errors import RecordRejected, SwarmError
-from swarmd.swarms.data.file import INSTRUCTIONS, FilePlan
+from swarmd.swarms.file import INSTRUCTIONS, FilePlan
 from swarmd.swarms.jsonl import digest_rows
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.swarms.registry import make_plan

@@ -13,8 +13,8 @@ import datasets
 import pytest
 
 from swarmd.errors import DatasetRefused
-from swarmd.swarms.data import dataset
-from swarmd.swarms.data.dataset import check_size, load_from_hub, split_addresses
+from swarmd.swarms import file as dataset
+from swarmd.swarms.file import check_size, load_from_hub, split_addresses
 from tests.hub_double import COMMIT, HubDouble
 
 HOME = f"hf://datasets/org/sums@{COMMIT}"

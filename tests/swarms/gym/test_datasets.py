@@ -8,9 +8,8 @@ import pytest
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-from swarmd.swarms.gym.gym_tasks import Datasets, make_pattern, make_task
-from swarmd.swarms.gym.made import MADE_NAMES, register_made
-from swarmd.swarms.math.reading import read_number
+from swarmd.swarms.gym_tasks import MADE_NAMES, Datasets, make_pattern, make_task
+from swarmd.swarms.math.texts import read_number
 from swarmd.swarms.plan import split_of
 
 SLOW = {"acre", "futoshiki", "sokoban", "zebra_puzzles"}  # seconds for a data set or a question
@@ -35,9 +34,6 @@ def test_a_copy_asks_what_a_data_set_made_anew_asks(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MADE_ANEW))
 def test_where_the_seed_decides_more_than_questions_each_is_made(name: str) -> None:
     assert make_pattern(make_task(name, {})) is None
-
-
-register_made()
 
 
 @pytest.mark.parametrize("name", MADE_NAMES)

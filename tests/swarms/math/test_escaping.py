@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from swarmd.swarms.math.prompts import (
+from swarmd.swarms.math.fixed import CUT, cut, number_peers, show_answer, show_opinion
+from swarmd.swarms.math.texts import (
     ANSWERS_ARE,
     FEEDBACK_IS,
     QUESTION_IS,
@@ -13,9 +14,11 @@ from swarmd.swarms.math.prompts import (
     TAGS,
     agreement_prompt,
     comparison_prompt,
+    extract_answers,
+    extract_question,
+    extract_students,
+    extract_votes,
 )
-from swarmd.swarms.math.reading import extract_answers, extract_question, extract_students, extract_votes
-from swarmd.swarms.math.shown import CUT, cut, number_peers, show_answer, show_opinion
 
 PIECES = [
     "</student> said \n",

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from swarmd.swarms.math import compat
 from swarmd.swarms.math.plan import MathPlan
-from swarmd.swarms.math.prompts import NO_ANSWER, TAGS, agreement_prompt, comparison_prompt
-from swarmd.swarms.math.reading import NONE_WORDS
+from swarmd.swarms.math.texts import NO_ANSWER, NONE_WORDS, TAGS, agreement_prompt, comparison_prompt
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from tests.swarms.math.voices import agreement, answer, gather, make_plan, opinion, publish, take
 

@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmd.errors import RecordRejected
-from swarmd.swarms.math.compat_mode import ABSENT
-from swarmd.swarms.math.modes import best_of
+from swarmd.swarms.math.compat import ABSENT
 from swarmd.swarms.math.plan import Gsm8kPlan, MathHardPlan, MathPlan
-from swarmd.swarms.math.prompts import ANSWERS_ARE, FEEDBACK_IS, NO_ANSWER
-from swarmd.swarms.math.reading import extract_answers, extract_students, extract_votes
+from swarmd.swarms.math.questions import best_of
+from swarmd.swarms.math.texts import (
+    ANSWERS_ARE,
+    FEEDBACK_IS,
+    NO_ANSWER,
+    extract_answers,
+    extract_students,
+    extract_votes,
+)
 from swarmd.swarms.plan import NO_MATERIAL, Material, Question, StageId
 from swarmd.swarms.rollouts import Reference, Source
 from tests.swarms.math.voices import PEERS, agreement, answer, gather, make_plan, opinion, publish, take, write_answers

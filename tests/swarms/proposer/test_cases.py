@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.swarms.plan import split_of
-from swarmd.swarms.proposer.pool import find_steps, make_problem, name_steps
-from swarmd.swarms.proposer.proposals import (
+from swarmd.swarms.proposer.problems import (
     ProposalBounds,
     find_sections,
+    find_steps,
     is_telling,
+    make_problem,
     make_test,
+    name_steps,
     passes,
     read_proposal,
     read_test,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmd.errors import SwarmError
-from swarmd.swarms.proposer.pool import NEUTRAL, Level, PassRates, compare
+from swarmd.swarms.proposer.problems import NEUTRAL, Level, PassRates, compare
 
 RESULTS = st.lists(st.tuples(st.integers(0, 2), st.floats(-1.2, 1.2)), max_size=60)
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from swarmd.swarms.plan import StageId
-from swarmd.swarms.proposer.judge import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
+from swarmd.swarms.proposer.running import ANSWER_BYTES_MAX, FAILURES_MAX, Judge
 from tests.swarms.proposer.texts import fence, make_plan, take
 
 ENDED = threading.Event()

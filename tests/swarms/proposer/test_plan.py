@@ -14,7 +14,7 @@ from swarmd.errors import RecordRejected, SandboxUnavailable, SwarmError
 from swarmd.sandbox import Verdict
 from swarmd.swarms.plan import Material, Outcome, Question, StageId, split_of
 from swarmd.swarms.proposer.plan import PROPOSE, SOLVE, ProposerSolverPlan
-from swarmd.swarms.proposer.proposals import read_test
+from swarmd.swarms.proposer.problems import read_test
 from swarmd.swarms.proposer.running import ProgramJob, make_program
 from swarmd.swarms.rollouts import Source
 from tests.swarms.proposer.texts import LIMITS, SOLUTION, TESTS, fence, make_plan, propose, publish, take

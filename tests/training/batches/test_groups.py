@@ -13,8 +13,8 @@ import pytest
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import NotFoundError
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.cancellation import Cancellation, Cancelled

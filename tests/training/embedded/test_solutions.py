@@ -10,8 +10,17 @@ import pytest
 
 from swarmd.swarms.plan import split_of
 from swarmd.swarms.proposer.plan import SOLVE
-from swarmd.swarms.proposer.pool import FAMILIES, Family, Step, compose, find_steps, name_steps
-from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal
+from swarmd.swarms.proposer.problems import (
+    FAMILIES,
+    Family,
+    ProposalBounds,
+    Step,
+    compose,
+    find_sections,
+    find_steps,
+    name_steps,
+    read_proposal,
+)
 from swarmd.training.embedded.kinds import find_recipe
 from swarmd.training.embedded.lessons import write_program, write_sections
 

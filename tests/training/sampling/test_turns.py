@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from swarmd.config import SwarmConfig, TrainingConfig
-from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
+from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.sampling.turns import SamplingLimits, Turns

@@ -1,19 +1,36 @@
 """Follows the chain: what the contract says becomes facts, in the order of the blocks, whatever the chain does.
 
-Far behind the head, logs are read in ranges. The last blocks are read one by one, each by its hash and checked against
-the hash of the block before, so that a reorganisation is never missed; how deep it reaches is found by comparing the
-blocks that were read with those of the chain.
+- Before anything is read, and after every trouble, chain and contract must be those of the configuration
+  (`ChainRequirements`).
+- Far behind the head, logs are read in ranges. The last blocks are read one by one, each by its hash and checked
+  against the hash of the block before, so that a reorganisation is never missed; how deep it reaches is found by
+  comparing the blocks that were read with those of the chain.
+- Who may take part (`MembershipReader`) is computed from logs at the confirmed depth, for the contract keeps no list.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from swarmd.bounds import Backoff
-from swarmd.chain.membership import CHANGES, MembershipReader
+from swarmd.chain.blocks import BlockReporter, Branch, EntryDecoder, by_block
+from swarmd.chain.logs import (
+    ALLOWED_TOPIC,
+    DISALLOWED_TOPIC,
+    OPEN_TOPIC,
+    PEERS_MAX,
+    REWARD_TOPIC,
+    SAYINGS,
+    VOTE_TOPIC,
+    LogEntry,
+    decode_entry,
+    decode_peers,
+    seconds_of,
+)
 from swarmd.chain.ports import (
     AccountSource,
     BlockReader,
@@ -24,13 +41,20 @@ from swarmd.chain.ports import (
     LogFilter,
     NotThere,
     Span,
+    check_unreplaced,
+    is_on_chain,
 )
-from swarmd.chain.requirements import ChainRequirements
-from swarmd.chain.watching.blocks import BlockReporter, Branch, EntryDecoder, by_block
-from swarmd.chain.watching.logs import REWARD_TOPIC, SAYINGS, VOTE_TOPIC, decode_entry, seconds_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import WatchChain
-from swarmd.core.events import AnyChainLog, ChainDegraded, ChainReorged, OtherLog, SubmissionsCounted
+from swarmd.core.events import (
+    AnyChainLog,
+    ChainDegraded,
+    ChainReorged,
+    ChainUp,
+    MembershipRead,
+    OtherLog,
+    SubmissionsCounted,
+)
 from swarmd.core.state import OUTBOX_MAX
 from swarmd.core.values import BlockRef
 from swarmd.errors import (
@@ -45,6 +69,216 @@ from swarmd.errors import (
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
+
+
+class ChainRequirements:
+    """One node's expectations of a chain and a contract.
+
+    Args:
+        config: of the chain.
+        stages: that a round must have.
+        peer: this node's peer id.
+        coordinator: the contract.
+
+    Attributes:
+        extensions: of the contract, as they were told last; None before.
+    """
+
+    def __init__(self, config: ChainConfig, stages: int, peer: str, coordinator: ContractReader) -> None:
+        self._config = config
+        self._stages = stages
+        self._peer = peer
+        self.coordinator = coordinator
+        self.blocks = coordinator.blocks
+        self.extensions: int | None = None
+
+    async def check(self, genesis: str) -> str:
+        """Make sure that it is the chain with this first block, empty for any, and the contract on it.
+
+        Returns:
+            the hash of the first block.
+
+        Raises:
+            ChainMismatch: it is another chain or contract.
+            ConfigError: the contract's rounds have another number of stages than the configuration says.
+            ChainError: it cannot be told yet.
+        """
+        found = (await self.blocks.at(0)).hash
+        if genesis and found != genesis:
+            raise ChainMismatch(
+                f"the chain was reset: its first block is {found}, it was {genesis} before",
+                "Start with an empty data directory if this is meant to be a new chain, else correct chain.rpc",
+            )
+        await self._check_synced()
+        await self.coordinator.check()
+        await self._check_stages()
+        return found
+
+    async def _check_synced(self) -> None:
+        """Raise ChainError while the endpoint does not have the contract's first block: it would seem to be missing."""
+        syncing = await self.blocks.is_syncing()
+        head = await self.blocks.head()
+        if syncing or head.number < self._config.from_block:
+            raise ChainError(
+                f"the endpoint is still at block {head.number}, and the contract's first block comes later"
+            )
+
+    async def _check_stages(self) -> None:
+        stages = await self.coordinator.stages()
+        if stages != self._stages:
+            raise ConfigError(
+                f"swarm.stages is {self._stages}, the contract {self._config.contract} has rounds of {stages} stages",
+                "Set swarm.stages to what the contract says, or correct chain.contract",
+            )
+
+    async def standing(self, head: BlockRef, genesis: str, account: str) -> ChainUp:
+        """How the swarm stands at a block.
+
+        Raises:
+            NotThere: another block took its place meanwhile, so that some of the answers may be of that one.
+            ChainError: it cannot be told now.
+        """
+        block, contract = hex(head.number), self.coordinator
+        extensions = await contract.extensions()  # first, for what the others must know follows from it
+        round, stage = await contract.place(block)
+        policy = await contract.policy(block)
+        up = ChainUp(
+            chain_id=self._config.chain_id,
+            contract=contract.contract,
+            genesis=genesis,
+            head=head,
+            stages=self._stages,
+            round=round,
+            stage=stage,
+            opened_at=await contract.opened_at(block),
+            account=account,
+            registered_to=await contract.eoa(self._peer, block),
+            extensions=extensions,
+            min_submissions=policy.min_submissions,
+            max_stage_s=policy.max_stage_s,
+        )
+        await check_unreplaced(self.blocks, head)
+        self.extensions = extensions
+        return up
+
+
+CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
+FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
+RETRY_S = 2.0
+CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
+
+log = get_logger(__name__)
+
+
+class MembershipReader:
+    """Observes the allow-list: at the start, and whenever a change is confirmed.
+
+    The list is read only once the swarm is closed, for until then nobody asks for it.
+
+    Args:
+        blocks: to read the logs from.
+        coordinator: the contract.
+        from_block: in which it was created.
+        emit: takes the facts.
+        runtime: the clock, and what wakes.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockReader,
+        coordinator: ContractReader,
+        from_block: int,
+        emit: EventSink,
+        runtime: Runtime = LOOP,
+    ) -> None:
+        self._blocks = blocks
+        self._coordinator = coordinator
+        self._from_block = from_block
+        self._emit = emit
+        self._allowed: set[str] = set()
+        self._read_to = from_block - 1  # what `_allowed` holds
+        self._changes = [from_block]  # blocks with changes that have not been observed
+        self._lacking = False  # the contract seemed to have no list when its changes were due
+        self._forgotten = 0  # times that blocks were taken back
+        self._confirmed = -1
+        self._told: MembershipRead | None = None
+        self._runtime = runtime
+        self._due = runtime.signal()
+
+    def note_change(self, number: int) -> None:
+        """A log in this block changes who may take part."""
+        self._changes.append(number)
+        if len(self._changes) > CHANGES_MAX:
+            del self._changes[1]  # what it changed is read with a later one
+
+    def found(self) -> None:
+        """The contract has a list. What was passed over while it seemed to have none is due again."""
+        if self._lacking:
+            self._lacking = False
+            self._changes.insert(0, self._from_block)
+
+    def forget(self, fork: int) -> None:
+        """Blocks after `fork` are no longer part of the chain."""
+        if self._read_to > fork:
+            self._allowed, self._read_to = set(), self._from_block - 1
+        self._forgotten += 1
+        self._confirmed = min(self._confirmed, fork)
+        self._changes = [max(fork, self._from_block)]
+
+    def look(self, confirmed: int) -> None:
+        """Read the allow-list's changes up to a block that is now confirmed."""
+        self._confirmed = confirmed
+        if self._changes and confirmed >= min(self._changes):
+            self._due.set()
+
+    async def run(self) -> None:
+        """Read and observe what is due, for ever."""
+        while True:
+            await self._due.wait()
+            try:
+                await self._update()
+            except (ChainError, ChainMismatch, ContractRefused) as error:  # a mismatch is for the watcher to judge
+                log.info("membership cannot be read: %s", error.message)
+                self._due.set()
+                await self._runtime.sleep(RETRY_S)
+
+    async def _update(self) -> None:
+        confirmed, forgotten = self._confirmed, self._forgotten
+        self._lacking = await self._coordinator.extensions() < 1
+        if not self._lacking:
+            open = await self._coordinator.membership_open(hex(confirmed))
+            if not open:
+                await self._read(confirmed)
+            if forgotten != self._forgotten:
+                raise NotThere("blocks were replaced while the allow-list was read")
+            self._report(MembershipRead(open, () if open else tuple(sorted(self._allowed)[:PEERS_MAX])))
+        self._changes = [number for number in self._changes if number > confirmed]
+
+    async def _read(self, confirmed: int) -> None:
+        forgotten = self._forgotten
+        async for span in self._blocks.spans(self._read_to + 1, confirmed, FILTERS):
+            if forgotten != self._forgotten:
+                return
+            for entry in span.entries:
+                self._apply(entry)
+            self._read_to = span.last
+
+    def _apply(self, entry: LogEntry) -> None:
+        try:
+            if entry.topics[0] == ALLOWED_TOPIC:
+                self._allowed.update(decode_peers(entry))
+            elif entry.topics[0] == DISALLOWED_TOPIC:
+                self._allowed.difference_update(decode_peers(entry))
+        except ValueError as error:
+            log.warning("a change of the allow-list in block %s is left out: %s", entry.block_number, error)
+
+    def _report(self, read: MembershipRead) -> None:
+        if len(self._allowed) > PEERS_MAX:
+            log.warning("the allow-list has %d peers, the first %d count", len(self._allowed), PEERS_MAX)
+        if read != self._told:
+            self._told = read
+            self._emit(read)
+
 
 EACH_MEMBERS = (REWARD_TOPIC, VOTE_TOPIC)  # every member says them in each round
 COMMON = tuple(topic for topic in SAYINGS if topic not in EACH_MEMBERS)
@@ -95,8 +329,6 @@ class OwnLogs:
 
 
 STILL_S = 1800.0  # without a further final block before that is told; Ethereum has one every 6.4 minutes
-
-log = get_logger(__name__)
 
 
 class Finality:
@@ -161,8 +393,6 @@ PAUSE = Backoff(0.25, 4.0)  # after a look that failed
 LOWER_LOOKS = 2  # at a head below the tip, with no endpoint that has the tip, before blocks count as lost
 STALE_S = 60.0  # without a new block before endpoints are compared
 
-log = get_logger(__name__)
-
 
 class Reach(NamedTuple):
     """How far the watcher is, for status."""
@@ -174,11 +404,8 @@ class Reach(NamedTuple):
     up: bool
 
 
-class ReachListener(Protocol):
-    """Is told how far the watcher is, to show it."""
-
-    def __call__(self, reach: Reach, /) -> None:
-        """Take it, after every look; must return at once. Raises BrokenPipeError where the daemon is gone."""
+# Is told how far the watcher is, after every look; returns at once. Raises BrokenPipeError where the daemon is gone.
+ReachListener = Callable[[Reach], None]
 
 
 class Watcher:
@@ -317,12 +544,6 @@ class Watcher:
         self._branch = Branch(order.recent)
         self.reports.begin_at(self.branch.tip)
 
-    async def _is_on_chain(self, block: BlockRef) -> bool:
-        try:
-            return (await self._blocks.at(block.number)).hash == block.hash
-        except NotThere:
-            return False
-
     # --- from the tip to the head ---
 
     async def _go_to(self, head: BlockRef) -> None:
@@ -353,10 +574,10 @@ class Watcher:
         await self._check()
         tip = self.branch.tip
 
-        async def is_on_chain(block: BlockRef) -> bool:
-            return block.number <= head.number and await self._is_on_chain(block)
+        async def is_kept(block: BlockRef) -> bool:
+            return block.number <= head.number and await is_on_chain(self._blocks, block)
 
-        fork = await self.branch.fork(is_on_chain)
+        fork = await self.branch.fork(is_kept)
         if fork is None:
             raise ChainMismatch(
                 f"the chain was reset: none of the last {len(self.branch)} blocks that were read, up to "
@@ -444,8 +665,6 @@ class Watcher:
 
 
 AGAIN_S = 300.0
-
-log = get_logger(__name__)
 
 
 class ExtensionsCheck:

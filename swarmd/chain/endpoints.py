@@ -1,7 +1,12 @@
-"""One node of the chain, spoken to in JSON-RPC over HTTP or a websocket.
+"""The chain's nodes: each spoken to in JSON-RPC over HTTP or a websocket, and calls over the first that serves them.
 
 An answer is taken as bytes and decoded straight into the type that is wanted; the providers of web3 decode everything
 into dicts first, have no bound on what an endpoint may send, and put the URL, and the key in it, into their errors.
+
+- Endpoints are tried in the order of the configuration. One that fails is left alone for a while, longer each time, and
+  then tried in the background, so that nobody waits for it; once it answers it is preferred again.
+- An endpoint is used only after it has said the chain id of the configuration, and says it again after every failure.
+- No message shows more of a URL than scheme, host and port.
 """
 
 from __future__ import annotations
@@ -10,12 +15,12 @@ import asyncio
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -24,11 +29,14 @@ import aiohttp
 import anyio
 import msgspec
 
-from swarmd.bounds import DECODE_ERRORS
-from swarmd.chain.decoding import show_text
-from swarmd.errors import ConfigError, EndpointFailed, RpcRefused
+from swarmd.bounds import DECODE_ERRORS, Backoff
+from swarmd.chain.fees import LEGACY_FIX, NO_BASE_FEE, quantity
+from swarmd.chain.logs import BlockHeader, Quantity, show_text
+from swarmd.core.values import BlockRef
+from swarmd.errors import ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from swarmd.files import read_start
 from swarmd.http_server import is_loopback
+from swarmd.logger import get_logger
 from swarmd.secret_files import CREDENTIAL, SecretKind, locate_secret
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024  # a larger answer is refused, as a provider refuses too long a range
@@ -47,11 +55,8 @@ THROTTLED = re.compile(
 T = TypeVar("T")
 
 
-class NotificationListener(Protocol):
-    """Takes what a subscription brings: `swarmd.chain.endpoints.heads.Heads`."""
-
-    def __call__(self, subscription: str, result: msgspec.Raw, /) -> None:
-        """Take one notification and return at once. Raises nothing: what makes no sense wakes whoever waits, too."""
+# Takes a subscription's name and what it brings, and returns at once. Raises nothing.
+NotificationListener = Callable[[str, msgspec.Raw], None]
 
 
 class Throttled(EndpointFailed):
@@ -453,3 +458,265 @@ def secrets_of(url: str) -> tuple[str, ...]:
     pieces = {url, parts.path, parts.query, parts.username or "", parts.password or "", *parts.path.split("/")}
     pieces |= {value for pair in parts.query.split("&") for value in pair.split("=")}
     return tuple(sorted((piece for piece in pieces if len(piece) >= SECRET_CHARS_MIN), key=len, reverse=True))
+
+
+BACKOFF = Backoff(0.25, 15.0)
+BLOCK = "eth_getBlockByNumber"
+CALL_S = 10.0  # every call to an endpoint ends within this
+BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
+ALONE_S = 60.0  # it is left alone for so long
+FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
+
+log = get_logger(__name__)
+
+
+class RpcCaller(Protocol):
+    """What carries out one JSON-RPC call on the chain."""
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        """The result of a JSON-RPC call.
+
+        Raises:
+            EndpointFailed: no endpoint answers.
+            RpcRefused: a node answered with an error that is about the request itself.
+            ChainMismatch: all that answer are of another chain.
+        """
+
+
+class EndpointHealth:
+    """How one endpoint has been doing."""
+
+    def __init__(self, endpoint: RpcEndpoint) -> None:
+        self.endpoint = endpoint
+        self.failures = 0  # one after another
+        self.retry_at = 0.0  # monotonic; it is left alone until then
+        self._verified_at = -1  # count of lost connections when it last said the right chain id
+        self.served = False  # it has ever said it
+        self.foreign = 0  # the other chain id that it said last
+        self.distrusted = False  # it shows a chain or a contract that is not ours
+        self.reason = ""
+
+    @property
+    def well(self) -> bool:
+        return self.failures == 0 and not self.foreign
+
+    @property
+    def verified(self) -> bool:
+        """It has said the right chain id since its last failure."""
+        return self._verified_at == self.endpoint.losses
+
+    async def verify(self, chain_id: int) -> None:
+        """Ask for its chain. Raises EndpointFailed when it is another one."""
+        said = await chain_id_at(self.endpoint)
+        self.foreign = 0 if said == chain_id else said
+        if self.foreign:
+            raise self.endpoint.failure(f"is a node of chain {said}, not of {chain_id}")
+        self._verified_at, self.served = self.endpoint.losses, True
+
+    def failed(self, error: EndpointFailed) -> None:
+        """Leave it alone for a while; what fails while it is left alone was under way before."""
+        self._verified_at = -1
+        if self.failures and monotonic() < self.retry_at:
+            return
+        if self.failures == 0:
+            log.warning("%s", error.message)
+        self.failures += 1
+        self.reason = error.message
+        pause_s = BACKOFF.after(self.failures)
+        if isinstance(error, Throttled):
+            pause_s = max(pause_s, error.retry_s)
+        self.retry_at = monotonic() + (FOREIGN_S if self.foreign else pause_s)
+
+    def leave_alone(self, why: str) -> None:
+        """Leave it alone for ALONE_S, though it answers."""
+        self.failed(Throttled(f"{self.endpoint.name} {why}", ALONE_S))
+
+    def answered(self) -> None:
+        """Record a successful call: reset failures and back-off."""
+        if self.failures:
+            log.info("%s answers again", self.endpoint.name)
+        self.failures, self.foreign, self.reason, self.distrusted = 0, 0, "", False
+
+
+class Rpc:
+    """The calls and the state of several endpoints: an `RpcCaller`, and `swarmd.chain.ports.Endpoints`.
+
+    Args:
+        urls: best first.
+        chain_id: of the chain that they must be of.
+        call_s: every call to one endpoint ends within this.
+    """
+
+    def __init__(self, urls: Sequence[str], chain_id: int, call_s: float = CALL_S) -> None:
+        self._chain_id = chain_id
+        self.healths = [EndpointHealth(endpoint_of(url, call_s)) for url in urls]
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self.current = ""  # name of the endpoint that answered last
+        self.has_base_fee = False  # blocks have one: an endpoint that shows a head without it has failed.
+        # Whoever signs sets it beforehand, unless the configuration says that the chain has none.
+
+    async def request(self, method: str, params: Sequence[Any]) -> Any:
+        """See `RpcCaller`."""
+        return await self._first(lambda endpoint: self._ask_openly(endpoint, method, params))
+
+    async def _ask_openly(self, endpoint: RpcEndpoint, method: str, params: Sequence[Any]) -> Any:
+        """Without a base fee a price of its own choice would be signed, and paid in full."""
+        result = await endpoint.ask(method, params, Any)
+        of_head = method == BLOCK and params[0] == "latest"
+        if self.has_base_fee and of_head and isinstance(result, dict) and not _shows_base_fee(result):
+            raise EndpointFailed(f"{NO_BASE_FEE.format(endpoint.name)}. {LEGACY_FIX}")
+        return result
+
+    async def learn_base_fee(self) -> None:
+        """Remember that the chain has a base fee, once half of the endpoints that answer show one."""
+        if not self.has_base_fee:
+            answers = await self.ask_each(BLOCK, ["latest", False], dict[str, Any])
+            shown = sum(_shows_base_fee(block) for _, block in answers)
+            self.has_base_fee = 0 < len(answers) <= 2 * shown
+
+    async def ask(self, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """As `request`; an endpoint whose result is not of this type counts as failed, and the next one is tried."""
+        return await self._first(lambda endpoint: endpoint.ask(method, params, kind))
+
+    async def _first(self, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
+        for health in self._in_order():
+            try:
+                return await self._try(health, call)
+            except EndpointFailed as error:
+                health.failed(error)
+        raise self._nobody()
+
+    def _in_order(self) -> list[EndpointHealth]:
+        """Those that are well, then those whose pause is over; where any is well, the latter are only probed."""
+        well = [health for health in self.healths if health.well]
+        due = [health for health in self.healths if not health.well and health.retry_at <= monotonic()]
+        if well:
+            for health in due:
+                self._probe(health)
+        return well + due
+
+    def leave_current(self, reason: str) -> None:
+        """Turn to another endpoint for a while, where there is one that is well: this one answers, and to no avail."""
+        current = [health for health in self.healths if health.well and health.endpoint.name == self.current]
+        if current and any(health.well for health in self.healths if health not in current):
+            for health in current:
+                health.leave_alone(f"answers, and to no avail: {reason}")
+
+    def distrust_current(self, reason: str) -> bool:
+        """Leave the endpoint that answered last alone for a while, for it shows another chain or contract than ours.
+
+        Returns whether another one may say otherwise: one that is well, or has ever served, and does not say the same.
+        """
+        current = [health for health in self.healths if health.endpoint.name == self.current]
+        others = [health for health in self.healths if health not in current and not health.distrusted]
+        if not any((health.well or health.served) and not health.foreign for health in others):
+            return False
+        for health in current:
+            health.leave_alone(f"is not believed: {reason}")
+            health.distrusted = True
+        return True
+
+    async def has_block(self, block: BlockRef) -> bool:
+        """Whether any endpoint has this block on its chain; those that do not are left alone then."""
+        asked = [hex(block.number), False]
+        answers = await self.ask_each(BLOCK, asked, BlockHeader | None)  # type: ignore[arg-type]
+        if not any(header is not None and header.hash == block.hash for _, header in answers):
+            return False
+        for health, header in answers:
+            if header is None:
+                health.leave_alone(f"has no block {block.number} yet, others have")
+        return True
+
+    async def leave_laggards(self) -> None:
+        """Leave endpoints alone that are more than BEHIND_BLOCKS behind the highest head."""
+        answers = await self.ask_each("eth_blockNumber", [], Quantity)
+        farthest = max((int(number, 16) for _, number in answers), default=0)
+        for health, number in answers:
+            if int(number, 16) < farthest - BEHIND_BLOCKS:
+                health.leave_alone(f"has no block {farthest} yet, others have")
+
+    async def ask_at(self, health: EndpointHealth, method: str, params: Sequence[Any], kind: type[T]) -> T:
+        """A call to one endpoint. Raises as `request` does."""
+        try:
+            return await self._try(health, lambda endpoint: endpoint.ask(method, params, kind))
+        except EndpointFailed as error:
+            health.failed(error)
+            raise
+
+    async def ask_each(self, method: str, params: Sequence[Any], kind: type[T]) -> list[tuple[EndpointHealth, T]]:
+        """What all endpoints say that are not left alone just now and do answer."""
+        asked = [health for health in self.healths if health.well or health.retry_at <= monotonic()]
+        results = await asyncio.gather(
+            *(self.ask_at(health, method, params, kind) for health in asked), return_exceptions=True
+        )
+        pairs = zip(asked, results, strict=True)
+        return [(health, result) for health, result in pairs if not isinstance(result, BaseException)]
+
+    async def _try(self, health: EndpointHealth, call: Callable[[RpcEndpoint], Awaitable[T]]) -> T:
+        if not health.verified:
+            await health.verify(self._chain_id)
+        try:
+            result = await call(health.endpoint)
+        except RpcRefused:
+            self._answered(health)
+            raise
+        self._answered(health)
+        return result
+
+    def _answered(self, health: EndpointHealth) -> None:
+        health.answered()
+        self.current = health.endpoint.name
+
+    def _probe(self, health: EndpointHealth) -> None:
+        name = health.endpoint.url
+        if name not in self._probes:
+            self._probes[name] = asyncio.create_task(self._look_after(health))
+            self._probes[name].add_done_callback(lambda task: self._probes.pop(name, None))
+
+    async def _look_after(self, health: EndpointHealth) -> None:
+        try:
+            await health.verify(self._chain_id)
+            health.answered()
+        except EndpointFailed as error:
+            health.failed(error)
+
+    def _nobody(self) -> EndpointFailed | ChainMismatch:
+        foreign = [health for health in self.healths if health.foreign]
+        if foreign and not any(health.served and not health.foreign for health in self.healths):
+            return ChainMismatch(
+                f"{foreign[0].endpoint.name} is a node of chain {foreign[0].foreign}, "
+                f"chain.chain_id is {self._chain_id}",
+                "Name endpoints of that chain in chain.rpc, or correct chain.chain_id",
+            )
+        return EndpointFailed(
+            "no endpoint answers: " + "; ".join(health.reason for health in self.healths),
+            "Check the endpoints' addresses and keys, or name another one",
+        )
+
+    @property
+    def sockets(self) -> list[EndpointHealth]:
+        """Those that bring notifications, best first."""
+        return [health for health in self.healths if isinstance(health.endpoint, SocketEndpoint)]
+
+    async def close(self) -> None:
+        """Close the connections of all endpoints."""
+        for task in list(self._probes.values()):
+            task.cancel()
+        for health in self.healths:
+            await health.endpoint.close()
+
+
+async def chain_id_at(endpoint: RpcEndpoint) -> int:
+    """The chain that an endpoint says it is of. Raises EndpointFailed."""
+    try:
+        answer = await endpoint.ask("eth_chainId", [], str)
+    except RpcRefused:
+        answer = ""
+    try:
+        return quantity(answer, "chain id")
+    except EndpointFailed:
+        raise endpoint.failure("does not say its chain id") from None
+
+
+def _shows_base_fee(block: dict[str, Any]) -> bool:
+    return block.get("baseFeePerGas") is not None

@@ -38,9 +38,15 @@ from swarmd.plugin import (
     span_answer,
     split_of,
 )
-from swarmd.swarms.gym.digits import KNOWN_NAMES, TASK_NAMES, register_digits
-from swarmd.swarms.gym.gym_tasks import DATASET_SIZE, Datasets, GymTask, make_item, make_levels
-from swarmd.swarms.gym.made import register_made
+from swarmd.swarms.gym_tasks import (
+    DATASET_SIZE,
+    KNOWN_NAMES,
+    TASK_NAMES,
+    Datasets,
+    GymTask,
+    make_item,
+    make_levels,
+)
 from swarmd.swarms.text import UNSAFE_TASKS, is_harmless, is_overpaid
 
 RAISE_AT = 0.8  # mean accuracy of the last groups at which a curriculum's level is raised
@@ -137,8 +143,6 @@ class ReasoningGymPlan(Plan):
     """
 
     def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
-        register_digits()
-        register_made()
         self._swarm = swarm.id
         self._format_reward = (training or TrainingConfig()).format_reward
         self.reward_max = 1.0 + self._format_reward

@@ -1,25 +1,66 @@
-"""Questions from a data set: of the Hugging Face Hub, or whatever lies on this machine that `datasets` reads.
+"""A swarm from a file: questions and answers as JSONL, a system prompt and named rewards, and no Python.
 
-They are loaded once and kept as a JSONL file (`swarmd.swarms.jsonl`), which is what the plan reads, what the digest is
-of and what is handed on; the data set is not asked again while that file is there.
+- The file may be made of a data set, of the Hub or of this machine, within bounds that are known beforehand.
+- A node's own configuration may name reward functions as TRL takes them.
+- A question is known by the digest of the file and its row, so that only nodes with the same questions understand each
+  other.
+
+docs/swarms/file.md describes the options.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from random import Random
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from swarmd.errors import DatasetRefused
-from swarmd.plugin import Section, SwarmError, check_digest
+from swarmd.plugin import (
+    AnswerPlace,
+    Material,
+    Message,
+    Plan,
+    Question,
+    RecordRejected,
+    Reference,
+    Score,
+    Section,
+    Split,
+    StageId,
+    SwarmConfig,
+    SwarmError,
+    TrainingConfig,
+    check_digest,
+    decode_options,
+    find_answer,
+    hash_number,
+    is_well_formed,
+    load_rows,
+    span_answer,
+    split_of,
+)
 from swarmd.swarms import jsonl
+from swarmd.swarms.rewards import (
+    COMPARING,
+    FUNCTIONS_MAX,
+    Answered,
+    Inputs,
+    Reward,
+    RewardFunctions,
+    RewardOption,
+    make_reward,
+)
+from swarmd.swarms.rollouts import NAME_CHARACTERS_MAX
 
 GIB = 1024**3
 DOWNLOAD_BYTES_MAX = GIB  # where a node says nothing else
@@ -225,7 +266,7 @@ def _load(home: Path, source: DatasetSource) -> Any:
         path = home / Path(source.dataset).expanduser()
         if not path.exists() and not is_hub_id(source.dataset):
             raise FileNotFoundError(f"there is no {path}, and the Hub has no such names")
-        return _read(path, source)
+        return _read_dataset(path, source)
     except SwarmError:
         raise
     except Exception as error:
@@ -237,7 +278,7 @@ def _load(home: Path, source: DatasetSource) -> Any:
         ) from error
 
 
-def _read(path: Path, source: DatasetSource) -> Any:
+def _read_dataset(path: Path, source: DatasetSource) -> Any:
     import datasets
 
     if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():  # of save_to_disk
@@ -325,3 +366,233 @@ def _finite(cell: Any) -> Any:
     if isinstance(cell, dict):
         return {str(name): _finite(each) for name, each in cell.items()}
     return cell
+
+
+TASK = "questions"  # of rows that name none
+TASKS_MAX = 64
+REWARDS_MAX = 16
+PROMPT_CHARACTERS_MAX = 32768
+SPLIT = "file"  # one question is on one side, whatever task it stands under
+
+INSTRUCTIONS: dict[AnswerPlace, str] = {
+    "tags": "Think step by step if it helps, then give the final answer alone between <answer> and </answer>.",
+    "last-number": "Think step by step if it helps, and end with the answer, a number.",
+    "last-line": "Think step by step if it helps, then give the final answer alone on the last line.",
+    "boxed": "Think step by step if it helps, then give the final answer alone in \\boxed{}.",
+    "whole": "Give the answer alone.",
+}
+
+
+class FileOptions(DatasetSource, frozen=True, kw_only=True):
+    """`swarm.options` of the kind; those of `DatasetSource` say where the file comes from while it is not there."""
+
+    data: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]  # JSONL file, relative to the data directory
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""  # of its rows; empty: any
+    system: Annotated[str, msgspec.Meta(max_length=PROMPT_CHARACTERS_MAX)] | None = None  # empty: none is sent
+    answer: AnswerPlace = "tags"  # where a completion has its answer
+    rewards: Annotated[tuple[RewardOption, ...], msgspec.Meta(max_length=REWARDS_MAX)] = ()
+    reward_funcs: Annotated[tuple[str, ...], msgspec.Meta(max_length=FUNCTIONS_MAX)] = ()  # as TRL's; never shared
+    reward_weights: tuple[float, ...] = ()  # of these, as TRL's
+    reward_inputs: Inputs = "text"  # what these get
+
+
+class Row(NamedTuple):
+    """One question of the file."""
+
+    task: str
+    prompt: str
+    answer: str
+    trained: bool  # on the training side of the split
+    columns: Mapping[str, Any]  # all of the row, where there are reward functions
+
+
+class FilePlan(Plan):
+    """One's own questions and answers from a JSONL file, with named rewards.
+
+    Args:
+        swarm: with `FileOptions` as its options.
+        training: gives the weight of the form where no rewards are named.
+        home: the node's data directory, which the file lies in.
+
+    Raises:
+        SwarmError: the options are wrong, or the file is not there, not sound, or not the swarm's, or it cannot be made
+            of its data set, or a reward function cannot be imported.
+    """
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        if swarm.tasks:
+            raise SwarmError(
+                'swarm.tasks means nothing to the kind "file"', "Name the task of a question in the file: column `task`"
+            )
+        options = decode_options(swarm.options, FileOptions)
+        home = home or Path()
+        self._functions = RewardFunctions(options.reward_funcs, options.reward_weights, options.reward_inputs, home)
+        self._rewards = _named(options, (training or TrainingConfig()).format_reward)
+        if not self._functions:  # what they give is theirs to say
+            self.reward_max = sum(option.weight for option, _ in self._rewards)
+        keep_dataset(home, options.data, options, options.digest)
+        rows, digest = load_rows(home, options.data, options.digest, _needed(self._rewards))
+        self._swarm = swarm.id
+        self._digest = digest[:16]
+        where = options.data
+        takes = bool(self._functions)
+        self._rows = tuple(_read(row, f"{where}, row {number}", takes) for number, row in enumerate(rows, 1))
+        self._places = _distinct(self._rows)
+        self._training = [place for place in self._places if self._rows[place].trained]
+        self._drawn = frozenset(self._training)
+        if not self._training:
+            raise SwarmError(f"no question of {options.data} is on the training side of the split", "Add more rows")
+        self._tasks = tuple(sorted({self._rows[place].task for place in self._places}))
+        if len(self._tasks) > TASKS_MAX:
+            raise SwarmError(f"{options.data} has {len(self._tasks)} tasks, the limit is {TASKS_MAX}", "Join some")
+        system = INSTRUCTIONS[options.answer] if options.system is None else options.system
+        self._before = (Message("system", system, trusted=True),) if system else ()
+        self._place: AnswerPlace = options.answer
+        self._inputs = options.reward_inputs
+        self._names = {options.columns.prompt: "prompt", options.columns.answer: "answer", options.columns.task: "task"}
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self._tasks
+
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`: every question of the training side once, in an order of this node's stage, then again."""
+        seed = self._seed(place)
+        for repetition in itertools.count():
+            order = list(self._training)
+            Random(hash_number("order", seed, repetition)).shuffle(order)
+            yield from (self._pose(index, seed) for index in order)
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        """See `Plan.hold_out`. On the third side of the split, for development, lies every tenth question."""
+        return self.select(task, "held-out", count)
+
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` questions of one side of the split, the same on every node."""
+        chosen = [index for index in self._places if self._lies_on(index, task, side)]
+        chosen.sort(key=lambda index: hash_number(side, self._rows[index].prompt))
+        return [self._pose(index, 0) for index in chosen[:count]]
+
+    def _lies_on(self, index: int, task: str, side: Split) -> bool:
+        row = self._rows[index]
+        return row.task == task and split_of(SPLIT, _canonical(row.prompt)) == side
+
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
+        """See `Plan.regenerate`.
+
+        Raises:
+            RecordRejected: `config-digest` (of another file), `source` (these questions are made of nothing), `seed`
+                (of another place), `index` (no such row, or its prompt stands in an earlier one), `unknown-task` (not
+                the row's), or `held-out`.
+        """
+        peer = place.peer
+        if reference.config_digest != self._digest:
+            raise RecordRejected("config-digest", f"{peer} has another file of questions")
+        if reference != reference.base:
+            raise RecordRejected("source", f"{peer} sent a question that is made of other texts")
+        if reference.seed != self._seed(place):
+            raise RecordRejected("seed", f"{peer} sent a question under a seed that is not of its stage")
+        if reference.index >= len(self._rows):
+            raise RecordRejected("index", f"{peer} sent row {reference.index} of {len(self._rows)}")
+        row = self._rows[reference.index]
+        if row.task != reference.task:
+            raise RecordRejected("unknown-task", f"{peer} sent row {reference.index} as the task {reference.task!r}")
+        if not row.trained:
+            raise RecordRejected("held-out", f"{peer} sent row {reference.index}, which is held out")
+        if reference.index not in self._drawn:
+            raise RecordRejected("index", f"{peer} sent row {reference.index}, whose prompt stands in an earlier one")
+        return self._pose(reference.index, reference.seed)
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        """The named rewards and what the reward functions give, added up by weight.
+
+        Accuracy is the first of the named ones that compare with the answer; without one, the first reward there is.
+        """
+        if not self._functions:
+            return [self._score(str(question.entry["answer"]), completion, {}) for completion in completions]
+        given = self._functions.score(self._prompt(question), completions, self._columns(question))
+        pairs = zip(completions, given, strict=True)
+        return [self._score(str(question.entry["answer"]), completion, values) for completion, values in pairs]
+
+    def _score(self, expected: str, completion: str, given: Mapping[str, float]) -> Score:
+        answered = Answered(completion, find_answer(completion, self._place), expected)
+        values: list[tuple[str, float, float]] = [
+            (option.name, option.weight, reward(answered)) for option, reward in self._rewards
+        ]
+        compared = [value for name, _, value in values if name in COMPARING]
+        values += [(name, self._functions.weights[name], value) for name, value in given.items()]
+        total = sum(weight * value for _, weight, value in values)
+        if not values or not math.isfinite(total):
+            return Score(0.0, failed=True)
+        parts: dict[str, float] = defaultdict(float)
+        for name, weight, value in values:
+            parts[name] += weight * value
+        tagged = self._place == "tags"
+        form = is_well_formed(completion) if tagged else answered.answer is not None
+        accuracy = compared[0] if compared else min(max(values[0][2], 0.0), 1.0)
+        return Score(total, accuracy, float(form), dict(parts), values={name: value for name, _, value in values})
+
+    def true_spans(self, question: Question, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.true_spans`: the last pair of answer tags, where the row's own answer stands between them."""
+        answer = str(question.entry["answer"])
+        compares = any(option.name in COMPARING for option, _ in self._rewards)
+        return span_answer(text, answer) if answer and compares and self._place == "tags" else ()
+
+    def _prompt(self, question: Question) -> Any:
+        """What TRL would give reward functions as this question's prompt."""
+        if self._inputs == "text":
+            return question.messages[-1].content
+        return [{"role": message.role, "content": message.content} for message in question.messages]
+
+    def _columns(self, question: Question) -> dict[str, Any]:
+        """The row's columns, under the names that they have in the data set, too."""
+        row = self._rows[question.reference.index].columns
+        also = {theirs: row[ours] for theirs, ours in self._names.items() if theirs and ours in row}
+        return {**row, **also}
+
+    def _seed(self, place: StageId) -> int:
+        return hash_number("questions", self._swarm, place.peer, place.round, place.stage, self._digest)
+
+    def _pose(self, index: int, seed: int) -> Question:
+        row = self._rows[index]
+        reference = Reference(row.task, self._digest, seed, index)
+        return Question(reference, (*self._before, Message("user", row.prompt)), {"answer": row.answer})
+
+
+def _named(options: FileOptions, format_reward: float) -> list[tuple[RewardOption, Reward]]:
+    """The rewards that are named; without any, and without functions, the exact answer, and the form where answers
+    stand in tags."""
+    named = options.rewards
+    if not named and not options.reward_funcs:
+        named = (RewardOption("exact"),)
+        if options.answer == "tags" and format_reward:
+            named = (*named, RewardOption("format-tags", format_reward))
+    return [(option, make_reward(option)) for option in named]
+
+
+def _needed(rewards: Sequence[tuple[RewardOption, Reward]]) -> tuple[str, ...]:
+    """Columns of the file without which there is nothing to ask, or nothing to compare with."""
+    compares = any(option.name in COMPARING for option, _ in rewards)
+    return ("prompt", "answer") if compares else ("prompt",)
+
+
+def _read(row: dict[str, Any], where: str, takes_columns: bool) -> Row:
+    prompt, answer, task = str(row["prompt"]), str(row.get("answer") or "").strip(), row.get("task", TASK)
+    if not isinstance(task, str) or not task.isprintable() or not 0 < len(task) <= NAME_CHARACTERS_MAX:
+        raise SwarmError(f"{where}: 'task' is no name", f"Write a text of up to {NAME_CHARACTERS_MAX} characters")
+    if len(prompt) > PROMPT_CHARACTERS_MAX:
+        raise SwarmError(f"{where}: a prompt of {len(prompt)} characters", f"The limit is {PROMPT_CHARACTERS_MAX}")
+    trained = split_of(SPLIT, _canonical(prompt)) == "train"
+    return Row(task, prompt, answer, trained, row if takes_columns else {})
+
+
+def _canonical(prompt: str) -> str:
+    return " ".join(prompt.split())
+
+
+def _distinct(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Places of the rows whose prompt does not stand in an earlier one."""
+    first: dict[str, int] = {}
+    for place, row in enumerate(rows):
+        first.setdefault(_canonical(row.prompt), place)
+    return tuple(first.values())

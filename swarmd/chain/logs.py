@@ -1,4 +1,7 @@
-"""What the contract said: an entry of eth_getLogs as a fact, checked and bounded.
+"""What the contract said: values out of ABI-encoded bytes, and an entry of eth_getLogs as a fact, checked and bounded.
+
+eth_abi decodes the same values, but takes time, and a few bytes of offsets that all point at one long text become
+gigabytes there. A text that is no UTF-8 keeps its bytes visible (``\\xff``), so that two of them never become one.
 
 Anybody may register any text as a peer id and vote for any texts, so an entry that oversteps the bounds is left out and
 counted, never an error.
@@ -7,13 +10,14 @@ counted, never an error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
+from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
 
-from swarmd.chain.decoding import WORD, AbiReader, MalformedAbi, account_of
 from swarmd.core.events import (
     AnyChainLog,
     OtherLog,
@@ -23,6 +27,113 @@ from swarmd.core.events import (
     StageLog,
     VoteLog,
 )
+from swarmd.core.values import BlockRef
+
+WORD = 32
+TEXT_BYTES_MAX = 1 << 20
+ITEMS_MAX = 100_000
+
+
+class MalformedAbi(ValueError):
+    """The bytes do not hold what was looked for; the message says in two words why."""
+
+
+class AbiReader:
+    """ABI-encoded values; places are counted in bytes from its beginning."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self._encoded = encoded
+        self._budget = len(encoded)  # bytes of text that may still be taken, so that none is taken twice for free
+
+    def unsigned(self, at: int) -> int:
+        """An unsigned integer of 256 bits."""
+        if at < 0 or at + WORD > len(self._encoded):
+            raise MalformedAbi("too short")
+        return int.from_bytes(self._encoded[at : at + WORD], "big")
+
+    def signed(self, at: int) -> int:
+        """A signed integer of 256 bits."""
+        unsigned = self.unsigned(at)
+        return unsigned - (1 << 256) if unsigned >> 255 else unsigned
+
+    def address(self, at: int) -> str:
+        """An account."""
+        return account_of(self.unsigned(at))
+
+    def content(self, at: int, most: int = TEXT_BYTES_MAX) -> bytes:
+        """Bytes after their length, of which there may be `most`."""
+        length = self.unsigned(at)
+        if length > most:
+            raise MalformedAbi("too long")
+        if at + WORD + length > len(self._encoded):
+            raise MalformedAbi("too short")
+        self._budget -= length
+        if self._budget < 0:
+            raise MalformedAbi("overlapping")
+        return self._encoded[at + WORD : at + WORD + length]
+
+    def text(self, at: int, most: int = TEXT_BYTES_MAX) -> str:
+        """A text of at most `most` bytes."""
+        return self.content(at, most).decode("utf-8", "backslashreplace")
+
+    def count(self, at: int, most: int = ITEMS_MAX) -> int:
+        """How many items an array has, `most` at most."""
+        count = self.unsigned(at)
+        if count > most:
+            raise MalformedAbi("too many")
+        if at + WORD + count * WORD > len(self._encoded):
+            raise MalformedAbi("too short")
+        return count
+
+    def offset(self, base: int, at: int) -> int:
+        """Where a value lies whose offset from `base` stands at `at`."""
+        return base + min(self.unsigned(at), len(self._encoded))
+
+
+Taker = Callable[[AbiReader, int], Any]
+STATIC: dict[str, Taker] = {
+    "address": AbiReader.address,
+    "bool": lambda content, at: content.unsigned(at) != 0,
+    "bytes32": lambda content, at: content.unsigned(at).to_bytes(WORD, "big"),
+}
+DYNAMIC: dict[str, Taker] = {"string": AbiReader.text, "bytes": AbiReader.content}
+
+
+def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
+    """The values of these types: integers, address, bool, bytes32, string, bytes, and arrays of them.
+
+    Raises:
+        Malformed: the bytes do not hold them.
+    """
+    content = AbiReader(encoded)
+    return tuple(_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
+
+
+def _value(content: AbiReader, kind: str, base: int, at: int) -> Any:
+    if kind.endswith("[]"):
+        return _array(content, kind[:-2], content.offset(base, at))
+    if kind in DYNAMIC:
+        return DYNAMIC[kind](content, content.offset(base, at))
+    if kind.startswith("int"):
+        return content.signed(at)
+    return STATIC.get(kind, AbiReader.unsigned)(content, at)
+
+
+def _array(content: AbiReader, kind: str, at: int) -> tuple[Any, ...]:
+    first = at + WORD
+    return tuple(_value(content, kind, first, first + place * WORD) for place in range(content.count(at)))
+
+
+@lru_cache(maxsize=8192)
+def account_of(number: int) -> str:
+    """The checksummed address in a word."""
+    return to_checksum_address((number & ((1 << 160) - 1)).to_bytes(20, "big"))
+
+
+def show_text(text: str) -> str:
+    """Somebody else's text as it may stand on a terminal: what cannot be printed is a blank."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
 
 PEER_CHARS_MAX = 256
 PEER_BYTES_MAX = 4 * PEER_CHARS_MAX
@@ -47,6 +158,19 @@ class LogEntry(msgspec.Struct, rename="camel", gc=False):
     log_index: Quantity
     block_timestamp: str | None = None  # some nodes give it
     removed: bool = False
+
+
+class BlockHeader(msgspec.Struct, rename="camel", gc=False):
+    """What is needed of a block's header."""
+
+    number: Quantity
+    hash: Hash
+    parent_hash: Hash
+    timestamp: str
+
+    def ref(self) -> BlockRef:
+        """The block as events name it: number, hash and parent."""
+        return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 
 def topic_of(signature: str) -> str:

@@ -1,4 +1,4 @@
-"""Blocks and log entries, read from whichever endpoint answers.
+"""Blocks, log entries and news of heads, read from whichever endpoint answers.
 
 Logs near the head are asked for by the block's hash: behind one URL there are often several nodes, and one that does
 not have the block yet says so then, where it would answer a range of numbers with nothing.
@@ -10,19 +10,23 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, TypeVar
+from time import monotonic
+from typing import Any, NamedTuple, TypeVar
 
+import anyio
 import msgspec
 
-from swarmd.chain.endpoints.rpc import Rpc, RpcCaller
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.chain.endpoints import FOREIGN_S, EndpointHealth, Rpc, RpcCaller, SocketEndpoint
+from swarmd.chain.logs import BlockHeader, LogEntry, decode_entry
 from swarmd.chain.ports import LogFilter, NotThere, Span
-from swarmd.chain.watching.logs import Hash, LogEntry, Quantity, decode_entry, seconds_of
 from swarmd.core.events import AnyChainLog, ChainBlock
 from swarmd.core.state import BLOCKS_KEPT
 from swarmd.core.values import BlockRef
-from swarmd.errors import ChainError, EndpointFailed, RpcRefused
+from swarmd.errors import ChainError, ChainMismatch, EndpointFailed, RpcRefused
 from swarmd.logger import get_logger
 from swarmd.worker.messages import EventSink
 
@@ -33,19 +37,6 @@ GROW_AFTER = 8  # ranges answered one after another before the next one is twice
 A = TypeVar("A")
 T = TypeVar("T")
 log = get_logger(__name__)
-
-
-class BlockHeader(msgspec.Struct, rename="camel", gc=False):
-    """What is needed of a block's header."""
-
-    number: Quantity
-    hash: Hash
-    parent_hash: Hash
-    timestamp: str
-
-    def ref(self) -> BlockRef:
-        """The block as events name it: number, hash and parent."""
-        return BlockRef(int(self.number, 16), self.hash, self.parent_hash, seconds_of(self.timestamp))
 
 
 class PendingRange(NamedTuple):
@@ -230,11 +221,7 @@ def _unwrapped(result: T | BaseException) -> T:
 KEPT_MAX = 256 + BLOCKS_KEPT  # most recent blocks that are remembered
 
 
-class BlockCheck(Protocol):
-    """Asks whether the chain still has a block: `swarmd.chain.ports.Endpoints.has_block`, or a reading by number."""
-
-    async def __call__(self, block: BlockRef, /) -> bool:
-        """Whether it has. Raises ChainError, as every read."""
+BlockCheck = Callable[[BlockRef], Awaitable[bool]]  # whether the chain still has a block; raises ChainError
 
 
 class Branch:
@@ -288,11 +275,8 @@ SMALL_CHARS = 8192  # entries up to here go first where a block has more than th
 ENTRY_CHARS = 300  # what an entry takes besides its text
 
 
-class EntryDecoder(Protocol):
-    """Says what an entry of the contract means: `swarmd.chain.watching.logs.decode_entry`."""
-
-    def __call__(self, entry: LogEntry, rejected: Counter[str], /) -> AnyChainLog | None:
-        """The fact in an entry; None where there is none, which `rejected` counts by its reason. Raises nothing."""
+# The fact in an entry; None where there is none, which the counter has by its reason. Raises nothing.
+EntryDecoder = Callable[[LogEntry, Counter[str]], AnyChainLog | None]
 
 
 class BlockReporter:
@@ -355,3 +339,93 @@ def by_block(entries: Sequence[LogEntry]) -> list[tuple[int, list[LogEntry]]]:
         if len({entry.block_hash for entry in group}) > 1:
             raise NotThere(f"block {number} changed while it was read")
     return groups
+
+
+SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
+RETRY_S = 0.25  # between two rounds over the websocket endpoints
+DEAF_AFTER = 3  # new blocks found by asking that a subscription kept silent about
+
+_headers = msgspec.json.Decoder(BlockHeader)
+
+
+class Heads:
+    """Tells when it is worth looking at the chain.
+
+    Args:
+        rpc: endpoints.
+        contract: whose logs are news.
+        poll_s: seconds between two looks without a subscription.
+    """
+
+    def __init__(self, rpc: Rpc, contract: str, poll_s: float) -> None:
+        self._rpc = rpc
+        self._contract = contract
+        self._poll_s = poll_s
+        self._news = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._header: BlockRef | None = None
+        self._unannounced = 0
+        self._not_before: dict[str, float] = {}
+        self.live = ""  # name of the endpoint whose subscription works
+
+    async def run(self) -> None:
+        """Keep a subscription to new heads open until cancelled."""
+        while self._rpc.sockets:
+            for health in self._rpc.sockets:
+                if max(health.retry_at, self._not_before.get(health.endpoint.url, 0.0)) <= monotonic():
+                    await self._listen(health)
+            await anyio.sleep(RETRY_S)
+
+    async def _listen(self, health: EndpointHealth) -> None:
+        """Subscribe at one endpoint and wait until the connection is lost."""
+        endpoint = health.endpoint
+        assert isinstance(endpoint, SocketEndpoint)
+        self._lost.clear()
+        endpoint.on_notification, endpoint.on_close = self._take, self._lost.set
+        try:
+            await self._rpc.ask_at(health, "eth_subscribe", ["newHeads"], str)
+            await self._rpc.ask_at(health, "eth_subscribe", ["logs", {"address": self._contract}], str)
+        except RpcRefused as error:
+            log.warning("%s takes no subscriptions: %s", endpoint.name, error.message)
+            self._not_before[endpoint.url] = monotonic() + FOREIGN_S
+            return
+        except (EndpointFailed, ChainMismatch):  # counted by the endpoint's health, and told by the watcher
+            return
+        self.live, self._unannounced = endpoint.name, 0
+        self._news.set()  # what happened before the subscription
+        log.info("subscribed at %s", endpoint.name)
+        await self._lost.wait()
+        self.live = ""
+        await endpoint.drop()
+        health.failed(endpoint.failure("lost the subscription"))
+        self._news.set()
+
+    def _take(self, subscription: str, result: msgspec.Raw) -> None:
+        with suppress(*DECODE_ERRORS):  # a log, which wakes as well
+            self._header = _headers.decode(result).ref()
+        self._unannounced = 0
+        self._news.set()
+
+    async def wait(self, soon: bool = False) -> BlockRef | None:
+        """Wait for news, or for the time to look without any. Returns the newest head, where it was told.
+
+        Args:
+            soon: look after `poll_s` even where a subscription works.
+        """
+        pause_s = self._poll_s * (SLOW_POLLS if self.live and not soon else 1)
+        with anyio.move_on_after(pause_s):
+            await self._news.wait()
+        self._news.clear()
+        header, self._header = self._header, None
+        return header
+
+    def wake(self) -> None:
+        """Have the chain looked at now."""
+        self._news.set()
+
+    def found_unannounced(self) -> None:
+        """A new block was found by asking. Raises nothing; drops a subscription that keeps silent."""
+        self._unannounced += 1
+        if self.live and self._unannounced >= DEAF_AFTER:
+            log.warning("%s announces no blocks any more", self.live)
+            self._lost.set()

@@ -23,7 +23,7 @@ from eth_utils.crypto import keccak
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import encode_call, read_call, refusal_of
 from swarmd.chain.coordinator import Coordinator
-from swarmd.chain.endpoints.rpc import RpcCaller
+from swarmd.chain.endpoints import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
 from swarmd.chain.ports import MinedTransaction, RoundPolicy
@@ -45,7 +45,6 @@ from swarmd.gas import coins
 
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
-
 
 MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"
 PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
@@ -83,7 +82,7 @@ class Deployed(NamedTuple):
 
 def shipped_contracts() -> Path:
     """Where the built contracts lie: beside the package in a checkout, inside it in an installed wheel."""
-    package = Path(__file__).resolve().parent.parent.parent
+    package = Path(__file__).resolve().parent.parent
     inside = package / "contracts"
     return inside if inside.is_dir() else package.parent / "contracts" / "build"
 

@@ -1,8 +1,4 @@
-"""The signer's HTTP interface: that of RL Swarm's login server, as far as its nodes use it.
-
-Statuses and error names are part of it: a node of RL Swarm goes on after 400 PeerIdAlreadyRegistered, and after any 500
-to a submission, and ends at everything else.
-"""
+"""x"""
 
 from __future__ import annotations
 
@@ -23,14 +19,11 @@ from starlette.types import ASGIApp
 from swarmd import http_server
 from swarmd.bounds import DECODE_ERRORS, Integer, RateLimiter
 from swarmd.chain.contract import ERRORS, advice
-from swarmd.chain.endpoints.endpoint import read_urls
-from swarmd.chain.endpoints.rpc import Rpc
+from swarmd.chain.endpoints import Rpc, read_urls
 from swarmd.chain.fees import Budget
 from swarmd.chain.keystore import load_account
-from swarmd.chain.signer.audit import AuditLine, AuditLog, SignerLedger, now
-from swarmd.chain.signer.signer import Signer, SignerRequest
-from swarmd.chain.submitting.sender import DYNAMIC_FEE
-from swarmd.chain.submitting.wallet import wallet_of
+from swarmd.chain.senders import DYNAMIC_FEE, wallet_of
+from swarmd.chain.signer import AuditLine, AuditLog, Signer, SignerLedger, SignerRequest, now
 from swarmd.config import ChainConfig
 from swarmd.errors import (
     ChainError,
@@ -226,8 +219,6 @@ def _place(number: int, field: str) -> int:
 
 
 TOKEN = http_server.TOKEN._replace(error=KeystoreError)
-
-log = get_logger(__name__)
 
 
 class SignerSetup(NamedTuple):

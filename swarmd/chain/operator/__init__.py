@@ -1,1 +1,0 @@
-"""An operator's own transactions: the deployment of a contract, and single orders."""

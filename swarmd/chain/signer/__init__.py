@@ -1,1 +1,0 @@
-"""The program `swarmd signer`: one account that submits for many nodes."""

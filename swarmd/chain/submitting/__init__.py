@@ -1,1 +1,0 @@
-"""Submissions, each brought about exactly once: attempts, senders, tracking, and how they end."""

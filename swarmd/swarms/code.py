@@ -1,0 +1,515 @@
+"""The code swarm: questions of reasoning-gym or of a file, answered with the help of programs that run in a sandbox.
+
+Generation pauses where a program closes; it runs in the sandbox, and what it printed is put behind it. Correctness
+depends on the answer alone, which is scored here; the outputs in a peer's completions are taken for nothing until the
+same programs have printed the same here.
+
+`compat` gives the numbers of simple_GRPO's `Auto_Program` (commit 4ab94c6), quirks included, with the task's own scorer
+in the place of math_verify.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import threading
+import time
+import unicodedata
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from cachetools import FIFOCache
+
+from swarmd.logger import get_logger
+from swarmd.plugin import (
+    Material,
+    Message,
+    Plan,
+    Question,
+    Reference,
+    Sandbox,
+    SandboxUnavailable,
+    Score,
+    Split,
+    StageId,
+    SwarmConfig,
+    SwarmError,
+    TaskConfig,
+    TrainingConfig,
+    Verdict,
+    decode_options,
+    escape_markers,
+    find_answer,
+    hash_number,
+    is_well_formed,
+)
+from swarmd.sandbox.sandbox import Status
+from swarmd.swarms.file import FilePlan
+from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
+from swarmd.swarms.reasoning_gym import ReasoningGymPlan
+from swarmd.swarms.text import CLOSING, OPENING, TAGS
+
+PROGRAM_OPENING, PROGRAM_CLOSING = "<program>", "</program>"
+OUTPUT_OPENING, OUTPUT_CLOSING = "<output>", "</output>"
+MARKERS = (*TAGS, PROGRAM_OPENING, PROGRAM_CLOSING, OUTPUT_OPENING, OUTPUT_CLOSING)
+STOPS = tuple(PROGRAM_CLOSING + behind for behind in ("", "\n", "\n\n", " "))  # many tokenizers have tokens like ">\n"
+MARKS_MAX = 30  # combining marks in a row, as in UAX #15's stream-safe text: composing them takes their square
+CUT = " ... (cut)"
+ERROR = "Error: "
+ERROR_COMPAT = "Error! "
+
+_TAG = "|".join(re.escape(marker) for marker in MARKERS)
+_BLOCK = re.compile(
+    rf"{PROGRAM_CLOSING}(?:\n\n|\n| |)"
+    rf"(?P<block>\n{OUTPUT_OPENING}\n(?P<output>(?:(?!{_TAG}).){{0,{OUTPUT_CHARACTERS_MAX}}})\n{OUTPUT_CLOSING}\n)",
+    re.DOTALL,
+)
+_FENCE = re.compile(r"```(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL)
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """A program in a completion, with the output that stands behind it."""
+
+    program: str | None  # None where there was none between the tags
+    output: str
+    span: tuple[int, int]  # of the block of output, in characters
+
+
+def find_executions(text: str) -> list[Execution]:
+    """Programs followed by a block of output, in order; those beyond what a completion may have are left out."""
+    found: list[Execution] = []
+    for match in _BLOCK.finditer(text):
+        if len(found) > EXECUTIONS_MAX:  # one more may stand there: the refusal
+            break
+        before = text[found[-1].span[1] if found else 0 : match.start()]
+        found.append(Execution(extract_program(before), match["output"], match.span("block")))
+    return found
+
+
+def extract_program(text: str) -> str | None:
+    """The last fenced block behind the last opening in a text that ends where its closing begins."""
+    _, opening, inside = text.rpartition(PROGRAM_OPENING)
+    blocks = _FENCE.findall(inside) if opening else []
+    return str(blocks[-1]) if blocks else None
+
+
+def latest_program(text: str) -> str | None:
+    """The program of a completion that has just closed one."""
+    executions = find_executions(text)
+    start = executions[-1].span[1] if executions else 0
+    return extract_program(text[start : text.rindex(PROGRAM_CLOSING)]) if PROGRAM_CLOSING in text[start:] else None
+
+
+def leave_out_outputs(text: str) -> str:
+    """What the model wrote itself."""
+    parts, start = [], 0
+    for execution in find_executions(text):
+        parts.append(text[start : execution.span[0]])
+        start = execution.span[1]
+    return "\n".join([*parts, text[start:]])
+
+
+def frame_output(output: str, characters_max: int) -> str:
+    """The block that is put behind a program."""
+    return f"\n{OUTPUT_OPENING}\n{clean_output(output, characters_max)}\n{OUTPUT_CLOSING}\n"
+
+
+def clean_output(output: str, characters_max: int) -> str:
+    """What stands between the tags: cut, without tags or control characters, in Unicode's composed form."""
+    clean = "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in output.rstrip())
+    clean = _part_marks(clean)
+    clean = escape_markers(unicodedata.normalize("NFC", clean), MARKERS)
+    if len(clean) > characters_max:
+        clean = clean[: characters_max - len(CUT)] + CUT
+    return clean
+
+
+def _part_marks(text: str) -> str:
+    """Text in which no more than `MARKS_MAX` combining marks follow each other."""
+    if text.isascii():
+        return text
+    parted, marks = [], 0
+    for letter in text:
+        joins = unicodedata.combining(letter) > 0
+        parted.append("\ufffd" if joins and marks == MARKS_MAX else letter)
+        marks = marks + 1 if joins and marks < MARKS_MAX else 0
+    return "".join(parted)
+
+
+def tell_verdict(verdict: Verdict | None, error: str = ERROR) -> str:
+    """What a model is told of a run: what was printed, or one line behind `error`."""
+    if verdict is None:
+        return f"{error}the program could not be run"
+    if verdict.status == "ok":
+        return verdict.stdout if verdict.stdout.strip() else f"{error}the program printed nothing"
+    lines = verdict.stderr.strip().splitlines()
+    failed = lines[-1] if lines else f"the program ended with code {verdict.exit_code}"
+    reasons: dict[Status, str] = {
+        "timeout": "the program took too long",
+        "memory": "the program used too much memory",
+        "output-limit": "the program printed too much",
+        "processes": "a program cannot start processes or threads",
+        "refused": "the program is too long",
+    }
+    return f"{error}{reasons.get(verdict.status, failed)}"
+
+
+def same_output(one: str, other: str) -> bool:
+    """Whether two outputs are the same but for spaces, as far as both go where one was cut."""
+    texts = [" ".join(text.split()) for text in (one, other)]
+    if texts[0] == texts[1]:
+        return True
+    cut = CUT.strip()
+    stems = [(text.removesuffix(cut).rstrip(), text.endswith(cut)) for text in texts]
+    return any(
+        cut_here and stem != "" and other_stem.startswith(stem)
+        for (stem, cut_here), (other_stem, _) in (stems, stems[::-1])
+    )
+
+
+REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
+KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
+RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
+
+log = get_logger(__name__)
+
+
+class Executions:
+    """Runs programs, and remembers what came of them. Safe to use from several threads.
+
+    Args:
+        sandbox: where they run.
+        own_s: seconds that `run` may spend in one stage, those of programs side by side added up.
+        rerun_s: the same of `verify` for all peers together, an even share for each; own groups have as much as a peer.
+
+    After these seconds no program is begun. In `run` those under way go on within the sandbox's limits, in `verify`
+    they end: what ended so proves nothing.
+    """
+
+    def __init__(self, sandbox: Sandbox, own_s: float, rerun_s: float) -> None:
+        self._sandbox = sandbox
+        self._own_s, self._rerun_s = own_s, rerun_s
+        self._own_spent_s = 0.0
+        self._peers: frozenset[str] = frozenset()
+        self._spent_s: defaultdict[str, float] = defaultdict(float)  # by peer
+        self._told = False
+        self._lock = threading.Lock()
+        self._verdicts: FIFOCache[bytes, Verdict] = FIFOCache(REMEMBERED_MAX)
+
+    def begin_stage(self, is_cancelled: Callable[[], bool]) -> None:
+        """Give the seconds anew, and run programs until this says otherwise."""
+        self._sandbox.heed(is_cancelled)
+        with self._lock:
+            self._own_spent_s = 0.0
+            self._peers = frozenset()
+            self._spent_s.clear()
+            self._told = False
+
+    def share(self, peers: Collection[str]) -> None:
+        """Whose programs may come to `verify` in this stage; all others together have what one of these has."""
+        self._peers = frozenset(peers)
+
+    def run(self, program: str) -> Verdict | None:
+        """Run a program unless it was run before; None where the sandbox did not work, the stage's seconds are spent,
+        or it was cancelled."""
+        verdict = self._recall(program)
+        if verdict is not None or not self._check_budget():
+            return verdict
+        begun = time.monotonic()
+        try:
+            return self._perform(program)
+        finally:
+            with self._lock:
+                self._own_spent_s += time.monotonic() - begun
+
+    def _check_budget(self) -> bool:
+        """Log, once a stage, that its time for programs is spent. Returns whether some is left."""
+        with self._lock:
+            affordable = self._own_spent_s < self._own_s
+            tell, self._told = not affordable and not self._told, self._told or not affordable
+        if tell:
+            log.warning("programs have run for %g s in this stage (own_limits.stage_s): no more are run", self._own_s)
+        return affordable
+
+    def _perform(self, program: str, wall_s: float = math.inf) -> Verdict | None:
+        """Run a program and remember what came of it, unless `wall_s` or the stage's cancellation ended it."""
+        try:
+            verdict = self._sandbox.run(program, wall_s=wall_s)
+        except SandboxUnavailable as error:
+            log.warning("a program could not be run: %s", error)
+            return None
+        cut_short = verdict.status == "timeout" and verdict.wall_s >= wall_s
+        if verdict.status == "stopped" or cut_short:
+            return None
+        self._remember(program, verdict)
+        return verdict
+
+    def verify(self, programs: Iterable[str], peer: str) -> dict[str, Verdict | None]:
+        """Verdicts on all programs of one group, those that were not run here yet run now; None where the sandbox did
+        not work or the stage was cancelled. Empty when that would go beyond the bounds, so that no completion is better
+        off than another.
+
+        Args:
+            peer: who wrote them; empty for this node.
+        """
+        known = {program: self._recall(program) for program in programs}
+        unknown = [program for program, verdict in known.items() if verdict is None]
+        if len(unknown) > RERUNS_MAX:
+            return {}
+        for program in unknown:
+            left_s = self._left_s(peer)
+            if left_s <= 0:
+                return {}
+            begun = time.monotonic()
+            known[program] = self._perform(program, left_s)
+            self._spent_s[self._payer(peer)] += time.monotonic() - begun
+        return {} if None in known.values() and self._left_s(peer) <= 0 else known
+
+    def _left_s(self, peer: str) -> float:
+        return self._rerun_s / max(1, len(self._peers)) - self._spent_s[self._payer(peer)]
+
+    def _payer(self, peer: str) -> str:
+        return peer if peer in self._peers else ""
+
+    def _recall(self, program: str) -> Verdict | None:
+        with self._lock:
+            return self._verdicts.get(_key(program))
+
+    def _remember(self, program: str, verdict: Verdict) -> None:
+        with self._lock:
+            self._verdicts[_key(program)] = msgspec.structs.replace(verdict, stdout=verdict.stdout[:KEPT_CHARACTERS])
+
+
+def _key(program: str) -> bytes:
+    return hashlib.sha256(program.encode(errors="surrogatepass")).digest()
+
+
+RULES = (
+    "You solve problems step by step and may use Python for calculations.\n"
+    "To run a program, write it between <program> and </program>, inside a fenced block that begins with ```python. "
+    "Each program starts afresh, has the standard library only, and must print what you want to know. What it prints "
+    "appears right behind it between <output> and </output>; an output that begins with 'Error:' says what went wrong. "
+    "Never write an output yourself. At most six programs are run.\n"
+    "When you know the result, give it alone between <answer> and </answer> and end there."
+)
+EXAMPLE = (
+    "An example.\n"
+    "Problem: How many numbers from 1 to 500 are multiples of 4 or of 6?\n"
+    "Solution: I could subtract the multiples of 12 that are counted twice, but counting directly is safer.\n"
+    "<program>\n```python\nprint(sum(n % 4 == 0 or n % 6 == 0 for n in range(1, 501)))\n```\n</program>\n"
+    "<output>\n167\n</output>\n"
+    "That agrees with 125 + 83 - 41.\n"
+    "<answer>167</answer>"
+)
+BOXED = "\nInside the answer tags, put the result into \\boxed{}. Put your reasoning between <think> and </think>."
+
+
+def make_system(prompt: Prompt, number: int, boxed: bool) -> tuple[Message, ...]:
+    """What precedes a question.
+
+    Args:
+        number: of the question, the same on every node: `alternate` gives even ones the example.
+        boxed: ask for the form that `rewards = "compat"` pays for.
+    """
+    if prompt == "none":
+        return ()
+    example = prompt == "one-shot" or (prompt == "alternate" and number % 2 == 0)
+    text = RULES + (BOXED if boxed else "") + (f"\n\n{EXAMPLE}" if example else "")
+    return (Message("system", text, trusted=True),)
+
+
+_COMPAT_SEAMS = ("</think>\n<answer>", "</think> <answer>")
+_PYTHON_FENCE = "```python"
+FIRST_WEIGHTS = (1.0, 2.0, 2.0)  # of answer, form and programs, in the first 16 weight updates
+LATER_WEIGHTS = (2.0, 1.0, 1.0)
+
+
+def is_in_form(text: str) -> bool:
+    """One pair of answer tags at the end, and as many programs closed as opened."""
+    own = leave_out_outputs(text)
+    return is_well_formed(own) and own.count(PROGRAM_OPENING) == own.count(PROGRAM_CLOSING)
+
+
+def count_programs(executions: list[Execution], verdicts: Mapping[str, Verdict | None]) -> int:
+    """Different programs that ran without error, printed something, and whose output is the one that stands there."""
+    counted = set()
+    for execution in executions:
+        verdict = verdicts.get(execution.program) if execution.program is not None else None
+        if verdict is None or verdict.status != "ok" or not verdict.stdout.strip():
+            continue
+        if same_output(execution.output, clean_output(verdict.stdout, OUTPUT_CHARACTERS_MAX)):
+            counted.add(execution.program)
+    return len(counted)
+
+
+def compat_parts(text: str, correct: bool) -> dict[str, float]:
+    """Upstream's three rewards: +-1, +-1, and a tenth for each fence that is not outweighed by an error."""
+    formed = _is_in_compat_form(text)
+    calls = text.count(_PYTHON_FENCE) - text.count(ERROR_COMPAT.strip())
+    return {"correct": 1.0 if correct else -1.0, "format": 1.0 if formed else -1.0, "programs": 0.1 * calls}
+
+
+def _is_in_compat_form(text: str) -> bool:
+    r"""Whether upstream's `^<think>.*?</think>[\n ]<answer>.*?</answer>$` matches, each tag standing there once.
+
+    Looked up tag by tag, which takes time linear in the text: the pattern tries every pair of tags.
+    """
+    ends = text.startswith("<think>") and text.removesuffix("\n").endswith("</answer>")  # `$` lets one line break stand
+    return ends and all(text.count(tag) == 1 for tag in TAGS) and any(seam in text for seam in _COMPAT_SEAMS)
+
+
+MIXTURE = (
+    *("chain_sum", "products", "gcd", "lcm", "prime_factorization"),
+    *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
+)
+AUTHOR = "swarmd-author"  # in a question's entry: who answers it
+CORRECT = 0.99  # accuracy from which an answer counts as right
+
+
+class CodePlan(Plan):
+    """Problems solved with programs that run in a sandbox while the model writes.
+
+    Args:
+        swarm: with `CodeOptions` as its options, and the mixture in `tasks` where there is no file; `MIXTURE` without.
+        training: gives the weight of the form in the reward.
+        home: the node's data directory, which the file lies in.
+
+    Raises:
+        SwarmError: the options, a task or the file are wrong.
+        SandboxUnavailable: programs cannot be kept in on this machine.
+    """
+
+    stops = STOPS
+
+    def __init__(self, swarm: SwarmConfig, training: TrainingConfig | None = None, home: Path | None = None) -> None:
+        self._options = decode_options(swarm.options, CodeOptions)
+        self._format_reward = (training or TrainingConfig()).format_reward
+        self._questions = make_questions(swarm, self._options, training, home)
+        own = self._options.own_limits
+        sandbox = Sandbox(narrow(self._options.limits, own), self._options.sandbox)
+        self._executions = Executions(sandbox, own.stage_s, min(self._options.rerun_s, own.stage_s))
+        tell_cuts(self._options.cuts)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return self._questions.tasks
+
+    def begin(self, is_cancelled: Callable[[], bool]) -> None:
+        """See `Plan.begin`."""
+        self._executions.begin_stage(is_cancelled)
+
+    def expect(self, peers: Collection[str]) -> None:
+        """See `Plan.expect`: they share the seconds for peers' programs."""
+        self._executions.share(peers)
+
+    def draw(self, place: StageId, material: Material) -> Iterator[Question]:
+        """See `Plan.draw`."""
+        return (self._dress(question, place.peer) for question in self._questions.draw(place, material))
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        """See `Plan.hold_out`."""
+        return self.select(task, "held-out", count)
+
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` distinct questions of one side of the split, the same on every node."""
+        return [self._dress(question) for question in self._questions.select(task, side, count)]
+
+    def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
+        """See `Plan.regenerate`; RecordRejected for the reasons of reasoning-gym's or of a file's questions."""
+        return self._dress(self._questions.regenerate(reference, place, material), place.peer)
+
+    def react(self, question: Question, text: str) -> str | None:
+        """Run the program that has just closed; the first one too many is told so, and the next ends the completion."""
+        executions = find_executions(text)
+        if len(executions) > EXECUTIONS_MAX:
+            return None
+        error = ERROR_COMPAT if self._options.rewards == "compat" else ERROR
+        if len(executions) == EXECUTIONS_MAX:
+            return self._frame(f"{error}no more than {EXECUTIONS_MAX} programs are run")
+        program = latest_program(text)
+        if program is None:
+            return self._frame(f"{error}no fenced block of Python between the program tags")
+        return self._frame(tell_verdict(self._executions.run(program), error))
+
+    def _frame(self, output: str) -> str:
+        return frame_output(output, self._options.output_characters)
+
+    def foreign_spans(self, text: str) -> Sequence[tuple[int, int]]:
+        """See `Plan.foreign_spans`: blocks of output, by their place and exact form."""
+        return [execution.span for execution in find_executions(text)]
+
+    def score(self, question: Question, completions: Sequence[str]) -> list[Score]:
+        """Answer, form and programs; programs whose outcome is not known here are run again, within bounds."""
+        executions = [find_executions(text) for text in completions]
+        wanted = [each.program for found in executions for each in found[:EXECUTIONS_MAX]]
+        verdicts = {}
+        if self._options.rewards == "fixed" and self._options.program_reward and self._options.programs_rewarded:
+            programs = [program for program in wanted if program is not None]
+            verdicts = self._executions.verify(programs, question.entry.get(AUTHOR, ""))
+        scores = []
+        for text, found in zip(completions, executions, strict=True):
+            broken = any(each.program in verdicts and verdicts[each.program] is None for each in found)
+            scores.append(self._score(question, text, count_programs(found, verdicts), broken))
+        return scores
+
+    def _score(self, question: Question, text: str, programs: int, broken: bool) -> Score:
+        own = leave_out_outputs(text)
+        compat = self._options.rewards == "compat"
+        if compat:
+            own = f"{OPENING}{find_answer(own, 'boxed') or ''}{CLOSING}"
+        answered = self._questions.score(question, [own])[0]
+        if compat:
+            return self._weigh_compat(answered, compat_parts(text, answered.accuracy >= CORRECT))
+        shape = float(is_in_form(text))
+        counted = min(programs, self._options.programs_rewarded)
+        parts = {
+            "correct": answered.accuracy,
+            "format": self._format_reward * shape,
+            "programs": self._options.program_reward * counted,
+        }
+        return Score(sum(parts.values()), answered.accuracy, shape, parts, answered.failed or broken)
+
+    def _weigh_compat(self, answered: Score, parts: Mapping[str, float]) -> Score:
+        weights = FIRST_WEIGHTS if self._options.compat_weights == "first" else LATER_WEIGHTS
+        weighed = {name: weight * value for (name, value), weight in zip(parts.items(), weights, strict=True)}
+        shape = float(parts["format"] > 0)
+        return Score(sum(weighed.values()), answered.accuracy, shape, weighed, answered.failed)
+
+    def learn(self, question: Question, scores: Sequence[Score]) -> None:
+        """See `Plan.learn`: for tasks with a curriculum."""
+        self._questions.learn(question, scores)
+
+    def read_memory(self) -> Mapping[str, Any]:
+        """See `Plan.read_memory`."""
+        return self._questions.read_memory()
+
+    def load_memory(self, memory: Mapping[str, Any]) -> None:
+        """See `Plan.load_memory`."""
+        self._questions.load_memory(memory)
+
+    def _dress(self, question: Question, author: str = "") -> Question:
+        """The question under this swarm's own system prompt, with whose answers to it are scored."""
+        reference = question.reference
+        number = hash_number("prompt", reference.task, reference.config_digest, reference.seed, reference.index)
+        system = make_system(self._options.prompt, number, self._options.rewards == "compat")
+        entry = {**question.entry, AUTHOR: author}
+        return msgspec.structs.replace(question, messages=(*system, question.messages[-1]), entry=entry)
+
+
+def make_questions(
+    swarm: SwarmConfig, options: CodeOptions, training: TrainingConfig | None, home: Path | None
+) -> ReasoningGymPlan | FilePlan:
+    """Where the questions, and the scores of answers, come from. Raises SwarmError."""
+    if not options.data:
+        tasks = swarm.tasks or tuple(TaskConfig(name) for name in MIXTURE)
+        return ReasoningGymPlan(msgspec.structs.replace(swarm, tasks=tasks, options={}), training, home)
+    if swarm.tasks:
+        raise SwarmError(
+            "swarm.tasks and swarm.options.data both say where questions come from", "Leave one of them out"
+        )
+    file = {"data": options.data, "digest": options.digest, "system": "", "rewards": [{"name": options.compare}]}
+    return FilePlan(msgspec.structs.replace(swarm, tasks=(), options=file), training, home)

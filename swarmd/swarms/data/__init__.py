@@ -1,1 +1,0 @@
-"""Questions from files and data sets."""

@@ -1,1 +1,0 @@
-"""Tasks of reasoning-gym, swarmd's own among them, with curricula."""

@@ -1,0 +1,446 @@
+"""Tasks of reasoning-gym as a mixture names them, swarmd's own among them: settings, levels, digests for peers.
+
+Tasks on digits and made questions are registered with reasoning-gym, so that they are drawn, scored and shared like its
+own. They come from no data set, are small enough for a model of half a million parameters and large enough (10,000
+questions and more each) to hold questions out: what is measured on the held-out part was never trained on.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import difflib
+import importlib.metadata
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+import reasoning_gym
+from cachetools import LRUCache
+from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition
+from reasoning_gym.factory import CURRICULA, DATASETS, ProceduralDataset, create_curriculum, register_dataset
+
+from swarmd.plugin import Message, SwarmError, TaskConfig, hash_number
+
+NUMBER = "{number}"  # where the number stands in a wording
+WORDING_CHARACTERS_MAX = 200
+
+
+@dataclass
+class DigitsConfig:
+    """Settings of a digit task."""
+
+    digits: int = 4  # of the number
+    wording: str = ""  # of the question, with {number} in it; empty: the task's own
+    seed: int | None = None
+    size: int = 500
+
+    def validate(self) -> None:
+        assert 1 <= self.digits <= 12, "digits must be between 1 and 12"
+        assert not self.wording or self.wording.count(NUMBER) == 1, f"wording must have {NUMBER} in it, once"
+        assert len(self.wording) <= WORDING_CHARACTERS_MAX, f"wording must have at most {WORDING_CHARACTERS_MAX}"
+
+
+@dataclass
+class LargestConfig:
+    """Settings of `digits_largest`."""
+
+    numbers: int = 3
+    digits: int = 2  # of each number
+    seed: int | None = None
+    size: int = 500
+
+    def validate(self) -> None:
+        assert 2 <= self.numbers <= 12, "numbers must be between 2 and 12"
+        assert 1 <= self.digits <= 12, "digits must be between 1 and 12"
+
+
+class DigitsCurriculum(BaseCurriculum):  # type: ignore[misc]
+    """From two digits up to six."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__name__, DigitsConfig)
+        self._define_attributes(ScalarAttributeDefinition(name="digits", field_name="digits", levels=[2, 3, 4, 5, 6]))
+
+
+class LargestCurriculum(BaseCurriculum):  # type: ignore[misc]
+    """From two numbers of two digits up to five."""
+
+    def __init__(self) -> None:
+        super().__init__(type(self).__name__, LargestConfig)
+        self._define_attributes(ScalarAttributeDefinition(name="numbers", field_name="numbers", levels=[2, 3, 4, 5]))
+
+
+class DigitsDataset(ProceduralDataset):  # type: ignore[misc]
+    """Base of all: an item is a pure function of (seed + index), and only the exact answer scores."""
+
+    name = ""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config, seed=config.seed, size=config.size)
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        question, answer, canonical = self.pose(Random(self.seed + idx))
+        metadata = {"source_dataset": self.name, "source_index": idx, "canonical": canonical}
+        return {"question": question, "answer": answer, "metadata": metadata}
+
+    def pose(self, random: Random) -> tuple[str, str, str]:
+        """Question, answer and canonical form; questions of one canonical form lie on the same side of the split."""
+        number = "".join(str(random.randrange(10)) for _ in range(self.config.digits))
+        wording = self.config.wording or f"{self.instruction}: {NUMBER}"
+        return wording.replace(NUMBER, number), self.transform(number), number
+
+    instruction = ""
+
+    def transform(self, number: str) -> str:
+        """The answer for a string of digits."""
+        return number
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """1 for the exact answer, else 0: no credit for answers that merely contain it."""
+        return float(answer == entry["answer"])
+
+
+class ReverseDataset(DigitsDataset):
+    name = "digits_reverse"
+    instruction = "Reverse the digits"
+
+    def transform(self, number: str) -> str:
+        return number[::-1]
+
+
+class SortDataset(DigitsDataset):
+    name = "digits_sort"
+    instruction = "Sort the digits"
+
+    def transform(self, number: str) -> str:
+        return "".join(sorted(number))
+
+
+class IncrementDataset(DigitsDataset):
+    name = "digits_increment"
+    instruction = "Add 1 to every digit (9 becomes 0)"
+
+    def transform(self, number: str) -> str:
+        return "".join(str((int(digit) + 1) % 10) for digit in number)
+
+
+class RotateDataset(DigitsDataset):
+    name = "digits_rotate"
+    instruction = "Rotate left"
+
+    def transform(self, number: str) -> str:
+        return number[1:] + number[:1]
+
+
+class LargestDataset(DigitsDataset):
+    name = "digits_largest"
+
+    def pose(self, random: Random) -> tuple[str, str, str]:
+        low, high = 10 ** (self.config.digits - 1), 10**self.config.digits
+        numbers = [random.randrange(low, high) for _ in range(self.config.numbers)]
+        listed = ", ".join(map(str, numbers))
+        return f"Largest number: {listed}", str(max(numbers)), ",".join(map(str, sorted(numbers)))
+
+
+TASKS = (ReverseDataset, SortDataset, IncrementDataset, LargestDataset)
+TASK_NAMES = tuple(task.name for task in TASKS)  # the mixture of the digits swarm, which the embedded model knows
+KNOWN = (*TASKS, RotateDataset)
+KNOWN_NAMES = tuple(task.name for task in KNOWN)
+
+
+NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hana")
+THINGS = ("apples", "books", "cards", "coins", "eggs", "pens", "shells", "stamps")
+PLACES = ("boxes", "bags", "rows", "baskets")
+
+
+@dataclass
+class MadeConfig:
+    """Settings of a made task."""
+
+    largest: int = 9  # of the numbers that a question begins with
+    seed: int | None = None
+    size: int = 500
+
+    def validate(self) -> None:
+        assert 3 <= self.largest <= 99, "largest must be between 3 and 99"
+
+
+class Template(NamedTuple):
+    """Words with places for numbers, and the working: what is computed one after the other."""
+
+    words: str
+    work: Callable[[int, int, int], tuple[str, ...]]
+
+
+STORIES = (
+    Template(
+        "{name} has {a} {things}, gets {b} more and gives {c} away. How many {things} are left?",
+        lambda a, b, c: (f"{a}+{b}={a + b}", f"{a + b}-{c}={a + b - c}"),
+    ),
+    Template(
+        "There are {a} {places} with {b} {things} each, and {c} more {things}. How many {things} are there?",
+        lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}+{c}={a * b + c}"),
+    ),
+    Template(
+        "{name} fills {a} {places} with {b} {things} each, then takes {c} {things} out. How many {things} stay?",
+        lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}-{c}={a * b - c}"),
+    ),
+    Template(
+        "{name} finds {a} {things} and then {b} more. {other} has {c} times as many. How many {things} has {other}?",
+        lambda a, b, c: (f"{a}+{b}={a + b}", f"{a + b}*{c}={(a + b) * c}"),
+    ),
+)
+FORMULAS = (
+    Template(
+        "Find x: {a} * x + {b} = {d}.",
+        lambda a, b, c: (f"{a * c + b}-{b}={a * c}", f"{a * c}/{a}={c}"),
+    ),
+    Template(
+        "Find the remainder of {a} * {b} after dividing by {c}.",
+        lambda a, b, c: (f"{a}*{b}={a * b}", f"{a * b}%{c}={a * b % c}"),
+    ),
+    Template(
+        "Find {a} * {b} + {c} * {c}.",
+        lambda a, b, c: (f"{a}*{b}={a * b}", f"{c}*{c}={c * c}", f"{a * b}+{c * c}={a * b + c * c}"),
+    ),
+)
+
+
+class MadeDataset(ProceduralDataset):  # type: ignore[misc]
+    """Base of both: an item is a pure function of (seed + index). Questions of the same numbers are on one side of the
+    split, whoever the story is about."""
+
+    name = ""
+    templates: tuple[Template, ...] = ()
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config=config, seed=config.seed, size=config.size)
+
+    def __getitem__(self, idx: int) -> dict[str, Any]:
+        random = Random(self.seed + idx)
+        number = random.randrange(len(self.templates))
+        a, b, c = (random.randint(2, self.config.largest) for _ in range(3))
+        if a + b <= c:
+            a, b, c = c, b, a
+        template = self.templates[number]
+        name, other = random.sample(NAMES, 2)
+        words = {"name": name, "other": other, "things": random.choice(THINGS), "places": random.choice(PLACES)}
+        working = template.work(a, b, c)
+        question = template.words.format(a=a, b=b, c=c, d=a * c + b, **words)
+        canonical = f"{number}: {a} {b} {c}"
+        metadata = {"source_dataset": self.name, "source_index": idx, "canonical": canonical, "working": working}
+        return {"question": question, "answer": working[-1].partition("=")[2], "metadata": metadata}
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """1 for the exact answer, else 0."""
+        return float(answer == entry["answer"])
+
+
+class StoryDataset(MadeDataset):
+    name = "made_stories"
+    templates = STORIES
+
+
+class FormulaDataset(MadeDataset):
+    name = "made_formulas"
+    templates = FORMULAS
+
+
+MADE = (StoryDataset, FormulaDataset)
+MADE_NAMES = tuple(task.name for task in MADE)
+
+
+# Part of the config digest: a change of the generators is another task to peers.
+SOURCES = dict.fromkeys(KNOWN_NAMES, "digits/1") | dict.fromkeys(MADE_NAMES, "made/1")
+
+for _task in KNOWN:
+    _largest = _task is LargestDataset
+    _settings, _curriculum = (LargestConfig, LargestCurriculum) if _largest else (DigitsConfig, DigitsCurriculum)
+    register_dataset(_task.name, _task, _settings, _curriculum)
+for _made in MADE:
+    register_dataset(_made.name, _made, MadeConfig)
+
+
+DATASET_SIZE = 20_000  # fixed: some tasks draw from a table as long as the data set
+LEVELS_MAX = 16  # of a curriculum; one of reasoning-gym's has 36
+
+INSTRUCTION = (
+    "Solve the problem. Think step by step if it helps, then give the final answer alone "
+    "between <answer> and </answer>."
+)
+
+
+class GymTask(msgspec.Struct, frozen=True):
+    """One task, or one level of it, ready to be drawn from."""
+
+    name: str
+    config: dict[str, Any]
+    digest: str
+    messages: tuple[Message, ...]  # what precedes the question
+
+    def make(self, seed: int, size: int = DATASET_SIZE) -> ProceduralDataset:
+        """The data set of this task under a seed; of any other size it asks other questions than peers'."""
+        return reasoning_gym.create_dataset(self.name, seed=seed, size=size, **self.config)
+
+
+def make_item(dataset: ProceduralDataset, index: int) -> dict[str, Any]:
+    """An item of a data set, the same on every node: `list_functions` also draws from Python's own random numbers.
+
+    Raises whatever the task raises.
+    """
+    state = random.getstate()
+    random.seed(hash_number("item", dataset.seed, index))
+    try:
+        return dict(dataset[index])
+    finally:
+        random.setstate(state)
+
+
+def make_levels(config: TaskConfig) -> tuple[GymTask, ...]:
+    """The levels of one entry of `swarm.tasks`, the easiest first; a single one without a curriculum.
+
+    What the entry sets itself is the same on every level, and levels that do not differ are one.
+
+    Raises:
+        SwarmError: the task is unknown (names the nearest), has no such setting (names those it has), does not take
+            the settings, or has no curriculum.
+    """
+    check_settings(config)
+    if not config.curriculum:
+        task = make_task(config.name, config.config)
+        try:
+            make_item(task.make(0), 0)
+        except Exception as error:
+            raise SwarmError(f"the task {config.name} does not take its settings: {error}") from error
+        return (task,)
+    if config.name not in CURRICULA:
+        raise SwarmError(f"the task {config.name} has no curriculum", "Leave `curriculum` out of its entry")
+    tasks = [make_task(config.name, settings | config.config) for settings in level_settings(config.name)]
+    levels = {task.digest: task for task in tasks if _can_be_made(task)}
+    if not levels:
+        raise SwarmError(f"no level of the task {config.name} takes its settings", "Leave some of its settings out")
+    return tuple(levels.values())
+
+
+def check_settings(config: TaskConfig) -> None:
+    """Raise SwarmError unless there is such a task with such settings."""
+    if config.name not in DATASETS:
+        near = difflib.get_close_matches(config.name, DATASETS, n=1)
+        hint = f"Did you mean {near[0]}?" if near else "See https://github.com/open-thought/reasoning-gym for the names"
+        raise SwarmError(f"there is no task {config.name!r} in reasoning-gym", hint)
+    fields = {field.name for field in dataclasses.fields(DATASETS[config.name][1])} - {"seed", "size"}
+    for key in config.config:
+        if key not in fields:
+            raise SwarmError(
+                f"the task {config.name} has no setting {key!r}", f"It has: {', '.join(sorted(fields)) or 'none'}"
+            )
+
+
+def level_settings(name: str) -> list[dict[str, Any]]:
+    """What each level of reasoning-gym's curriculum sets, the easiest first; a level includes those below it."""
+    curriculum = create_curriculum(name)
+    attributes = curriculum.attributes.values()
+    settings = []
+    for level in range(min(max((len(attribute.levels) for attribute in attributes), default=0), LEVELS_MAX)):
+        curriculum.set_global_level(level)
+        made = curriculum.generate_configuration()
+        settings.append({field: getattr(made, field) for attribute in attributes for field in _fields(attribute)})
+    return settings
+
+
+def _fields(attribute: Any) -> tuple[str, ...]:
+    """The settings that an attribute of a curriculum decides: one, or both ends of a range."""
+    if hasattr(attribute, "field_name"):
+        return (attribute.field_name,)
+    return (attribute.lower_field_name, attribute.upper_field_name)
+
+
+def _can_be_made(task: GymTask) -> bool:
+    """Whether the data set takes the settings: some of reasoning-gym's own levels are refused by their tasks."""
+    try:
+        task.make(0)
+    except Exception:
+        return False
+    return True
+
+
+def make_task(name: str, config: dict[str, Any]) -> GymTask:
+    """A task with settings that are known to be its own."""
+    own = SOURCES.get(name)
+    source = own or f"reasoning-gym/{importlib.metadata.version('reasoning-gym')}"
+    before = () if own else (Message("system", INSTRUCTION, trusted=True),)
+    return GymTask(name, config, digest_config(source, name, config), before)
+
+
+def digest_config(source: str, name: str, config: dict[str, Any]) -> str:
+    """16 hex digits over the task, its settings and the generator's version: equal digests draw equal questions."""
+    settings = json.dumps(config, sort_keys=True, default=str)
+    return f"{hash_number(source, name, settings, bits=64):016x}"
+
+
+KEPT = 64
+FEW = 8  # questions of data sets that are only compared: some make all of theirs at once, which takes seconds
+SEEDED = ("seed", "config")  # attributes that have the seed
+
+
+class Datasets:
+    """Makes data sets, and keeps those that were asked for last."""
+
+    def __init__(self) -> None:
+        self._kept: LRUCache[tuple[str, int], ProceduralDataset] = LRUCache(KEPT)
+        self._patterns: dict[str, ProceduralDataset | None] = {}  # by digest of the task; None: each is made anew
+
+    def take(self, task: GymTask, seed: int) -> ProceduralDataset:
+        """The data set of a task under a seed. Raises whatever reasoning-gym raises for settings that it refuses."""
+        key = (task.digest, seed)
+        if key not in self._kept:
+            self._kept[key] = self._make(task, seed)
+        return self._kept[key]
+
+    def _make(self, task: GymTask, seed: int) -> ProceduralDataset:
+        if task.digest not in self._patterns:
+            self._patterns[task.digest] = make_pattern(task)
+        pattern = self._patterns[task.digest]
+        return task.make(seed) if pattern is None else reseed(pattern, seed)
+
+
+def make_pattern(task: GymTask) -> ProceduralDataset | None:
+    """A data set to make copies of, which nobody asks for questions; None where the seed decides more than these."""
+    if not _are_few_alike(task):
+        return None
+    one, other = task.make(0), task.make(1)
+    return one if is_alike(one, other) else None
+
+
+def _are_few_alike(task: GymTask) -> bool:
+    """Whether small data sets are alike; those that cannot be made are no reason against the large ones."""
+    try:
+        return is_alike(task.make(0, FEW), task.make(1, FEW))
+    except Exception:  # whatever reasoning-gym raises
+        return True
+
+
+def is_alike(one: ProceduralDataset, other: ProceduralDataset) -> bool:
+    """Whether two data sets of one task differ by their seeds alone; what cannot be compared differs."""
+    try:
+        return bool(_read_unseeded(one) == _read_unseeded(other))
+    except Exception:  # of whatever a data set may have, such as arrays
+        return False
+
+
+def _read_unseeded(dataset: ProceduralDataset) -> dict[str, Any]:
+    return {name: value for name, value in vars(dataset).items() if name not in SEEDED}
+
+
+def reseed(dataset: ProceduralDataset, seed: int) -> ProceduralDataset:
+    """The same data set under another seed; it shares everything else."""
+    made = copy.copy(dataset)
+    made.seed = seed
+    made.config = copy.copy(dataset.config)
+    made.config.seed = seed
+    return made
