@@ -35,9 +35,8 @@ from swarmd.eventlog.commit import Commit
 from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.fold import fold_commit
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.ports.disk import WANTED_BYTES, SimDisk
+from swarmd.sim.ports.machine import WANTED_BYTES, SimDisk, SimWorker
 from swarmd.sim.ports.supervisor import SimSupervisor
-from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.world import World

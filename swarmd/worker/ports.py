@@ -13,7 +13,7 @@ from swarmd.core.events import Event
 
 
 class EventSink(Protocol):
-    """Takes events for the log: `swarmd.worker.child.Outbox.observe`, `swarmd.sim.ports.worker.SimWorker.tell`.
+    """Takes events for the log: `swarmd.worker.child.Outbox.observe`, `swarmd.sim.ports.machine.SimWorker.tell`.
 
     The daemon reads them off the pipe and brings them to its own `swarmd.shell.ports.FactSink`; whoever watches a swarm
     without being a node of it (`swarmd.web.observing`) puts them into a ledger instead.

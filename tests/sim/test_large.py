@@ -14,10 +14,9 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.wire.records import Membership, ReportRecord
-from swarmd.sim.figures import Counted, quantile
 from swarmd.sim.ports.network_ports import SimHintGossip
 from swarmd.sim.profile import LARGE
-from swarmd.sim.world import BEGIN, FOUNDERS, World, run
+from swarmd.sim.world import BEGIN, FOUNDERS, Counted, World, quantile, run
 
 SMALL: dict[str, Any] = {"nodes": 24, "hours": 0.2, "shard_members": 4, "gather_peers": 3, "min_peers": 16}
 

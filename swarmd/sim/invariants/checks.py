@@ -12,20 +12,13 @@ import msgspec
 from swarmd.core.commands import Command
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
-from swarmd.sim.invariants.accounts import Accounts
 from swarmd.sim.invariants.claims import SubmissionChecks
-from swarmd.sim.invariants.coordinator_model import CoordinatorModel
-from swarmd.sim.invariants.honest import Honest
-from swarmd.sim.invariants.network import NetworkChecks
-from swarmd.sim.invariants.orders import CommandChecks
-from swarmd.sim.invariants.progress import ProgressChecks
-from swarmd.sim.invariants.recovery import Recovery
-from swarmd.sim.invariants.waits import find_stall
-from swarmd.sim.invariants.weights import WeightsChecks
+from swarmd.sim.invariants.network import NetworkChecks, SignedRecords
+from swarmd.sim.invariants.node import Accounts, CommandChecks, ProgressChecks, WeightsChecks, find_stall
+from swarmd.sim.invariants.swarm import CoordinatorModel, Honest, Recovery
 from swarmd.sim.ports.chain import SimReceipt
 from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.profile import SimProfile, draw_profile
-from swarmd.sim.strangers.signed import SignedRecords
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied

@@ -14,7 +14,7 @@ from swarmd.core.contract.submissions import REPEATABLE, SETTLED
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
-from swarmd.sim.invariants.progress import reachable
+from swarmd.sim.invariants.node import reachable
 from swarmd.sim.ports.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
 
 if TYPE_CHECKING:

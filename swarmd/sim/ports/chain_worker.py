@@ -2,16 +2,25 @@
 
 Simulated are the endpoints, the chain behind them, signatures, and the process: it dies and freezes, and its facts come
 twice now and then. It knows nothing but what it reads and what it is told, and forgets it all when it ends.
+
+The endpoints are the ports of `swarmd.chain.ports` over `swarmd.sim.ports.chain`. Each call takes its time on the
+simulated clock and then says what the chain has in that instant, so a block, a reorganisation or a death may fall
+between any two calls.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from random import Random
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from swarmd.chain.agent import ChainAgent
-from swarmd.chain.fees import GWEI, Budget
+from swarmd.chain.contract import ERRORS
+from swarmd.chain.fees import GWEI, Budget, Price
+from swarmd.chain.ports import Block, LogFilter, MinedTransaction, NotThere, RoundPolicy, SignedTransaction, Span
 from swarmd.chain.requirements import ChainRequirements
 from swarmd.chain.submitting.submitter import Submitter
 from swarmd.chain.submitting.wallet import Wallet
@@ -20,16 +29,422 @@ from swarmd.chain.watching.watcher import Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit
 from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
-from swarmd.errors import ChainMismatch, ConfigError
+from swarmd.core.values import BlockRef, Prepared
+from swarmd.errors import ChainError, ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from swarmd.gas import COIN_WEI
-from swarmd.sim.coroutines import VirtualRuntime
-from swarmd.sim.ports.chain import FEE, Spoken
-from swarmd.sim.ports.endpoints import Line, SimAccounts, SimBlocks, SimContract, SimEndpoints, SimHeads
-from swarmd.sim.ports.signatory import CONTRACT, SimSignatory
-from swarmd.sim.ports.worker import SimWorker
+from swarmd.sim.coroutines import Answer, Later, VirtualRuntime
+from swarmd.sim.ports.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
+from swarmd.sim.ports.machine import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
+
+CONTRACT = "0xcontract"
+
+_raw = msgspec.msgpack.Decoder(Tx)
+_content = msgspec.msgpack.Decoder(tuple[Call, str])
+_encode = msgspec.msgpack.encode
+
+
+class SimSignatory:
+    """See `swarmd.chain.ports.Signatory`.
+
+    Args:
+        node: whose account it is; the world hears of everything that is signed.
+    """
+
+    def __init__(self, node: SimNode) -> None:
+        self._node = node
+        self.account = node.account
+
+    def content_of(self, command: Submit, peer: str) -> bytes:
+        chain = self._node.settings.chain
+        if command.kind == "advance" and (chain is None or chain.drive == "never"):
+            raise ChainError('chain.drive is "never": this node does not move the contract on')
+        place = (command.round, command.stage)
+        call = Call(command.kind, self.account, peer, *place, command.reward, command.winners)
+        return _encode((call, command.submission))
+
+    def sign(self, said: SignedTransaction) -> Prepared:
+        call, submission = call_in(said.content) if said.content else (Call("idle", said.to), "")
+        tx = sign(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
+        cost_wei = said.gas * said.price.fee_wei
+        self._node.world.note_signed(self._node, tx)
+        return Prepared(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
+
+    def read(self, prepared: Prepared) -> SignedTransaction:
+        if not prepared.raw:
+            raise ChainError(f"the logged attempt {prepared.hash} holds no transaction")
+        tx = tx_in(prepared.raw)
+        idle = tx.call.kind == "idle"
+        content = b"" if idle else _encode((tx.call, tx.submission))
+        gas = int(prepared.cost_wei) // max(tx.fee, 1)
+        return SignedTransaction(tx.nonce, Price(tx.fee, tx.tip), gas, self.account if idle else CONTRACT, content)
+
+
+def tx_in(raw: bytes) -> Tx:
+    """The transaction that was signed."""
+    return _raw.decode(raw)
+
+
+def call_in(content: bytes) -> tuple[Call, str]:
+    """What a transaction asks of the contract, and for which submission."""
+    return _content.decode(content)
+
+
+CALL_S_MAX = 2.0
+SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
+SLOW = 0.4  # share of the calls that take time; the others are answered in the same instant
+FAILED = 0.1  # share of `Profile.failure` with which a single call fails
+SENT_ALL_THE_SAME = 0.5  # chance that a transaction arrives although nobody answers
+SILENT = 0.1  # chance that a call without an answer ends only when the caller's patience does
+SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
+SUBSCRIBED = 0.7  # chance that a process has a subscription
+REVERT = 3  # JSON-RPC's code for it
+
+SELECTORS = {name: selector for selector, name in ERRORS.items()}
+
+
+def reverted(error: str) -> RpcRefused:
+    """What a node says of a call that the contract reverts with this error."""
+    return RpcRefused(REVERT, "execution reverted", SELECTORS[error])
+
+
+class Line:
+    """A node's connection to the chain.
+
+    Args:
+        node: whose.
+        runtime: of the process that asks.
+        is_alive: whether that process is.
+        call_s: how long the caller waits for an answer.
+    """
+
+    def __init__(self, node: SimNode, runtime: VirtualRuntime, is_alive: Callable[[], bool], call_s: float) -> None:
+        assert node.world.chain is not None, "there is a chain wherever there is a chain worker"
+        self.node = node
+        self.world = node.world
+        self.chain: SimChain = node.world.chain
+        self.random: Random = node.world.random
+        self.runtime = runtime
+        self._is_alive = is_alive
+        self._call_s = call_s
+        self._mean_s = node.world.profile.latency_s * SHARE / SLOW
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether none of this node's endpoints answers."""
+        return self.node.rpc_out_until > self.world.now
+
+    def latency_s(self) -> float:
+        """How long a call takes that is not answered at once."""
+        return min(self.random.expovariate(1.0) * self._mean_s, CALL_S_MAX)
+
+    async def ask(self) -> None:
+        """Let the time of one call pass. Raises EndpointFailed where nobody answers."""
+        if self.random.random() < SLOW:
+            await self.runtime.sleep(self.latency_s())
+        if not self._is_alive():
+            await Answer()
+        if self.fails():
+            await self.fail()
+
+    async def travel(self) -> None:
+        """Let some time pass; a process that died meanwhile comes no further."""
+        if self.random.random() < SLOW:
+            await self.runtime.sleep(self.latency_s())
+        if not self._is_alive():
+            await Answer()
+
+    def fails(self) -> bool:
+        """Whether nobody answers this call."""
+        if self.node.rpc_out_until > self.world.now:
+            return True
+        chance = self.world.chance("failure")
+        return chance > 0 and self.random.random() < chance * FAILED
+
+    async def fail(self) -> None:
+        """Raise EndpointFailed, at once or when the caller's patience is over."""
+        if self.random.random() < SILENT:
+            await self.runtime.sleep(self._call_s)
+        raise EndpointFailed("no endpoint answers")
+
+    async def view(self, block: Block) -> View:
+        """The contract at a block: a tag, a number, or a number as hex."""
+        await self.ask()
+        if isinstance(block, str) and not block.startswith("0x"):
+            return self.chain.contract
+        number = int(block, 16) if isinstance(block, str) else block
+        if number > self.chain.head.number:
+            raise RpcRefused(-32000, "header not found")
+        return self.chain.view(number)
+
+
+class SimBlocks:
+    """See `swarmd.chain.ports.BlockReader`.
+
+    Args:
+        line: to the chain.
+        depth: blocks below the head at which the chain itself calls a block safe.
+        range_blocks: of one range.
+    """
+
+    def __init__(self, line: Line, depth: int, range_blocks: int) -> None:
+        self._line = line
+        self._chain = line.chain
+        self._depth = depth
+        self._range = range_blocks
+
+    async def head(self) -> BlockRef:
+        await self._line.ask()
+        return self._chain.head
+
+    async def at(self, block: int | str) -> BlockRef:
+        await self._line.ask()
+        number = max(self._chain.head.number - self._depth, 0) if isinstance(block, str) else block
+        if number > self._chain.head.number:
+            raise NotThere(f"the chain has no block {block} yet")
+        return self._chain.blocks[number].ref
+
+    async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
+        if not numbers:
+            return []
+        return await self._line.runtime.gather([self.at(number) for number in numbers])
+
+    async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
+        assert not filters, "nobody asks the simulated chain so"
+        if len(blocks) == 1:
+            return [await self._logs_of(blocks[0])]
+        return await self._line.runtime.gather([self._logs_of(block) for block in blocks])
+
+    async def _logs_of(self, block: BlockRef) -> list[LogEntry]:
+        await self._line.ask()
+        if not self._chain.has(block):
+            raise NotThere(f"no logs of block {block.number} {block.hash}")
+        return list(self._chain.blocks[block.number].entries)
+
+    async def spans(
+        self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
+    ) -> AsyncIterator[Span]:
+        assert not filters and not backwards, "nobody asks the simulated chain so"
+        while first <= last:
+            end = min(first + self._range - 1, last)
+            await self._line.ask()
+            blocks = self._chain.blocks[first : end + 1]
+            yield Span(first, end, [entry for block in blocks for entry in block.entries])
+            first = end + 1
+
+    async def is_syncing(self) -> bool:
+        await self._line.ask()
+        return False
+
+
+class SimContract:
+    """See `swarmd.chain.ports.ContractReader`."""
+
+    contract = CONTRACT
+
+    def __init__(self, line: Line, blocks: SimBlocks) -> None:
+        self._line = line
+        self.blocks = blocks
+
+    async def check(self) -> None:
+        await self._line.ask()
+
+    async def place(self, block: str = "latest") -> tuple[int, int]:
+        """Two calls, as a node makes them: at the head they may be of two blocks."""
+        round = (await self._line.view(block)).place[0]
+        return round, (await self._line.view(block)).place[1]
+
+    async def stages(self, block: str = "latest") -> int:
+        return (await self._line.view(block)).rules.stages
+
+    async def extensions(self) -> int:
+        await self._line.ask()
+        return 0 if self._line.chain.contract.rules.manager else 1
+
+    async def policy(self, block: str = "latest") -> RoundPolicy:
+        rules = (await self._line.view(block)).rules
+        return RoundPolicy(rules.min_submissions, rules.max_stage_s)
+
+    async def submissions(self, block: str = "latest") -> int | None:
+        await self._line.ask()
+        return None  # its nodes read the rewards of all
+
+    async def opened_at(self, block: str = "latest") -> float:
+        return (await self._line.view(block)).opened_at
+
+    async def eoa(self, peer: str, block: str = "latest") -> str:
+        return (await self._line.view(block)).account_of(peer)
+
+    async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
+        return (await self._line.view(block)).reward_block(round, stage, peer) is not None
+
+    async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
+        return (await self._line.view(block)).votes(round, peer)
+
+    async def membership_open(self, block: str = "latest") -> bool:
+        await self._line.view(block)
+        return True
+
+
+class SimAccounts:
+    """See `swarmd.chain.ports.AccountPort`.
+
+    Attributes:
+        refusals: the last error with which the contract refused each submission here.
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._chain = line.chain
+        self.refusals: dict[str, str] = {}
+
+    async def balance_wei(self, account: str) -> int:
+        await self._line.ask()
+        return self._chain.balance_of(account)
+
+    async def nonce(self, account: str, block: Block = "latest") -> int:
+        await self._line.ask()
+        return self._chain.pending_nonce_of(account) if block == "pending" else self._chain.contract.nonce_of(account)
+
+    async def gas_price_wei(self) -> int:
+        await self._line.ask()
+        return self._chain.fee
+
+    async def base_fee_wei(self) -> int | None:
+        await self._line.ask()
+        return self._chain.fee
+
+    async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
+        if not content:
+            await self._line.ask()
+            return GAS_IDLE
+        self._rehearse(await self._line.view("latest"), content, self._chain.head.at)
+        return GAS
+
+    async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
+        view = await self._line.view(block)
+        number = block if isinstance(block, int) else self._chain.head.number
+        self._rehearse(view, content, self._chain.blocks[number].ref.at)
+        return b""
+
+    def _rehearse(self, view: View, content: bytes, at: float) -> None:
+        """Raise RpcRefused where the contract would revert a call."""
+        call, submission = call_in(content)
+        error = view.refusal(call, at)
+        if error:
+            self.refusals[submission] = error
+            raise reverted(error)
+
+    async def send(self, raw: bytes) -> None:
+        """Where nobody answers it may have arrived all the same."""
+        await self._line.travel()
+        fails = self._line.fails()
+        tx = tx_in(raw)
+        if fails and self._line.random.random() >= SENT_ALL_THE_SAME:
+            await self._line.fail()
+        self._line.world.note_sent(self._line.node, tx)
+        poor = self._chain.balance_of(tx.call.account) < tx.fee * GAS
+        answer = "insufficient funds for gas * price + value" if poor else self._chain.send(tx)
+        await self._line.travel()
+        if fails:
+            await self._line.fail()
+        if answer != "taken":
+            raise RpcRefused(-32000, answer)
+
+    async def is_known(self, hash: str) -> bool:
+        await self._line.ask()
+        return self._chain.is_known(hash)
+
+    async def receipt(self, hash: str) -> MinedTransaction | None:
+        await self._line.ask()
+        found = self._chain.receipts.get(hash)
+        if found is None:
+            return None
+        block = BlockRef(found.block.number, found.block.hash)
+        to = found.tx.call.account if found.tx.call.kind == "idle" else CONTRACT
+        return MinedTransaction(block, not found.error, GAS, found.tx.fee, "", to)
+
+
+class SimEndpoints:
+    """See `swarmd.chain.ports.Endpoints`."""
+
+    current = "an endpoint"
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self.has_base_fee = True
+
+    async def learn_base_fee(self) -> None:
+        await self._line.ask()
+
+    async def has_block(self, block: BlockRef) -> bool:
+        await self._line.travel()
+        return not self._line.fails() and self._line.chain.has(block)
+
+    async def leave_laggards(self) -> None:
+        await self._line.travel()
+
+    def leave_current(self, reason: str) -> None:
+        """All of them show the same chain."""
+
+    def distrust_current(self, reason: str) -> bool:
+        return False
+
+
+class SimHeads:
+    """See `swarmd.chain.ports.HeadNews`; a subscription that most processes have.
+
+    Args:
+        line: to the chain.
+        later: of the process.
+        poll_s: seconds between two looks without a subscription.
+    """
+
+    def __init__(self, line: Line, later: Later, poll_s: float) -> None:
+        self._line = line
+        self._later = later
+        self._poll_s = poll_s
+        self._subscribed = line.random.random() < SUBSCRIBED
+        self._news = False
+        self._header: BlockRef | None = None
+        self._waiting: Answer[None] | None = None
+
+    @property
+    def live(self) -> str:
+        return "an endpoint" if self._subscribed and not self._line.is_cut_off else ""
+
+    def announce(self, head: BlockRef) -> None:
+        """There is a new block."""
+        if self._subscribed:
+            self._later(self._line.latency_s(), self._hear, head)
+
+    def _hear(self, head: BlockRef) -> None:
+        if not self._line.is_cut_off:
+            self._header = head
+            self.wake()
+
+    async def wait(self, soon: bool = False) -> BlockRef | None:
+        if not self._news:
+            answer: Answer[None] = Answer()
+            self._waiting = answer
+            self._later(self._poll_s * (SLOW_POLLS if self.live and not soon else 1), answer.give)
+            await answer
+            self._waiting = None
+        self._news = False
+        header, self._header = self._header, None
+        return header
+
+    def wake(self) -> None:
+        self._news = True
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._later(0.0, waiting.give)
+
+    def found_unannounced(self) -> None:
+        """The simulated subscription is late at most, never deaf."""
+
 
 PIPE_S = 0.001  # from the daemon to the worker
 CALL_S = 10.0  # a call without an answer ends after this

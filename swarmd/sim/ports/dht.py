@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from swarmd.core.commands import PublishReport
 from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef, Standing
+from swarmd.dht.ports import Record
+from swarmd.dht.rounds.record_comparison import SeenRecord
 from swarmd.dht.store.announced_shards import AnnouncedShards
 from swarmd.dht.store.own_records import Kept
+from swarmd.dht.store.seniority import credited_rounds
 from swarmd.dht.wire import names
-from swarmd.dht.wire.leaderboard import KeptStandings
+from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody, decode_board
 from swarmd.dht.wire.records import (
     PAST_S,
     TTL_MAX_S,
@@ -27,14 +32,80 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
 )
-from swarmd.sim.ports.boards import Boards
-from swarmd.sim.ports.once import Once
-from swarmd.sim.ports.travelling import seen_of
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
     from swarmd.sim.ports.network import NetworkWorker
     from swarmd.sim.world import World
+
+DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
+
+
+def signed_of(record: Record) -> SignedRecord:
+    """A record as it travels in gossip; its digest is as long as a real one."""
+    if isinstance(record, SignedRecord):
+        return record
+    content = record.content
+    if isinstance(content, ReportRecord) and content.digest:
+        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
+    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+
+
+def seen_of(record: Record) -> SeenRecord:
+    """The same with what it says."""
+    signed = signed_of(record)
+    return SeenRecord(signed, signed.content)
+
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Once(Generic[T, M]):
+    """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
+
+    Args:
+        make: makes something of a value, always the same; nobody changes what it made.
+        kept: values that are remembered, the latest.
+    """
+
+    def __init__(self, make: Callable[[T], M], kept: int) -> None:
+        self._make = make
+        self._kept = kept
+        self._made: dict[int, tuple[T, M]] = {}  # by identity; the value is kept, so that no other gets its identity
+
+    def __call__(self, value: T) -> M:
+        """What is made of it. Raises what making it raises."""
+        known = self._made.get(id(value))
+        return self._remember(value) if known is None else known[1]
+
+    def _remember(self, value: T) -> Any:
+        made = self._make(value)
+        if len(self._made) >= self._kept:
+            del self._made[next(iter(self._made))]
+        self._made[id(value)] = (value, made)
+        return made
+
+
+BOARDS_KEPT = 4  # leaderboards: all nodes read the same one at about the same time
+
+
+class Boards:
+    """What the nodes of a world make of leaderboards.
+
+    Attributes:
+        unpack: what came in a record → the body in it.
+        digest: a body → its SHA-256 in hex.
+        open: a body → the leaderboard.
+        rounds: standings → rounds of the peers that they credit, see `Seniority`.
+    """
+
+    def __init__(self) -> None:
+        self.unpack: Once[bytes, bytes] = Once(lambda packed: packed[1:], BOARDS_KEPT)
+        self.digest: Once[bytes, str] = Once(lambda body: hashlib.sha256(body).hexdigest(), BOARDS_KEPT)
+        self.open: Once[bytes, LeaderboardBody] = Once(decode_board, BOARDS_KEPT)
+        self.rounds: Once[Iterable[Standing], dict[str, int]] = Once(credited_rounds, BOARDS_KEPT)
+
 
 SWARM = "sim"
 CLOCK, MEMBERS = names.clock(SWARM), names.members(SWARM)

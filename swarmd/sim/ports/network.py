@@ -44,25 +44,26 @@ from swarmd.dht.wire.leaderboard import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import RecordPolicy, check_expiration
 from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, VirtualRuntime
-from swarmd.sim.ports.boards import Boards
-from swarmd.sim.ports.dht import CLOCK, SWARM, Store, Written, is_alive, report_of
-from swarmd.sim.ports.gossip import RecordsSeen, SimTopic, check_unsigned, written_of
+from swarmd.sim.ports.dht import CLOCK, SWARM, Boards, Store, Written, is_alive, report_of
+from swarmd.sim.ports.machine import SimWorker
 from swarmd.sim.ports.network_ports import (
     CALL_S,
     RECORD_S,
     Condition,
+    RecordsSeen,
     SimBodies,
     SimHintGossip,
     SimNetwork,
     SimOwnRecords,
     SimRecords,
+    SimTopic,
     body_of,
+    check_unsigned,
+    written_of,
 )
-from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
-
 
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 PIPE_S = 0.001  # from the daemon to the worker

@@ -1,23 +1,41 @@
-"""The simulated DHT among strangers: what is kept under a key goes by the shipped rules of room, rank and work."""
+"""The simulated network among hostile peers: what they do to it, and what the shipped bounds leave of that.
+
+What is kept under a key goes by the shipped rules of capacity, rank and work (`GuardedStore`); what a node finds, by
+whom it can reach (`GuardedNetworkWorker`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable, Mapping
+from random import Random
 from typing import TYPE_CHECKING
 
 from swarmd.core.values import Standing
 from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.limits.hint_limits import HintBounds
+from swarmd.dht.p2p.search_peers import choose_guides
 from swarmd.dht.store.key_capacity import KEY_BYTES_MAX, KeyCapacity
 from swarmd.dht.store.seniority import Rank, Seniority
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ROUNDS_AHEAD, ROUNDS_BEHIND, Membership, Payload, ReportRecord, RolloutsRecord
-from swarmd.sim.ports.dht import BARE_BYTES, MEMBER_BYTES, REPORT_BYTES, SWARM, Place, SimDht, SimReport, Store, Written
+from swarmd.errors import NetworkDown
+from swarmd.sim.ports.dht import (
+    SWARM,
+    Place,
+    SimDht,
+    SimReport,
+    Store,
+    Written,
+    is_alive,
+)
+from swarmd.sim.ports.network import NetworkWorker
+from swarmd.sim.ports.network_ports import ROLLOUTS_BYTES, body_of
 
 if TYPE_CHECKING:
+    from swarmd.sim.node import SimNode
     from swarmd.sim.world import World
 
 RECORD_S = 900.0  # how long strangers' records live
-
-__all__ = ["BARE_BYTES", "MEMBER_BYTES", "RECORD_S", "REPORT_BYTES", "GuardedDht", "GuardedStore", "Place"]
 
 
 class GuardedStore(Store):
@@ -142,3 +160,104 @@ class GuardedDht(SimDht):
 
     def learn(self, standings: tuple[Standing, ...]) -> None:
         self.seniority.learn(standings)
+
+
+BOOTSTRAP = ("peer-000", "peer-001")  # that every node was given
+STRANGERS = tuple(f"beside-{number}" for number in range(5))  # who answer for every key of a node in the dark
+GIVING = ("sleeper",)  # hostile identities that give the bodies of what they name
+SILENT = ("sybil",)  # that never answer
+
+
+class GuardedNetworkWorker(NetworkWorker):
+    """A node's place in a DHT with strangers in it."""
+
+    dht: GuardedDht
+
+    def __init__(self, node: SimNode, pid: int) -> None:
+        super().__init__(node, pid)
+        self.hints = HintBounds(self._now)
+
+    def make_chance(self) -> Random:
+        """Honest chances under attack have a stream of their own."""
+        assert self.world.hostile is not None, "there are strangers"
+        return self.world.hostile.random
+
+    @property
+    def store(self) -> GuardedStore:
+        """What is held at its side of a partition."""
+        store = self.dht.store_of(self)
+        assert isinstance(store, GuardedStore), "all stores of a world are of one kind"
+        return store
+
+    # --- what searches find ---
+
+    def _is_in_the_dark(self) -> bool:
+        """Whether strangers answer for every key and no guide does."""
+        return self._is_surrounded() and not any(map(self.reaches, self.guides()))
+
+    def _is_surrounded(self) -> bool:
+        """Whether those nearest to every key are strangers."""
+        return self.node.index in self.dht.eclipsed and self.node.peer != self.world.coordinator
+
+    def reaches(self, peer: Hashable) -> bool:
+        """With "all" nobody honest can be called."""
+        return self.dht.eclipsed.get(self.node.index) != "all" and super().reaches(peer)
+
+    def guides(self) -> list[str]:
+        session = self.session
+        coordinator, elders = self.world.coordinator, session.seniority.elders
+        return choose_guides(self.node.peer, coordinator, BOOTSTRAP, elders, session.sample)
+
+    def near(self, place: int, count: int) -> list[str]:
+        return list(STRANGERS[:count]) if self._is_surrounded() else super().near(place, count)
+
+    def takes(self, peer: Hashable) -> bool:
+        return peer in STRANGERS or super().takes(peer)
+
+    def search(self, name: str) -> Mapping[str, Written]:
+        return {} if self._is_in_the_dark() else super().search(name)
+
+    def keep(self, name: str, record: Written) -> bool:
+        """As in any DHT; but where honest peers have no room for what every node has to write, that is wrong."""
+        store, content = self.store, record.content
+        held = store.keys.get(name, {}).get(record.owner)
+        kept = super().keep(name, record)
+        later = held is not None and held.expiration >= record.expiration
+        lives = is_alive(record, self.world.now) and store.is_now(content) and not later
+        what = "membership" if isinstance(content, Membership) else "report"
+        if lives and not (isinstance(content, RolloutsRecord) and content.body):
+            self.world.note_room(self.node, what, kept)
+        if kept and isinstance(content, ReportRecord):
+            self.world.checks.honest.on_stored(record.owner, (content.round, content.stage))
+        return kept
+
+    def body_from(self, peer: str, digest: str) -> bytes | None:
+        """Strangers give nothing, another body, or never an answer."""
+        kind = peer.rpartition("-")[0]
+        if kind == "peer":
+            return super().body_from(peer, digest)
+        if kind in SILENT:
+            return None
+        if kind == "freerider":
+            raise NetworkDown(f"{peer} has no body {digest}")
+        return body_of(digest) if kind in GIVING else bytes(ROLLOUTS_BYTES)
+
+    # --- what strangers do ---
+
+    def take_hint(self, key: str, owner: str, expiration: float) -> None:
+        """A hint: of an owner that may still say something."""
+        if self.hints.try_charge_sender(owner) and self.hints.try_charge_all(self.session.is_credited(owner)):
+            super().take_hint(key, owner, expiration)
+
+    def refuse(self, senders: Iterable[str], reason: str) -> None:
+        """Records or calls of these are refused."""
+        for sender in senders:
+            self.session.rejections.count(sender, reason)
+
+    def flood(self, senders: Iterable[str], count: int) -> None:
+        """Each of these says so many hints at once, of which only the bounds let some in."""
+        for sender in senders:
+            if self.hints.try_charge_sender(sender, count):
+                self.hints.try_charge_all(False, count)
+            else:
+                self.session.rejections.count(sender, "hints")
