@@ -12,8 +12,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from swarmd.core.events import Event, MemberSeen, MembersSeen, ReportSeen, ReportsSeen
-from swarmd.core.reported import MemberRow, ReportRow
+from swarmd.core.events import Event, MemberRow, MemberSeen, MembersSeen, ReportRow, ReportSeen, ReportsSeen
 
 ROW_MIN = 16  # facts of a kind that are worth an event for all of them
 ROW_MAX = 1024  # facts of one such event

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from swarmd.core.applied import Applied, Projection
+from swarmd.core.applied import Applied, Projection, advance
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, NodeStarted, NodeStopped, TimerFired
-from swarmd.core.node.catchup import advance
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge
 from swarmd.eventlog.digest import digest_commands

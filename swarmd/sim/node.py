@@ -25,8 +25,9 @@ from swarmd.core.events import (
     SpaceFreed,
     SpaceLow,
     TimerFired,
+    members_in,
+    reports_in,
 )
-from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings

@@ -29,13 +29,11 @@ from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import SimNode
 from swarmd.sim.ports.chain import CALL_WEI, Rules, SimChain, SimContract, SimReceipt, Tx
 from swarmd.sim.ports.chain_worker import ChainWorker
-from swarmd.sim.ports.dht import SimDht, SimReport
+from swarmd.sim.ports.dht import Place, SimDht, SimReport
 from swarmd.sim.ports.guarded import GuardedDht
 from swarmd.sim.profile import NONE, SimProfile, draw_profile
 
 DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
-
-Place = tuple[int, int]  # round, stage
 
 
 class Figures(msgspec.Struct, frozen=True):

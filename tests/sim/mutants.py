@@ -8,10 +8,10 @@ from __future__ import annotations
 from swarmd.chain import agent as chain_agent
 from swarmd.chain.submitting import submitter, tracking, wallet
 from swarmd.chain.watching import blocks, watcher
-from swarmd.core import turn
+from swarmd.core import applied, turn
 from swarmd.core.contract import clock, submissions, votes
 from swarmd.core.coordinator import coordination, waiting
-from swarmd.core.node import catchup, pause, results, rounds, workers
+from swarmd.core.node import machine, rounds, workers
 from swarmd.dht import agent as network_agent
 from swarmd.dht.members import membership
 from swarmd.dht.rounds import clock as swarm_clock
@@ -482,13 +482,13 @@ SHELL_MUTANTS = (*LOOP_MUTANTS, *SUPERVISION_MUTANTS)
 MUTANTS = (
     Mutant(
         "a pause never ends",
-        pause,
+        machine,
         "turn.state.low_space = None",
         "pass",
     ),
     Mutant(
         "a stage is begun on a disk that is nearly full",
-        pause,
+        machine,
         "    if chart in IDLE:",
         "    if chart == IDLE[0]:",
         (
@@ -498,7 +498,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
-        pause,
+        machine,
         "        turn.state.faulted = True\n",
         "",
     ),
@@ -583,13 +583,13 @@ MUTANTS = (
     ),
     Mutant(
         "a skip is not counted",
-        results,
+        rounds,
         "    state.skipped_to = event.last\n",
         "",
     ),
     Mutant(
         "the round that was trained counts as skipped",
-        catchup,
+        applied,
         "first = max(after.done[0], after.skipped_to) + 1",
         "first = max(after.done[0] - 1, after.skipped_to) + 1",
     ),

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from swarmd.core.coordinator import coordination, members, waiting
+from swarmd.core.coordinator import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits import rejections, reporters
@@ -198,7 +198,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
 def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     few = 40
     monkeypatch.setattr(reporters, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
-    for module in (members, presence):
+    for module in (coordination, presence):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "find_room", keep_all(few))

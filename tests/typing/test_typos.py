@@ -31,7 +31,7 @@ TYPOS = (
     Typo("swarmd/core/node/rounds.py", '("registering", "starting")', '("registring", "starting")'),
     Typo("swarmd/core/node/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
     Typo(
-        "swarmd/core/node/pause.py",
+        "swarmd/core/node/machine.py",
         '("syncing", "waiting", "round.gathering", ',
         '("syncing", "waiting", "round.gathring", ',
     ),
@@ -64,13 +64,13 @@ TYPOS = (
         '"retry/" + command.id, turn.at + RETRY_S',
     ),
     Typo("swarmd/core/step.py", '"muster": _if', '"mustr": _if'),
-    Typo("swarmd/core/node/clock_set.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
+    Typo("swarmd/core/node/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo(
         "swarmd/core/step.py",
         'is_command(event.command, "submit", "broadcast")',
         'is_command(event.command, "submit", "broadcst")',
     ),
-    Typo("swarmd/core/peers/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
+    Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/contract/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
     Typo(
         "swarmd/sim/invariants/node.py",

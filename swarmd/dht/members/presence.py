@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from swarmd.core.coordinator.members import IDLE_MEMBERS_MAX
+from swarmd.core.coordinator.coordination import IDLE_MEMBERS_MAX
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht.limits.token_bucket import TokenBuckets
 from swarmd.dht.store.seniority import Rank, pick

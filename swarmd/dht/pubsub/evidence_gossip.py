@@ -13,7 +13,7 @@ import msgspec
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.limits.gossip_limits import GossipLimits, Rate
@@ -94,7 +94,7 @@ class LatestEvidence:
             self._rounds.popitem(last=False)
 
     def is_news(self, charge: Charge) -> bool:
-        """As `swarmd.core.peers.evidence.is_news`."""
+        """As `swarmd.core.evidence.is_news`."""
         before = self._rounds.get((charge.kind, charge.peer))
         return before is None or charge.round >= before + APART_ROUNDS
 

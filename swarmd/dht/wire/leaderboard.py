@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from swarmd.bounds import is_bounded
-from swarmd.core.coordinator.standings import reports_bytes_max
+from swarmd.core.coordinator.coordination import reports_bytes_max
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS
@@ -17,7 +17,7 @@ from swarmd.dht.wire.records import BODY_BYTES_MAX, ReportRecord, SignedRecord, 
 from swarmd.errors import RecordRejected
 from swarmd.files import write_durably
 
-ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.standings`
+ROOM_BYTES = 4096  # a leaderboard that has less room left may lack reports, see `swarmd.core.coordinator.coordination`
 TOLERANCE = 1e-6  # of a reward sum: the order of additions is not prescribed
 
 

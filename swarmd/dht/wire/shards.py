@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, Protocol
 import msgpack  # type: ignore[import-untyped]
 import msgspec
 
-from swarmd.core.coordinator.shards import SHARDS_MAX
+from swarmd.core.coordinator.coordination import SHARDS_MAX
 from swarmd.errors import RecordRejected
 
 DOMAIN = b"swarmd-shard-v1\x00"

@@ -41,7 +41,7 @@ from swarmd.dht.wire.records import (
     is_sharded,
 )
 from swarmd.dht.wire.shards import member_shard_of, shard_of
-from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
+from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Place, Written, is_alive
 from swarmd.sim.ports.network_ports import RECORD_S
 
 if TYPE_CHECKING:
@@ -249,8 +249,6 @@ def _longest_look_s(profile: SimProfile) -> float:
 
 ROUNDING_S = 1e-6
 BROUGHT_S = 1.0  # longest from a report that its owner brings to the fact that it was seen
-
-Place = tuple[int, int]  # round, stage
 
 
 class BroughtReports:

@@ -12,24 +12,23 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never, get_args
 
 from swarmd.core.applied import Applied
 from swarmd.core.chart import Chart, StateT, TriggerT, default_charts
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import (
-    CHAIN_COMMANDS,
-    NETWORK_COMMANDS,
-    TRAINER_COMMANDS,
     Announce,
+    ChainCommand,
     Command,
     Gather,
     KillWorker,
+    NetworkCommand,
     PublishReport,
     Register,
-    StartWorker,
-    StopWorkers,
+    SupervisorCommand,
     Train,
+    TrainerCommand,
 )
 from swarmd.core.contract import submissions
 from swarmd.core.events import (
@@ -53,7 +52,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.ids import command_id, is_command, submission_id, timer_about
 from swarmd.core.node import weights
-from swarmd.core.node.restored import is_barred
+from swarmd.core.node.rounds import is_barred
 from swarmd.core.node.workers import LEAVING
 from swarmd.core.state import (
     BLOCKS_KEPT,
@@ -363,10 +362,10 @@ Port = Literal["network", "trainer", "chain", "supervisor"]
 
 RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
 PORTS: dict[type, Port] = {
-    **dict.fromkeys(NETWORK_COMMANDS, "network"),
-    **dict.fromkeys(TRAINER_COMMANDS, "trainer"),
-    **dict.fromkeys(CHAIN_COMMANDS, "chain"),
-    **dict.fromkeys((StartWorker, StopWorkers, KillWorker), "supervisor"),
+    **dict.fromkeys(get_args(NetworkCommand), "network"),
+    **dict.fromkeys(get_args(TrainerCommand), "trainer"),
+    **dict.fromkeys(get_args(ChainCommand), "chain"),
+    **dict.fromkeys(get_args(SupervisorCommand), "supervisor"),
 }
 
 

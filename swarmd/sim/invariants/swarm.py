@@ -35,15 +35,17 @@ from swarmd.core.events import (
     ReportSeen,
     TimerFired,
     TrainerReady,
+    members_in,
+    reports_in,
 )
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
-from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.dht.limits.rejections import COUNTERS_MAX, NAMED_BURST, NAMED_PER_S
 from swarmd.dht.limits.reporters import CHANGES_MAX, IDLE_MAX
 from swarmd.dht.members.presence import IDLE_BURST, IDLE_PER_S, RETURNS_BURST, RETURNS_PER_S
 from swarmd.sim.hostile import is_hostile
+from swarmd.sim.ports.dht import Place
 from swarmd.sim.ports.guarded import GuardedNetworkWorker
 from swarmd.sim.ports.network import POLL_S
 
@@ -57,8 +59,6 @@ SETTLE_S = 400.0  # from the end of the faults until the swarm is whole: restart
 CALM_S_MIN = 600.0  # a shorter calm proves nothing
 AGAIN_STAGES = 3  # within which a healthy member with credit is credited again
 PACE_MARGIN = 3.0  # a node is quick enough when it would have time for so many stages
-
-Place = tuple[int, int]
 
 
 class Recovery:
@@ -379,8 +379,6 @@ class CoordinatorModel:
 def _place(coordination: Coordination) -> tuple[int, int]:
     return coordination.round, coordination.stage
 
-
-Place = tuple[int, int]
 
 NOTICE_S = POLL_S + 10.0  # what has been there for so long is known to everybody who is well
 NEWCOMER_ROUNDS = 3  # within so many rounds a newcomer's reports count

@@ -36,9 +36,9 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundAnnounced,
 )
+from swarmd.core.evidence import keep
 from swarmd.core.ids import command_id
-from swarmd.core.node.results import preceding
-from swarmd.core.peers.evidence import keep
+from swarmd.core.node.rounds import preceding
 from swarmd.core.state import Clock, State
 from swarmd.core.values import ChainSettings, Settings
 from swarmd.dht.addresses import check_bootstrap

@@ -29,8 +29,9 @@ from swarmd.core.events import (
     RolloutsGathered,
     StageTrained,
     VoteLog,
+    members_in,
+    reports_in,
 )
-from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import MEMBERS_MAX, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base

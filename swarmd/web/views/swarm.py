@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from swarmd.core.contract.clock import submissions_of
-from swarmd.core.peers.evidence import barred_until
+from swarmd.core.evidence import barred_until
 from swarmd.core.state import Coordination, State
 from swarmd.observe.narrative.waiting import waiting_notes
 from swarmd.observe.narrative.words import equivocation_notes

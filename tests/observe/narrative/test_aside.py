@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from swarmd.bounds import WORD_MAX
 from swarmd.core.applied import Applied
 from swarmd.core.events import Envelope
-from swarmd.core.node.results import count_aside
+from swarmd.core.node.rounds import count_aside
 from swarmd.core.state import State
 from swarmd.core.values import SetAside
 from swarmd.observe.narrative.describe import line_of

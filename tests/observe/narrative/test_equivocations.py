@@ -8,7 +8,7 @@ from rich.console import Console
 
 from swarmd.core.applied import apply
 from swarmd.core.events import Envelope, Equivocated
-from swarmd.core.peers.evidence import BARRED_ROUNDS
+from swarmd.core.evidence import BARRED_ROUNDS
 from swarmd.observe.live import Live
 from swarmd.observe.narrative.describe import line_of
 from swarmd.observe.panel import panel_of

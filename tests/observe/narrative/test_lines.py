@@ -14,11 +14,13 @@ from swarmd.core.events import (
     Envelope,
     Event,
     LinkUp,
+    MemberRow,
     MemberSeen,
     MembersSeen,
     NodeStarted,
     NodeStopped,
     RecordsRejected,
+    ReportRow,
     ReportSeen,
     ReportsSeen,
     RoundAnnounced,
@@ -27,7 +29,6 @@ from swarmd.core.events import (
     WorkerExited,
     tag_of,
 )
-from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import Clock, State
 from swarmd.core.values import CoordinatorSettings, Judgement, RolloutsRef, Settings
 from swarmd.observe.narrative.describe import WORDS, line_of

@@ -7,10 +7,9 @@ import io
 from rich.console import Console, RenderableType
 
 from swarmd.cli.inspect.explain import picture_of
-from swarmd.core.applied import Applied
+from swarmd.core.applied import Applied, advance
 from swarmd.core.commands import Command
 from swarmd.core.events import Event, MemberSeen
-from swarmd.core.node.catchup import advance
 from swarmd.core.values import Settings
 from swarmd.observe.narrative.describe import EventLine, line_of
 from swarmd.observe.narrative.story import StoryTeller
