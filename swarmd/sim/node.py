@@ -40,6 +40,7 @@ from swarmd.sim.ports.machine import WANTED_BYTES, SimDisk, SimWorker
 from swarmd.sim.ports.supervisor import SimSupervisor
 
 if TYPE_CHECKING:
+    from swarmd.sim.invariants.claims import SubmissionChecks
     from swarmd.sim.world import World
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
@@ -128,6 +129,11 @@ class SimNode:
     def state(self) -> State:
         """What the daemon holds the log to come to."""
         return self.loop.state
+
+    @property
+    def claims(self) -> SubmissionChecks:
+        """The checks of what it submits to a contract."""
+        return self.world.checks.ledgers[self.index].claims
 
     def _make_loop(self, state: State) -> Loop:
         """The loop of a new life, with the checks as a projection."""

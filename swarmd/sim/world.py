@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from swarmd.core.chart import GAPS
-from swarmd.core.commands import Announce, Submit
+from swarmd.core.commands import Announce
 from swarmd.core.events import Event, ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
 from swarmd.dht.wire.records import Payload, ReportRecord
@@ -27,7 +27,7 @@ from swarmd.sim.faults import Faults
 from swarmd.sim.hostile import Hostile
 from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import SimNode
-from swarmd.sim.ports.chain import CALL_WEI, Rules, SimChain, SimContract, SimReceipt, Tx
+from swarmd.sim.ports.chain import CALL_WEI, Rules, SimChain, SimContract
 from swarmd.sim.ports.chain_worker import ChainWorker
 from swarmd.sim.ports.dht import Place, SimDht, SimReport
 from swarmd.sim.ports.guarded import GuardedDht
@@ -450,22 +450,6 @@ class World:
             worker = node.supervisor.running["chain"]
             if isinstance(worker, ChainWorker) and worker.alive:
                 worker.notice_head()
-
-    def note_receipt(self, receipt: SimReceipt) -> None:
-        """Check a transaction that was mined."""
-        self.checks.on_receipt(receipt)
-
-    def note_signed(self, node: SimNode, tx: Tx) -> None:
-        """An attempt was made; it is not sent yet."""
-        self.checks.ledgers[node.index].claims.on_signed(tx)
-
-    def note_sent(self, node: SimNode, tx: Tx) -> None:
-        """Check an attempt that a node sends."""
-        self.checks.ledgers[node.index].claims.on_sent(tx)
-
-    def note_refused(self, node: SimNode, command: Submit, code: str, answered: str) -> None:
-        """A chain worker gives a submission up; `answered` is the last error that the contract gave it there."""
-        self.checks.ledgers[node.index].claims.on_refused(command, code, answered)
 
     def day_wei_max(self) -> int:
         """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""

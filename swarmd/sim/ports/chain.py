@@ -410,7 +410,7 @@ class SimChain:
         self.furthest = max(self.furthest, contract.place)
         for receipt in receipts:
             self.receipts[receipt.tx.hash] = receipt
-            self.world.note_receipt(receipt)
+            self.world.checks.on_receipt(receipt)
 
     def _ripe(self, left_out: float) -> list[Tx]:
         """Transactions whose turn it is and that pay enough, taken out of the pool."""

@@ -32,7 +32,7 @@ from swarmd.core.events import AnyChainLog, Event, SubmissionRefused
 from swarmd.core.values import BlockRef, Prepared
 from swarmd.errors import ChainError, ChainMismatch, ConfigError, EndpointFailed, RpcRefused
 from swarmd.gas import COIN_WEI
-from swarmd.sim.coroutines import Answer, Later, VirtualRuntime
+from swarmd.sim.coroutines import Answer, Later, VirtualRuntime, VirtualSignal
 from swarmd.sim.ports.chain import FEE, GAS, GAS_IDLE, Call, SimChain, Spoken, Tx, View, sign
 from swarmd.sim.ports.machine import SimWorker
 
@@ -46,12 +46,26 @@ _content = msgspec.msgpack.Decoder(tuple[Call, str])
 _encode = msgspec.msgpack.encode
 
 
-class SimSignatory:
-    """See `swarmd.chain.ports.Signatory`.
+PIPE_S = 0.001  # from the daemon to the worker
+CALL_S = 10.0  # a call without an answer ends after this
+RANGE_BLOCKS = 16  # read at once while catching up
+BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # highest prices that nodes sign, by their number
+SAFE_EVERY = 4  # every so many nodes go by the chain's own word for what is confirmed
+CALL_S_MAX = 2.0
+SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
+SLOW = 0.4  # share of the calls that take time; the others are answered in the same instant
+FAILED = 0.1  # share of `Profile.failure` with which a single call fails
+SENT_ALL_THE_SAME = 0.5  # chance that a transaction arrives although nobody answers
+SILENT = 0.1  # chance that a call without an answer ends only when the caller's patience does
+SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
+SUBSCRIBED = 0.7  # chance that a process has a subscription
+REVERT = 3  # JSON-RPC's code for it
 
-    Args:
-        node: whose account it is; the world hears of everything that is signed.
-    """
+SELECTORS = {name: selector for selector, name in ERRORS.items()}
+
+
+class SimSignatory:
+    """A node's account, see `swarmd.chain.ports.Signatory`: what it signs is readable, and no other makes the same."""
 
     def __init__(self, node: SimNode) -> None:
         self._node = node
@@ -66,112 +80,91 @@ class SimSignatory:
         return _encode((call, command.submission))
 
     def sign(self, said: SignedTransaction) -> Prepared:
-        call, submission = call_in(said.content) if said.content else (Call("idle", said.to), "")
+        call, submission = _content.decode(said.content) if said.content else (Call("idle", said.to), "")
         tx = sign(call, said.nonce, said.price.fee_wei, submission, said.price.tip_wei or 0)
         cost_wei = said.gas * said.price.fee_wei
-        self._node.world.note_signed(self._node, tx)
+        self._node.claims.on_signed(tx)
         return Prepared(tx.hash, tx.nonce, _encode(tx), str(tx.fee), str(cost_wei))
 
     def read(self, prepared: Prepared) -> SignedTransaction:
         if not prepared.raw:
             raise ChainError(f"the logged attempt {prepared.hash} holds no transaction")
-        tx = tx_in(prepared.raw)
+        tx = _raw.decode(prepared.raw)
         idle = tx.call.kind == "idle"
         content = b"" if idle else _encode((tx.call, tx.submission))
         gas = int(prepared.cost_wei) // max(tx.fee, 1)
         return SignedTransaction(tx.nonce, Price(tx.fee, tx.tip), gas, self.account if idle else CONTRACT, content)
 
 
-def tx_in(raw: bytes) -> Tx:
-    """The transaction that was signed."""
-    return _raw.decode(raw)
+class SimEndpoint:
+    """A node's connection to the chain: all that `swarmd.chain.ports` has of an endpoint.
 
+    That is its `Endpoints`, `BlockReader`, `ContractReader` and `AccountPort`.
 
-def call_in(content: bytes) -> tuple[Call, str]:
-    """What a transaction asks of the contract, and for which submission."""
-    return _content.decode(content)
-
-
-CALL_S_MAX = 2.0
-SHARE = 0.25  # of `Profile.latency_s` that a call takes on average; one look makes ten of them
-SLOW = 0.4  # share of the calls that take time; the others are answered in the same instant
-FAILED = 0.1  # share of `Profile.failure` with which a single call fails
-SENT_ALL_THE_SAME = 0.5  # chance that a transaction arrives although nobody answers
-SILENT = 0.1  # chance that a call without an answer ends only when the caller's patience does
-SLOW_POLLS = 5  # of poll_s between two looks while a subscription brings the news
-SUBSCRIBED = 0.7  # chance that a process has a subscription
-REVERT = 3  # JSON-RPC's code for it
-
-SELECTORS = {name: selector for selector, name in ERRORS.items()}
-
-
-def reverted(error: str) -> RpcRefused:
-    """What a node says of a call that the contract reverts with this error."""
-    return RpcRefused(REVERT, "execution reverted", SELECTORS[error])
-
-
-class Line:
-    """A node's connection to the chain.
+    Attributes:
+        refusals: the last error with which the contract refused each submission here.
 
     Args:
         node: whose.
         runtime: of the process that asks.
         is_alive: whether that process is.
-        call_s: how long the caller waits for an answer.
+        depth: blocks below the head at which the chain itself calls a block safe.
     """
 
-    def __init__(self, node: SimNode, runtime: VirtualRuntime, is_alive: Callable[[], bool], call_s: float) -> None:
+    contract = CONTRACT
+    current = "an endpoint"
+    has_base_fee = True
+
+    def __init__(self, node: SimNode, runtime: VirtualRuntime, is_alive: Callable[[], bool], depth: int) -> None:
         assert node.world.chain is not None, "there is a chain wherever there is a chain worker"
-        self.node = node
-        self.world = node.world
         self.chain: SimChain = node.world.chain
         self.random: Random = node.world.random
-        self.runtime = runtime
+        self.refusals: dict[str, str] = {}
+        self._node = node
+        self._world = node.world
+        self._runtime = runtime
         self._is_alive = is_alive
-        self._call_s = call_s
+        self._depth = depth
         self._mean_s = node.world.profile.latency_s * SHARE / SLOW
+
+    # --- the line ---
 
     @property
     def is_cut_off(self) -> bool:
         """Whether none of this node's endpoints answers."""
-        return self.node.rpc_out_until > self.world.now
+        return self._node.rpc_out_until > self._world.now
 
     def latency_s(self) -> float:
         """How long a call takes that is not answered at once."""
         return min(self.random.expovariate(1.0) * self._mean_s, CALL_S_MAX)
 
-    async def ask(self) -> None:
-        """Let the time of one call pass. Raises EndpointFailed where nobody answers."""
-        if self.random.random() < SLOW:
-            await self.runtime.sleep(self.latency_s())
-        if not self._is_alive():
-            await Answer()
-        if self.fails():
-            await self.fail()
-
-    async def travel(self) -> None:
+    async def _travel(self) -> None:
         """Let some time pass; a process that died meanwhile comes no further."""
         if self.random.random() < SLOW:
-            await self.runtime.sleep(self.latency_s())
+            await self._runtime.sleep(self.latency_s())
         if not self._is_alive():
             await Answer()
 
-    def fails(self) -> bool:
+    def _fails(self) -> bool:
         """Whether nobody answers this call."""
-        if self.node.rpc_out_until > self.world.now:
-            return True
-        chance = self.world.chance("failure")
-        return chance > 0 and self.random.random() < chance * FAILED
+        chance = self._world.chance("failure")
+        return self.is_cut_off or (chance > 0 and self.random.random() < chance * FAILED)
 
-    async def fail(self) -> None:
+    async def _fail(self) -> None:
         """Raise EndpointFailed, at once or when the caller's patience is over."""
         if self.random.random() < SILENT:
-            await self.runtime.sleep(self._call_s)
+            await self._runtime.sleep(CALL_S)
         raise EndpointFailed("no endpoint answers")
 
-    async def view(self, block: Block) -> View:
+    async def _ask(self) -> None:
+        """Let the time of one call pass. Raises EndpointFailed where nobody answers."""
+        await self._travel()
+        if self._fails():
+            await self._fail()
+
+    async def _view(self, block: Block) -> View:
         """The contract at a block: a tag, a number, or a number as hex."""
-        await self.ask()
+        await self._ask()
         if isinstance(block, str) and not block.startswith("0x"):
             return self.chain.contract
         number = int(block, 16) if isinstance(block, str) else block
@@ -179,187 +172,169 @@ class Line:
             raise RpcRefused(-32000, "header not found")
         return self.chain.view(number)
 
+    # --- blocks ---
 
-class SimBlocks:
-    """See `swarmd.chain.ports.BlockReader`.
-
-    Args:
-        line: to the chain.
-        depth: blocks below the head at which the chain itself calls a block safe.
-        range_blocks: of one range.
-    """
-
-    def __init__(self, line: Line, depth: int, range_blocks: int) -> None:
-        self._line = line
-        self._chain = line.chain
-        self._depth = depth
-        self._range = range_blocks
+    @property
+    def blocks(self) -> SimEndpoint:
+        return self
 
     async def head(self) -> BlockRef:
-        await self._line.ask()
-        return self._chain.head
+        await self._ask()
+        return self.chain.head
 
     async def at(self, block: int | str) -> BlockRef:
-        await self._line.ask()
-        number = max(self._chain.head.number - self._depth, 0) if isinstance(block, str) else block
-        if number > self._chain.head.number:
+        await self._ask()
+        number = max(self.chain.head.number - self._depth, 0) if isinstance(block, str) else block
+        if number > self.chain.head.number:
             raise NotThere(f"the chain has no block {block} yet")
-        return self._chain.blocks[number].ref
+        return self.chain.blocks[number].ref
 
     async def all_at(self, numbers: Sequence[int]) -> list[BlockRef]:
-        if not numbers:
-            return []
-        return await self._line.runtime.gather([self.at(number) for number in numbers])
+        return await self._runtime.gather([self.at(number) for number in numbers])
 
     async def logs_of_all(self, blocks: Sequence[BlockRef], filters: Sequence[LogFilter] = ()) -> list[list[LogEntry]]:
         assert not filters, "nobody asks the simulated chain so"
-        if len(blocks) == 1:
-            return [await self._logs_of(blocks[0])]
-        return await self._line.runtime.gather([self._logs_of(block) for block in blocks])
+        return await self._runtime.gather([self._logs_of(block) for block in blocks])
 
     async def _logs_of(self, block: BlockRef) -> list[LogEntry]:
-        await self._line.ask()
-        if not self._chain.has(block):
+        await self._ask()
+        if not self.chain.has(block):
             raise NotThere(f"no logs of block {block.number} {block.hash}")
-        return list(self._chain.blocks[block.number].entries)
+        return list(self.chain.blocks[block.number].entries)
 
     async def spans(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
         assert not filters and not backwards, "nobody asks the simulated chain so"
         while first <= last:
-            end = min(first + self._range - 1, last)
-            await self._line.ask()
-            blocks = self._chain.blocks[first : end + 1]
+            end = min(first + RANGE_BLOCKS - 1, last)
+            await self._ask()
+            blocks = self.chain.blocks[first : end + 1]
             yield Span(first, end, [entry for block in blocks for entry in block.entries])
             first = end + 1
 
     async def is_syncing(self) -> bool:
-        await self._line.ask()
+        await self._ask()
         return False
 
+    async def learn_base_fee(self) -> None:
+        await self._ask()
 
-class SimContract:
-    """See `swarmd.chain.ports.ContractReader`."""
+    async def has_block(self, block: BlockRef) -> bool:
+        await self._travel()
+        return not self._fails() and self.chain.has(block)
 
-    contract = CONTRACT
+    async def leave_laggards(self) -> None:
+        await self._travel()
 
-    def __init__(self, line: Line, blocks: SimBlocks) -> None:
-        self._line = line
-        self.blocks = blocks
+    def leave_current(self, reason: str) -> None:
+        """All endpoints show the same chain."""
+
+    def distrust_current(self, reason: str) -> bool:
+        return False
+
+    # --- the contract ---
 
     async def check(self) -> None:
-        await self._line.ask()
+        await self._ask()
 
     async def place(self, block: str = "latest") -> tuple[int, int]:
         """Two calls, as a node makes them: at the head they may be of two blocks."""
-        round = (await self._line.view(block)).place[0]
-        return round, (await self._line.view(block)).place[1]
+        round = (await self._view(block)).place[0]
+        return round, (await self._view(block)).place[1]
 
     async def stages(self, block: str = "latest") -> int:
-        return (await self._line.view(block)).rules.stages
+        return (await self._view(block)).rules.stages
 
     async def extensions(self) -> int:
-        await self._line.ask()
-        return 0 if self._line.chain.contract.rules.manager else 1
+        await self._ask()
+        return 0 if self.chain.contract.rules.manager else 1
 
     async def policy(self, block: str = "latest") -> RoundPolicy:
-        rules = (await self._line.view(block)).rules
+        rules = (await self._view(block)).rules
         return RoundPolicy(rules.min_submissions, rules.max_stage_s)
 
     async def submissions(self, block: str = "latest") -> int | None:
-        await self._line.ask()
+        await self._ask()
         return None  # its nodes read the rewards of all
 
     async def opened_at(self, block: str = "latest") -> float:
-        return (await self._line.view(block)).opened_at
+        return (await self._view(block)).opened_at
 
     async def eoa(self, peer: str, block: str = "latest") -> str:
-        return (await self._line.view(block)).account_of(peer)
+        return (await self._view(block)).account_of(peer)
 
     async def has_reward(self, round: int, stage: int, peer: str, account: str = "", block: str = "latest") -> bool:
-        return (await self._line.view(block)).reward_block(round, stage, peer) is not None
+        return (await self._view(block)).reward_block(round, stage, peer) is not None
 
     async def votes(self, round: int, peer: str, block: str = "latest") -> tuple[str, ...]:
-        return (await self._line.view(block)).votes(round, peer)
+        return (await self._view(block)).votes(round, peer)
 
     async def membership_open(self, block: str = "latest") -> bool:
-        await self._line.view(block)
+        await self._view(block)
         return True
 
-
-class SimAccounts:
-    """See `swarmd.chain.ports.AccountPort`.
-
-    Attributes:
-        refusals: the last error with which the contract refused each submission here.
-    """
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self._chain = line.chain
-        self.refusals: dict[str, str] = {}
+    # --- accounts ---
 
     async def balance_wei(self, account: str) -> int:
-        await self._line.ask()
-        return self._chain.balance_of(account)
+        await self._ask()
+        return self.chain.balance_of(account)
 
     async def nonce(self, account: str, block: Block = "latest") -> int:
-        await self._line.ask()
-        return self._chain.pending_nonce_of(account) if block == "pending" else self._chain.contract.nonce_of(account)
+        await self._ask()
+        return self.chain.pending_nonce_of(account) if block == "pending" else self.chain.contract.nonce_of(account)
 
     async def gas_price_wei(self) -> int:
-        await self._line.ask()
-        return self._chain.fee
+        await self._ask()
+        return self.chain.fee
 
     async def base_fee_wei(self) -> int | None:
-        await self._line.ask()
-        return self._chain.fee
+        return await self.gas_price_wei()
 
     async def estimate_gas(self, account: str, to: str | None, content: bytes) -> int:
         if not content:
-            await self._line.ask()
+            await self._ask()
             return GAS_IDLE
-        self._rehearse(await self._line.view("latest"), content, self._chain.head.at)
+        self._rehearse(await self._view("latest"), content, self.chain.head.at)
         return GAS
 
     async def call(self, to: str, content: bytes, account: str = "", block: Block = "latest") -> bytes:
-        view = await self._line.view(block)
-        number = block if isinstance(block, int) else self._chain.head.number
-        self._rehearse(view, content, self._chain.blocks[number].ref.at)
+        view = await self._view(block)
+        number = block if isinstance(block, int) else self.chain.head.number
+        self._rehearse(view, content, self.chain.blocks[number].ref.at)
         return b""
 
     def _rehearse(self, view: View, content: bytes, at: float) -> None:
         """Raise RpcRefused where the contract would revert a call."""
-        call, submission = call_in(content)
+        call, submission = _content.decode(content)
         error = view.refusal(call, at)
         if error:
             self.refusals[submission] = error
-            raise reverted(error)
+            raise RpcRefused(REVERT, "execution reverted", SELECTORS[error])
 
     async def send(self, raw: bytes) -> None:
         """Where nobody answers it may have arrived all the same."""
-        await self._line.travel()
-        fails = self._line.fails()
-        tx = tx_in(raw)
-        if fails and self._line.random.random() >= SENT_ALL_THE_SAME:
-            await self._line.fail()
-        self._line.world.note_sent(self._line.node, tx)
-        poor = self._chain.balance_of(tx.call.account) < tx.fee * GAS
-        answer = "insufficient funds for gas * price + value" if poor else self._chain.send(tx)
-        await self._line.travel()
+        await self._travel()
+        fails = self._fails()
+        tx = _raw.decode(raw)
+        if fails and self.random.random() >= SENT_ALL_THE_SAME:
+            await self._fail()
+        self._node.claims.on_sent(tx)
+        poor = self.chain.balance_of(tx.call.account) < tx.fee * GAS
+        answer = "insufficient funds for gas * price + value" if poor else self.chain.send(tx)
+        await self._travel()
         if fails:
-            await self._line.fail()
+            await self._fail()
         if answer != "taken":
             raise RpcRefused(-32000, answer)
 
     async def is_known(self, hash: str) -> bool:
-        await self._line.ask()
-        return self._chain.is_known(hash)
+        await self._ask()
+        return self.chain.is_known(hash)
 
     async def receipt(self, hash: str) -> MinedTransaction | None:
-        await self._line.ask()
-        found = self._chain.receipts.get(hash)
+        await self._ask()
+        found = self.chain.receipts.get(hash)
         if found is None:
             return None
         block = BlockRef(found.block.number, found.block.hash)
@@ -367,90 +342,47 @@ class SimAccounts:
         return MinedTransaction(block, not found.error, GAS, found.tx.fee, "", to)
 
 
-class SimEndpoints:
-    """See `swarmd.chain.ports.Endpoints`."""
-
-    current = "an endpoint"
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-        self.has_base_fee = True
-
-    async def learn_base_fee(self) -> None:
-        await self._line.ask()
-
-    async def has_block(self, block: BlockRef) -> bool:
-        await self._line.travel()
-        return not self._line.fails() and self._line.chain.has(block)
-
-    async def leave_laggards(self) -> None:
-        await self._line.travel()
-
-    def leave_current(self, reason: str) -> None:
-        """All of them show the same chain."""
-
-    def distrust_current(self, reason: str) -> bool:
-        return False
-
-
 class SimHeads:
     """See `swarmd.chain.ports.HeadNews`; a subscription that most processes have.
 
     Args:
-        line: to the chain.
+        endpoint: that is asked.
         later: of the process.
         poll_s: seconds between two looks without a subscription.
     """
 
-    def __init__(self, line: Line, later: Later, poll_s: float) -> None:
-        self._line = line
+    def __init__(self, endpoint: SimEndpoint, later: Later, poll_s: float) -> None:
+        self._endpoint = endpoint
         self._later = later
         self._poll_s = poll_s
-        self._subscribed = line.random.random() < SUBSCRIBED
-        self._news = False
+        self._subscribed = endpoint.random.random() < SUBSCRIBED
+        self._news = VirtualSignal(later)
         self._header: BlockRef | None = None
-        self._waiting: Answer[None] | None = None
 
     @property
     def live(self) -> str:
-        return "an endpoint" if self._subscribed and not self._line.is_cut_off else ""
+        return "an endpoint" if self._subscribed and not self._endpoint.is_cut_off else ""
 
     def announce(self, head: BlockRef) -> None:
         """There is a new block."""
         if self._subscribed:
-            self._later(self._line.latency_s(), self._hear, head)
+            self._later(self._endpoint.latency_s(), self._hear, head)
 
     def _hear(self, head: BlockRef) -> None:
-        if not self._line.is_cut_off:
+        if not self._endpoint.is_cut_off:
             self._header = head
             self.wake()
 
     async def wait(self, soon: bool = False) -> BlockRef | None:
-        if not self._news:
-            answer: Answer[None] = Answer()
-            self._waiting = answer
-            self._later(self._poll_s * (SLOW_POLLS if self.live and not soon else 1), answer.give)
-            await answer
-            self._waiting = None
-        self._news = False
+        await self._news.wait(self._poll_s * (SLOW_POLLS if self.live and not soon else 1))
         header, self._header = self._header, None
         return header
 
     def wake(self) -> None:
-        self._news = True
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self._later(0.0, waiting.give)
+        self._news.set()
 
     def found_unannounced(self) -> None:
         """The simulated subscription is late at most, never deaf."""
-
-
-PIPE_S = 0.001  # from the daemon to the worker
-CALL_S = 10.0  # a call without an answer ends after this
-RANGE_BLOCKS = 16  # read at once while catching up
-BOUNDS = (20 * FEE, 20 * FEE, 4 * FEE)  # highest prices that nodes sign, by their number
-SAFE_EVERY = 4  # every so many nodes go by the chain's own word for what is confirmed
 
 
 class ChainWorker(SimWorker):
@@ -463,25 +395,15 @@ class ChainWorker(SimWorker):
         self.deaf = self.random.random() < self.world.chance("slow_start")
         self.runtime = VirtualRuntime(self.later, lambda: self.world.now, node.clock)
         config = config_of(node)
-        self.line = Line(node, self.runtime, lambda: self.alive, CALL_S)
-        self.heads = SimHeads(self.line, self.later, config.poll_s)
-        self.accounts = SimAccounts(self.line)
-        contract = SimContract(self.line, SimBlocks(self.line, config.depth, RANGE_BLOCKS))
-        wallet = Wallet(config, self.accounts, SimSignatory(node), Budget(config.fees, node.clock))
-        terms = ChainRequirements(config, node.settings.stages, node.peer, contract)
+        self.endpoint = endpoint = SimEndpoint(node, self.runtime, lambda: self.alive, config.depth)
+        self.heads = SimHeads(endpoint, self.later, config.poll_s)
+        wallet = Wallet(config, endpoint, SimSignatory(node), Budget(config.fees, node.clock))
+        terms = ChainRequirements(config, node.settings.stages, node.peer, endpoint)
+        told = (self.tell_all, self.runtime)
         watcher = Watcher(
-            config,
-            terms,
-            SimEndpoints(self.line),
-            self.heads,
-            self.tell_all,
-            lambda: node.account,
-            self.runtime,
-            said_in,
+            config, terms, endpoint, self.heads, self.tell_all, lambda: node.account, self.runtime, said_in
         )
-        submitter = Submitter(
-            config, node.peer, contract, self.accounts, wallet, watcher.confirmed_number, self.tell_all, self.runtime
-        )
+        submitter = Submitter(config, node.peer, endpoint, endpoint, wallet, watcher.confirmed_number, *told)
         self._agent = ChainAgent(watcher, submitter, wallet.budget, self.tell_all, self._begin)
         self._wanted: dict[str, Submit] = {}
 
@@ -512,15 +434,15 @@ class ChainWorker(SimWorker):
     def tell_all(self, fact: Event) -> None:
         """Report a fact; now and then one comes twice."""
         if self.alive and isinstance(fact, SubmissionRefused):
-            wanted, answered = self._wanted[fact.submission], self.accounts.refusals.get(fact.submission, "")
-            self.world.note_refused(self.node, wanted, fact.code, answered)
+            wanted, answered = self._wanted[fact.submission], self.endpoint.refusals.get(fact.submission, "")
+            self.node.claims.on_refused(wanted, fact.code, answered)
         self.tell(fact)
         if self.random.random() < self.world.chance("duplicate"):
             self.tell(fact)
 
     def notice_head(self) -> None:
         """There is a new block."""
-        self.heads.announce(self.line.chain.head)
+        self.heads.announce(self.endpoint.chain.head)
 
     def end(self) -> None:
         super().end()
