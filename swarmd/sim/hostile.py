@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from swarmd.bounds import REAL_MAX
-from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, check_payload
+from swarmd.dht.wire.records import GROUPS_MAX, ROUNDS_AHEAD, Membership, ReportRecord, RolloutsRecord, check_payload
 from swarmd.dht.wire.sizes import PAYLOAD_BYTES_MAX
 from swarmd.errors import RecordRejected
-from swarmd.sim.ports.dht import BARE_BYTES, MEMBER_BYTES, REPORT_BYTES, Place, SimReport, Written
-from swarmd.sim.ports.guarded import RECORD_S, GuardedDht, GuardedNetworkWorker, GuardedStore
+from swarmd.sim.ports.dht import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, SWARM, Place, Store, Written
+from swarmd.sim.ports.guarded import GuardedNetworkWorker
 from swarmd.sim.profile import kinds_of
 
 if TYPE_CHECKING:
@@ -40,51 +39,47 @@ class Actor(ABC):
     def __init__(self, hostile: Hostile, random: Random) -> None:
         self.hostile = hostile
         self.world = hostile.world
+        self.dht = hostile.world.dht
         self.random = random
-
-    @property
-    def dht(self) -> GuardedDht:
-        """The network."""
-        dht = self.world.dht
-        assert isinstance(dht, GuardedDht), "there are strangers in it"
-        return dht
 
     def run(self) -> None:
         """Act now and again and again, on both sides of a partition."""
         self.world.call_in(self.random.uniform(0.5, 1.5) * self.period_s, self.run)
         for side in (0, 1) if self.dht.split else (0,):
-            store = self.dht.stores[side]
-            assert isinstance(store, GuardedStore), "all stores of a world are of one kind"
-            self.act(store, side)
+            self.act(self.dht.stores[side], side)
 
     @abstractmethod
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         """Do what this kind does."""
 
-    def place_of(self, store: GuardedStore) -> Place | None:
+    def place_of(self, store: Store) -> Place | None:
         """Where the swarm is."""
         return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
 
-    def join(
-        self, store: GuardedStore, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES
-    ) -> Written | None:
+    def join(self, store: Store, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES) -> Written | None:
         """Write a membership; None where it finds no room."""
-        return store.keep_member(peer, self.kind, left, size_bytes)
+        content = Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
+        return store.keep(peer, content, size_bytes)
 
     def report(
         self,
-        store: GuardedStore,
-        rollouts: RolloutsRef,
+        store: Store,
+        ref: RolloutsRef,
         reward: float,
         report_bytes: int = REPORT_BYTES,
         rollouts_bytes: int = BARE_BYTES,
     ) -> Written | None:
         """Write a report and the rollouts that it names; None where it finds no room."""
-        seen = seen_of(rollouts, reward)
-        report = SimReport(seen, rollouts)
-        if rollouts.groups and not store.keep_rollouts(report, rollouts_bytes):
-            store.keep_rollouts(report, BARE_BYTES)
-        return store.keep_report(report, report_bytes)
+        if ref.groups and not self.offer(store, ref, rollouts_bytes):
+            self.offer(store, ref)
+        digest = ref.digest if ref.groups else ""
+        content = ReportRecord(SWARM, ref.round, ref.stage, reward, digest, ref.size_bytes, ref.groups)
+        return store.keep(ref.peer, content, report_bytes)
+
+    def offer(self, store: Store, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> Written | None:
+        """Write rollouts; None where they find no room."""
+        content = RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
+        return store.keep(ref.peer, content, size_bytes)
 
     def rollouts(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
         """A name for rollouts of a stage that there may be or not."""
@@ -118,7 +113,7 @@ class Insider(Actor):
         self._due: dict[tuple[int, str], tuple[Place, float]] = {}  # when it reports on a stage
         self.dht.works.update(dict.fromkeys(self.peers, WORK_BITS))
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         place, now = self.place_of(store), self.world.now
         for peer in self.peers:
             here = (side, peer)
@@ -133,15 +128,8 @@ class Insider(Actor):
                 self.on_stage(store, side, peer, place)
 
     @abstractmethod
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         """Write something, now that it is time for it in this stage; asked again and again while the stage is open."""
-
-
-def seen_of(rollouts: RolloutsRef, reward: float) -> ReportSeen:
-    """What others see of a report."""
-    place = (rollouts.round, rollouts.stage)
-    record = msgspec.msgpack.encode((rollouts.peer, *place, reward))
-    return ReportSeen(rollouts.peer, *place, reward, rollouts.digest if rollouts.groups else "", record=record)
 
 
 SIGNATURE_BYTES = 64
@@ -166,7 +154,7 @@ class Flooder(Actor):
         super().__init__(hostile, random)
         self._made = 0
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         self._made += FRESH
         senders = [f"flooder-{self._made + number}" for number in range(FRESH)]
         for worker in self.hostile.workers(side):
@@ -184,7 +172,7 @@ class Eclipser(Actor):
         super().__init__(hostile, random)
         self._victims = [index for index in range(hostile.world.profile.nodes) if random.random() < VICTIMS]
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         eclipsed, world = self.dht.eclipsed, self.world
         eclipsed.update(dict.fromkeys(self._victims, "keys"))
         followers = [node.index for node in world.nodes[1:] if node is not world.newcomer]
@@ -205,7 +193,7 @@ class Equivocator(Insider):
     kind = "equivocator"
     period_s = 2.0
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         rollouts = self.rollouts(peer, place)
         self.hint(side, self.report(store, rollouts, round(self.random.random(), 6)))
 
@@ -216,11 +204,11 @@ class FreeRider(Insider):
     kind = "freerider"
     count = RIDERS
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
             self.hint(side, self.report(store, self._claimed(store, peer, place), 1.0))
 
-    def _claimed(self, store: GuardedStore, peer: str, place: Place) -> RolloutsRef:
+    def _claimed(self, store: Store, peer: str, place: Place) -> RolloutsRef:
         others = store.rollouts_at(place)
         if not others:
             return self.rollouts(peer, place, groups=0, size_bytes=0)
@@ -233,7 +221,7 @@ class Poisoner(Insider):
     kind = "poisoner"
     period_s = 6.0
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         self._write_beyond(side, peer, place)
         if not store.has_report(place, peer):
             reward = self.random.choice((REAL_MAX, -REAL_MAX, 5e-324, 0.0))
@@ -280,7 +268,7 @@ class Sleeper(Insider):
         self.turns_to = random.choice(TURNS)
         self._stages: set[Place] = set()
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         turned = len(self._stages) > self.honest_stages
         self._stages.add(place)
         reported = store.has_report(place, peer)
@@ -311,7 +299,7 @@ class Sybil(Actor):
         self._filled: list[set[Place]] = [set(), set()]
         self._joined = [0.0, 0.0]
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         if self.world.now >= self._joined[side] + RENEW_S:
             self._joined[side] = self.world.now
             for peer in self.peers:
@@ -324,7 +312,7 @@ class Sybil(Actor):
         if place is not None:
             self._fill(store, side, place)
 
-    def _fill(self, store: GuardedStore, side: int, place: Place) -> None:
+    def _fill(self, store: Store, side: int, place: Place) -> None:
         """Reports and rollouts under the keys of this stage and of those to come."""
         stages = self.world.profile.stages
         coming = [(round, stage) for round in range(place[0], place[0] + ROUNDS_AHEAD + 1) for stage in range(stages)]
@@ -337,7 +325,7 @@ class Sybil(Actor):
                 self.report(store, ref, 1.0, self.report_bytes, self.rollouts_bytes)
             for ref in refs:  # to the last byte
                 if store.has_report(each, ref.peer) and not store.has_rollouts(each, ref.peer):
-                    store.keep_rollouts(SimReport(seen_of(ref, 1.0), ref), BARE_BYTES)
+                    self.offer(store, ref)
 
 
 ACTORS: dict[str, type[Actor]] = {

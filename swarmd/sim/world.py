@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -29,8 +29,7 @@ from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import SimNode
 from swarmd.sim.ports.chain import CALL_WEI, Rules, SimChain, SimContract
 from swarmd.sim.ports.chain_worker import ChainWorker
-from swarmd.sim.ports.dht import Place, SimDht, SimReport
-from swarmd.sim.ports.guarded import GuardedDht
+from swarmd.sim.ports.dht import Place, SimDht
 from swarmd.sim.profile import NONE, SimProfile, draw_profile
 
 DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
@@ -80,7 +79,7 @@ class Counted:
         self._announced: list[float] = []
         self._closed: list[float] = []
         self._gathered = [0, 0]  # all, full ones
-        self._asked: Counter[str] = Counter()
+        self.asked: Counter[str] = Counter()
 
     def on_announce(self, command: Announce, now: float) -> None:
         """The coordinator is about to announce a stage, perhaps not for the first time."""
@@ -96,10 +95,6 @@ class Counted:
         """Those who keep it have a record; its owner may not know yet."""
         if isinstance(content, ReportRecord):
             self._last_report[content.round, content.stage] = now
-
-    def ask(self, what: str) -> None:
-        """A node asks the network for something."""
-        self._asked[what] += 1
 
     def take(self, node: int, event: Event, now: float) -> None:
         """A node has recorded an event."""
@@ -124,7 +119,8 @@ class Counted:
         """All of it, of the stages that have closed."""
         closed = [place for place in self._opened if place != self._place]
         reported = [len(self._reporters[place]) / self._nodes for place in closed]
-        stayed = [self._share_of(self._followed[place], place) for place in closed if self._followed[place]]
+        followed = [(self._followed[place], self._reporters[place]) for place in closed if self._followed[place]]
+        stayed = [len(nodes & reporters) / len(nodes) for nodes, reporters in followed]
         rounds = max(1, len({round for round, _ in self._opened}))
         return Figures(
             stages=len(closed),
@@ -133,12 +129,8 @@ class Counted:
             full=self._gathered[1] / max(1, self._gathered[0]),
             reported=sum(reported) / max(1, len(reported)),
             stayed=sum(stayed) / max(1, len(stayed)),
-            asked={what: count / rounds / self._nodes for what, count in sorted(self._asked.items())},
+            asked={what: count / rounds / self._nodes for what, count in sorted(self.asked.items())},
         )
-
-    def _share_of(self, nodes: set[int], place: Place) -> float:
-        """Those of them that reported in a stage."""
-        return len(nodes & self._reporters[place]) / len(nodes)
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -161,10 +153,12 @@ JOIN_S = 5.0  # in which all nodes are started that come at once
 FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
 PROGRESS_STEPS = 200
 
+ProgressListener = Callable[[float], None]  # is told the share of the simulated time that is over
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulated run came to.
 
     Attributes:
@@ -175,22 +169,22 @@ class Summary(msgspec.Struct, frozen=True):
 
     seed: int
     profile: SimProfile
-    events: int
-    commits: int
-    replayed: int
-    crashes: int
-    worker_exits: int
-    partitions: int
-    freezes: int
-    full_disks: int
-    restores: int
-    jumps: int
+    events: int = 0
+    commits: int = 0
+    replayed: int = 0
+    crashes: int = 0
+    worker_exits: int = 0
+    partitions: int = 0
+    freezes: int = 0
+    full_disks: int = 0
+    restores: int = 0
+    jumps: int = 0
     rounds: int
     stages_trained: int
-    reports: int
-    skips: int
-    confirmed: int  # submissions, each time that a node took note of it
-    refused: int
+    reports: int = 0
+    skips: int = 0
+    confirmed: int = 0  # submissions, each time that a node took note of it
+    refused: int = 0
     blocks: int  # of the chain at the end, 0 where there is none
     reorgs: int
     strangers: int  # events that hostile actors caused
@@ -204,13 +198,6 @@ class Summary(msgspec.Struct, frozen=True):
     def events_per_s(self) -> float:
         """Committed events per second of processor time."""
         return self.events / self.cpu_s
-
-
-class ProgressListener(Protocol):
-    """Is told how far a run is."""
-
-    def __call__(self, share: float, /) -> None:
-        """Take the share of the simulated time that is over, some hundred times in a run. Raises nothing."""
 
 
 def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any) -> Summary:
@@ -259,24 +246,7 @@ class World:
         self.now = BEGIN
         self.ends_at = BEGIN + profile.hours * 3600.0
         self.calm_from = max(BEGIN, self.ends_at - profile.calm_s)
-        self.counts = dict.fromkeys(
-            (
-                "events",
-                "commits",
-                "replayed",
-                "crashes",
-                "worker_exits",
-                "partitions",
-                "freezes",
-                "full_disks",
-                "restores",
-                "jumps",
-                "reports",
-                "skips",
-            ),
-            0,
-        )
-        self.counts |= dict.fromkeys(("confirmed", "refused"), 0)
+        self.counts: Counter[str] = Counter()  # of `Summary`
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._violation: InvariantBroken | None = None
@@ -284,7 +254,7 @@ class World:
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
         self.coordinator = "" if profile.chain else "peer-000"
-        self.dht = SimDht(self) if profile.hostile == NONE else GuardedDht(self)
+        self.dht = SimDht(self)
         self.chain = SimChain(self, self._make_contract()) if profile.chain else None
         self.nodes: list[SimNode] = []
         for index in range(profile.nodes):
@@ -408,11 +378,6 @@ class World:
 
     # --- what the parts ask ---
 
-    @property
-    def works(self) -> dict[str, int]:
-        """Bits of work of hostile identities."""
-        return self.dht.works if isinstance(self.dht, GuardedDht) else {}
-
     def chance(self, name: str) -> float:
         """How likely a misbehaviour is now."""
         return self._chances[name]
@@ -432,17 +397,6 @@ class World:
         if len(self._buffer) > BUFFER_BYTES:
             self._trace.update(self._buffer)
             self._buffer.clear()
-
-    def note_report(self, node: SimNode, report: SimReport) -> None:
-        """A report is published."""
-        self.counts["reports"] += 1
-        self.checks.on_report(node, report)
-
-    def note_room(self, node: SimNode, what: str, kept: bool) -> bool:
-        """An honest node's record was kept by those who should, or found no room. Returns `kept`."""
-        if not kept:
-            self.checks.honest.on_no_room(node, what)
-        return kept
 
     def note_head(self) -> None:
         """There are new blocks."""

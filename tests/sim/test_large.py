@@ -83,7 +83,7 @@ def test_what_a_round_cost_is_counted() -> None:
     counted.take(1, RoundAnnounced(1, 0, 0.0, 99.0), 71.0)
     counted.take(1, RolloutsGathered("g", 1, 0, (ref(0),)), 72.0)  # all that there is
     counted.take(2, RolloutsGathered("g", 1, 0, (ref(0),)), 72.0)  # one of two
-    counted.ask("store")
+    counted.asked["store"] += 1
     figures = counted.figures()
     assert (figures.stages, figures.announced_s, figures.closed_s) == (1, (0.5, 0.5), (1.5, 1.5))
     assert (figures.full, figures.reported, figures.asked) == (0.5, 2 / 3, {"store": 1 / 6})

@@ -41,8 +41,7 @@ from swarmd.dht.wire.records import (
     is_sharded,
 )
 from swarmd.dht.wire.shards import member_shard_of, shard_of
-from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Place, Written, is_alive
-from swarmd.sim.ports.network_ports import RECORD_S
+from swarmd.sim.ports.dht import CLOCK, MEMBERS, RECORD_S, SWARM, Place, Written, is_alive
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode

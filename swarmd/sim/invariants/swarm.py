@@ -413,9 +413,10 @@ class Honest:
 
     # --- what happens ---
 
-    def on_no_room(self, node: SimNode, what: str) -> None:
-        """A record was not kept although somebody honest could be reached: then it had no room."""
-        self.world.fail(node, f"strangers leave no room for its {what}")
+    def on_kept(self, node: SimNode, what: str, kept: bool) -> None:
+        """Somebody honest was given a record of a node, and kept it or had no room."""
+        if not kept:
+            self.world.fail(node, f"strangers leave no room for its {what}")
 
     def on_stored(self, peer: str, place: Place) -> None:
         """An honest report is kept."""
@@ -478,7 +479,7 @@ class Honest:
         self._stored = {key: kept_at for key, kept_at in self._stored.items() if key[1] > place}
 
     def _has_worked(self, peer: str) -> bool:
-        return self.world.works.get(peer, 0) > 0
+        return self.world.dht.works.get(peer, 0) > 0
 
     def _check_calm(self, place: Place, lasted_s: float, reports: Mapping[str, float]) -> None:
         honest = {peer: at for (peer, there), at in self._stored.items() if there == place}
@@ -541,7 +542,7 @@ class Honest:
 
     def _insiders(self) -> int:
         """Hostile identities with credit, or for which the work was done."""
-        worked = {peer for peer in self.world.works if self._has_worked(peer)}
+        worked = {peer for peer in self.world.dht.works if self._has_worked(peer)}
         return len({peer for peer in self._credited if is_hostile(peer)} | worked)
 
     def _check_sizes(self, node: SimNode) -> None:

@@ -119,7 +119,6 @@ def check_unsigned(policy: RecordPolicy, evidence: Evidence) -> Charge:
     return check_evidence(policy, evidence, lambda signed, key: True)
 
 
-RECORD_S = 900.0  # how long records live
 CALL_S = 5.0  # a request that gets no answer fails after this
 REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
 BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
@@ -152,7 +151,7 @@ class SimRecords:
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
         worker = self._worker
-        worker.world.counted.ask(name.split("/")[2])
+        worker.world.counted.asked[name.split("/")[2]] += 1
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
@@ -162,7 +161,7 @@ class SimRecords:
 
     async def find_of(self, name: str, owner: str) -> SimFindings:
         worker = self._worker
-        worker.world.counted.ask("member")
+        worker.world.counted.asked["member"] += 1
         await worker.travel()
         record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_others)
@@ -209,7 +208,7 @@ class SimBodies:
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
-        worker.world.counted.ask("body")
+        worker.world.counted.asked["body"] += 1
         await worker.travel()
         body = worker.body_from(peer, digest)
         if body is None:
@@ -284,7 +283,7 @@ class SimKeepers:
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
-        worker.world.counted.ask("store")
+        worker.world.counted.asked["store"] += 1
         await worker.travel(fails=False)
         failure, random = worker.world.chance("failure"), worker.random
         took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]
