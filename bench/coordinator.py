@@ -16,8 +16,7 @@ from bench.measure import Sample, ratios, sample
 from bench.table import Row
 from swarmd.core import events as happened
 from swarmd.core.commands import Announce, Command
-from swarmd.core.events import Envelope, Event
-from swarmd.core.reported import ReportRow
+from swarmd.core.events import Envelope, Event, ReportRow
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.core.values import CoordinatorSettings, Settings

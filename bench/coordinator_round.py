@@ -24,8 +24,7 @@ from bench.measure import Sample
 from bench.table import Row
 from swarmd.core import events as happened
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.events import Event
-from swarmd.core.reported import MemberRow, ReportRow
+from swarmd.core.events import Event, MemberRow, ReportRow
 from swarmd.core.state import State
 from swarmd.core.values import CoordinatorSettings, Settings, Standing
 from swarmd.dht.identity.identity import generate_identity

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from bench.recording import Recorder, digest_of, reward_of
 from swarmd.core import events as happened
+from swarmd.core.applied import expand
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
-from swarmd.core.node.catchup import expand
 from swarmd.core.step import StateFold
 from swarmd.core.values import CoordinatorSettings, Role, Settings
 from swarmd.dht.identity.identity import Ed25519Identity

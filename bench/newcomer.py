@@ -17,8 +17,7 @@ from pathlib import Path
 from bench.measure import Sample
 from bench.pushing import Pushing
 from bench.table import Row
-from swarmd.core.events import RoundPublished
-from swarmd.core.reported import members_in, reports_in
+from swarmd.core.events import RoundPublished, members_in, reports_in
 from tests.e2e.conftest import PATIENCE_S
 from tests.hostile.attack import memory_mib
 from tests.hostile.campaign import LeanSwarm, events_of, started

@@ -14,9 +14,9 @@ from typing import Any
 
 from swarmd.core import commands as do
 from swarmd.core import events as happened
+from swarmd.core.applied import expand
 from swarmd.core.commands import Command
 from swarmd.core.events import Envelope, Event
-from swarmd.core.node.catchup import expand
 from swarmd.core.state import State
 from swarmd.core.step import step
 from swarmd.core.values import CoordinatorSettings, Role, RolloutsRef, Settings

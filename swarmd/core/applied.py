@@ -1,20 +1,22 @@
 """What a journal is made of: events applied to states, one by one. Everything that reads a journal takes `Applied`.
 
 Whether the events come from a live node, a log, a snapshot onwards, or a simulated node: `fold` makes them, and a
-`Projection` makes something of them.
+`Projection` makes something of them. What a live node observes goes through `advance`: rounds that pass without it
+become one fact, recorded before the event that showed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
 
 from swarmd.core.commands import Command
-from swarmd.core.events import Envelope, Event
+from swarmd.core.events import Envelope, Event, RoundsSkipped
 from swarmd.core.state import State
 from swarmd.core.step import step
+from swarmd.core.values import SkipCause
 
 StepRule = Callable[[State, Envelope], tuple[State, tuple[Command, ...]]]  # `step`, or one with other charts bound
 
@@ -76,3 +78,59 @@ def fold(envelopes: Iterable[Envelope], state: State | None = None, rule: StepRu
         after, commands = rule(now, envelope)
         yield Applied(envelope, now, after, commands)
         now = after
+
+
+def advance(state: State, seq: int, at: float, facts: Sequence[Event]) -> list[Applied]:
+    """Apply a batch of facts in memory; rounds that a fact takes the node past are a fact before it.
+
+    Args:
+        state: the state before.
+        seq: sequence number that the next event gets.
+        at: commit time of them all, POSIX seconds.
+    """
+    journal: list[Applied] = []
+    for fact in facts:
+        applied = apply(state, Envelope(seq, at, fact))
+        skipped = missed(state, applied.after)
+        if skipped is not None:
+            first = apply(state, Envelope(seq, at, skipped))
+            journal.append(first)
+            seq += 1
+            applied = apply(first.after, Envelope(seq, at, fact))
+        journal.append(applied)
+        state = applied.after
+        seq += 1
+    return journal
+
+
+def expand(state: State, envelope: Envelope) -> tuple[Event, ...]:
+    """The events to record for an observed one: itself, preceded by `RoundsSkipped` when it takes the node past rounds.
+
+    Args:
+        state: the state before.
+        envelope: the observed event as it would be committed.
+    """
+    return tuple(applied.event for applied in advance(state, envelope.seq, envelope.at, (envelope.event,)))
+
+
+def missed(before: State, after: State) -> RoundsSkipped | None:
+    """The rounds that one step took the node past, to be recorded before the event of that step."""
+    first = max(after.done[0], after.skipped_to) + 1
+    last = _reached(after) - 1
+    return None if first > last else RoundsSkipped(first, last, cause_of(before))
+
+
+def _reached(state: State) -> int:
+    """The round that the node is at; the number of all rounds when it waits after the swarm's last one."""
+    if state.clock is not None and state.clock.final and state.chart == "waiting":
+        return state.clock.round
+    return 0 if state.work is None else state.work.round
+
+
+def cause_of(state: State) -> SkipCause:
+    """Why rounds were missed: it joined late, something broke, it was stopped, or it was slow."""
+    if state.done[0] < 0 and state.skipped_to < 0 and state.work is None:
+        return "late"
+    if state.faulted:
+        return "fault"
+    return "stopped" if state.stopped else "slow"

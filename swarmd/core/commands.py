@@ -209,27 +209,6 @@ class Broadcast(CommandBase, frozen=True, tag="broadcast"):
     prepared: Prepared
 
 
-Command = (
-    StartWorker
-    | StopWorkers
-    | KillWorker
-    | Register
-    | ReadClock
-    | Gather
-    | Train
-    | CancelTraining
-    | PublishReport
-    | Announce
-    | CollectReports
-    | PublishLeaderboard
-    | AdmitPeers
-    | NoteEvidence
-    | FetchWeights
-    | WatchChain
-    | Submit
-    | Broadcast
-)
-
 # By the port that they are for; `swarmd.shell.ports` has the ports.
 NetworkCommand = (
     Register
@@ -246,19 +225,4 @@ NetworkCommand = (
 ChainCommand = WatchChain | Submit | Broadcast
 TrainerCommand = Train | CancelTraining
 SupervisorCommand = StartWorker | StopWorkers | KillWorker
-
-NETWORK_COMMANDS = (
-    Register,
-    ReadClock,
-    Gather,
-    PublishReport,
-    Announce,
-    CollectReports,
-    PublishLeaderboard,
-    AdmitPeers,
-    NoteEvidence,
-    FetchWeights,
-)
-CHAIN_COMMANDS = (WatchChain, Submit, Broadcast)
-TRAINER_COMMANDS = (Train, CancelTraining)
-SUPERVISOR_COMMANDS = (StartWorker, StopWorkers, KillWorker)
+Command = SupervisorCommand | NetworkCommand | TrainerCommand | ChainCommand

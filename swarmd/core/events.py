@@ -7,30 +7,31 @@ from 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from swarmd.core.contract import logs as chain_logs
-from swarmd.core.event_base import EventBase as EventBase
-from swarmd.core.reported import MemberSeen as MemberSeen
-from swarmd.core.reported import MembersSeen as MembersSeen
-from swarmd.core.reported import ReportSeen as ReportSeen
-from swarmd.core.reported import ReportsSeen as ReportsSeen
 from swarmd.core.values import (
     BlockRef,
     EvidenceKind,
     Judgement,
+    PeerWeights,
     Prepared,
     RolloutsRef,
     SetAside,
     Settings,
     Skill,
     SkipCause,
+    Value,
+    WeightsCause,
+    WeightsDamage,
     Worker,
-)  # fmt: skip
-from swarmd.core.weights_events import ModelPushed as ModelPushed
-from swarmd.core.weights_events import WeightsAdopted as WeightsAdopted
-from swarmd.core.weights_events import WeightsFetched as WeightsFetched
-from swarmd.core.weights_events import WeightsRefused as WeightsRefused
+)
+
+
+class EventBase(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
+    """Base of all events; the ``type`` tag selects the class when a log is read."""
+
 
 # --- the node's own life ---
 
@@ -145,6 +146,68 @@ class Registered(EventBase, frozen=True, tag="registered"):
     """The node's membership record is in the DHT."""
 
     command: str
+
+
+class MemberSeen(EventBase, frozen=True, tag="member_seen"):
+    """A peer's membership record was read, validated. `name` is what the peer calls itself."""
+
+    peer: str
+    name: str = ""
+    worked: bool = True  # whether its identity has cost what every node's does; else nobody waits for it
+
+
+class MemberRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One membership of `MembersSeen`, an array in this order; fields as in `MemberSeen`."""
+
+    peer: str
+    name: str = ""
+    worked: bool = True
+
+
+class MembersSeen(EventBase, frozen=True, tag="members_seen"):
+    """Several `MemberSeen` that came together, in order: it means what they mean, one after the other."""
+
+    members: tuple[MemberRow, ...]
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.members)
+
+
+class ReportSeen(EventBase, frozen=True, tag="report_seen"):
+    """A peer's signed report of a finished stage, validated."""
+
+    peer: str
+    round: int
+    stage: int
+    reward: float  # mean reward of the peer's own completions
+    digest: str = ""  # of its rollouts
+    record: bytes = b""  # the signed record, for anyone to check
+    worked: bool = True  # as in `MemberSeen`
+
+
+class ReportRow(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One report of `ReportsSeen`, an array in this order; fields as in `ReportSeen`."""
+
+    peer: str
+    reward: float
+    digest: str = ""
+    record: bytes = b""
+    worked: bool = True
+
+
+class ReportsSeen(EventBase, frozen=True, tag="reports_seen"):
+    """Several `ReportSeen` of one stage that came together, in order: it means what they mean, one after the other."""
+
+    round: int
+    stage: int
+    reports: tuple[ReportRow, ...]
+
+    @property
+    def count(self) -> int:
+        """How many."""
+        return len(self.reports)
 
 
 class MemberLeft(EventBase, frozen=True, tag="member_left"):
@@ -283,17 +346,113 @@ class TrainingCancelled(EventBase, frozen=True, tag="training_cancelled"):
     steps: int = 0
 
 
+class WeightsFetched(EventBase, frozen=True, tag="weights_fetched"):
+    """A peer's weights are here, whole and as its manifest says; nothing has measured them. Answers `FetchWeights`."""
+
+    command: str
+    weights: PeerWeights
+    received_bytes: int = 0  # in this attempt: less than the file where some of it was here, or a delta was enough
+    seconds: float = 0.0
+    damaged: WeightsDamage = ""  # what was, so that all was fetched
+
+
+class WeightsRefused(EventBase, frozen=True, tag="weights_refused"):
+    """A peer's weights are not to be had, or not begun from; answers `FetchWeights`, or comes amid a `Train`."""
+
+    command: str
+    cause: WeightsCause
+    reason: str = ""  # for people
+    peer: str = ""  # whose they are, where there were any
+    held_out_before: float | None = None  # accuracy of the own weights, where it was measured
+    held_out: float | None = None  # that of the peer's, or of the mean with them
+
+
+class WeightsAdopted(EventBase, frozen=True, tag="weights_adopted"):
+    """The trainer begins a stage from a peer's weights, since they are better here than its own; or from a mean of both
+    that is no worse (`PeerWeights.averaged`).
+
+    It counts when the stage is trained: one that is given up leaves the own weights, and the next measures again.
+    """
+
+    command: str  # the `Train`
+    round: int
+    stage: int
+    weights: PeerWeights
+    held_out_before: float  # accuracy of the own weights on the held-out questions here
+    held_out: float  # that of the weights it begins from, on the same
+
+
+class ModelPushed(EventBase, frozen=True, tag="model_pushed"):
+    """What became of an attempt to put the model on the Hugging Face Hub. The core only takes note of it."""
+
+    round: int  # the last one that the pushed model was trained in
+    repo: str
+    revision: str = ""  # commit on the Hub; empty where it failed
+    url: str = ""
+    error: str = ""  # why it failed; empty where it did not
+    seconds: float = 0.0
+
+
 # --- chain ---
 
 
-ChainLog = chain_logs.ChainLog
-StageLog = chain_logs.StageLog
-RegistrationLog = chain_logs.RegistrationLog
-RewardLog = chain_logs.RewardLog
-VoteLog = chain_logs.VoteLog
-PolicyLog = chain_logs.PolicyLog
-OtherLog = chain_logs.OtherLog
-AnyChainLog = chain_logs.AnyChainLog
+class ChainLog(Value, frozen=True, tag_field="log"):
+    """Base of what the swarm's contract said in one log entry; accounts are checksummed addresses.
+
+    `index` is the entry's place in its block, `transaction` the hash of the transaction that caused it.
+    """
+
+    index: int
+    transaction: str
+
+
+class StageLog(ChainLog, frozen=True, tag="stage"):
+    """StageAdvanced: the swarm is at this stage now. A new round is told by its stage 0 alone."""
+
+    round: int
+    stage: int
+
+
+class RegistrationLog(ChainLog, frozen=True, tag="registration"):
+    """PeerRegistered."""
+
+    account: str
+    peer: str
+
+
+class RewardLog(ChainLog, frozen=True, tag="reward"):
+    """RewardSubmitted; `reward` is an int256 in decimal."""
+
+    account: str
+    peer: str
+    round: int
+    stage: int
+    reward: str
+
+
+class VoteLog(ChainLog, frozen=True, tag="vote"):
+    """WinnerSubmitted."""
+
+    account: str
+    peer: str
+    round: int
+    winners: tuple[str, ...]
+
+
+class PolicyLog(ChainLog, frozen=True, tag="policy"):
+    """RoundPolicyChanged; 0 turns a condition off."""
+
+    min_submissions: int
+    max_stage_s: int
+
+
+class OtherLog(ChainLog, frozen=True, tag="other"):
+    """Any other event of the contract, by name: bootnodes, roles, membership, upgrades."""
+
+    name: str
+
+
+AnyChainLog = StageLog | RegistrationLog | RewardLog | VoteLog | PolicyLog | OtherLog
 
 
 class ChainUp(EventBase, frozen=True, tag="chain_up"):
@@ -464,3 +623,22 @@ class Envelope(msgspec.Struct, frozen=True, gc=False):
 def tag_of(event: Event) -> str:
     """The event's ``type`` tag."""
     return str(type(event).__struct_config__.tag)
+
+
+def reports_in(event: EventBase) -> Sequence[ReportSeen]:
+    """The reports that an event tells of, each as if it were told by itself; none for other events."""
+    if isinstance(event, ReportSeen):
+        return (event,)
+    if isinstance(event, ReportsSeen):
+        place = (event.round, event.stage)
+        return [ReportSeen(row.peer, *place, row.reward, row.digest, row.record, row.worked) for row in event.reports]
+    return ()
+
+
+def members_in(event: EventBase) -> Sequence[MemberSeen]:
+    """The memberships that an event tells of, each as if it were told by itself; none for other events."""
+    if isinstance(event, MemberSeen):
+        return (event,)
+    if isinstance(event, MembersSeen):
+        return [MemberSeen(row.peer, row.name, row.worked) for row in event.members]
+    return ()

@@ -440,7 +440,7 @@ class AnyState(msgspec.Struct, gc=False, omit_defaults=True):
     tally: Tally | None = None
     judging: Tally | None = None  # the round before, whose last stage is still to be judged
     members: tuple[str, ...] | None = None  # the contract's allow-list, None where everybody may take part
-    equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.peers.evidence`, by round
+    equivocations: tuple[Equivocation, ...] = ()  # see `swarmd.core.evidence`, by round
     heard: Heard | None = None  # by a restored node in this life, until it has seen a round opening
     catch_up: CatchUp | None = None
     weights: WeightsOutcome | None = None

@@ -5,65 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from swarmd.core import events, evidence
 from swarmd.core.chart import Charts, default_charts
 from swarmd.core.commands import Command
 from swarmd.core.contract import clock, submissions, votes
-from swarmd.core.coordinator import coordination, standings
-from swarmd.core.events import (
-    ChainBlock,
-    ChainDegraded,
-    ChainReorged,
-    ChainUp,
-    ClockSet,
-    CommandFailed,
-    Envelope,
-    Equivocated,
-    LeaderboardPublished,
-    LinkDegraded,
-    LinkDown,
-    LinkUp,
-    MemberLeft,
-    MemberSeen,
-    MembershipRead,
-    MembersSeen,
-    ModelPushed,
-    NodeStarted,
-    NodeStopped,
-    NoRoundYet,
-    RecordsRejected,
-    Registered,
-    ReportPublished,
-    ReportSeen,
-    ReportsSeen,
-    RolloutsGathered,
-    RoundAnnounced,
-    RoundPublished,
-    RoundsSkipped,
-    SpaceFreed,
-    SpaceLow,
-    StageTrained,
-    StopRequested,
-    SubmissionConfirmed,
-    SubmissionIncluded,
-    SubmissionLost,
-    SubmissionPrepared,
-    SubmissionRefused,
-    SubmissionsCounted,
-    SubmissionSent,
-    TimerFired,
-    TrainerReady,
-    TrainingCancelled,
-    WeightsAdopted,
-    WeightsFetched,
-    WeightsRefused,
-    WorkerExited,
-    WorkerStarted,
-    WorkerStartFailed,
-)
+from swarmd.core.coordinator import coordination
+from swarmd.core.events import Envelope, members_in, reports_in
 from swarmd.core.ids import TimerKind, TimerName, is_command, kind_of_timer
-from swarmd.core.node import clock_set, pause, results, rounds, weights_rules, workers
-from swarmd.core.peers import evidence
-from swarmd.core.reported import members_in, reports_in
+from swarmd.core.node import machine, rounds, weights, workers
 from swarmd.core.state import State
 from swarmd.core.turn import Turn
 
@@ -87,7 +36,7 @@ def step(state: State, envelope: Envelope, charts: Charts | None = None) -> tupl
     Returns:
         The new state and the commands that the event causes, in the order in which they are to leave.
     """
-    if state.settings is None and not isinstance(envelope.event, NodeStarted):
+    if state.settings is None and not isinstance(envelope.event, events.NodeStarted):
         return state, ()
     fold = StateFold(state, charts, lasting=False)
     commands = fold.apply(envelope)
@@ -120,7 +69,7 @@ class StateFold:
         turn, event = self._turn, envelope.event
         assert turn is not None, VOID
         state = turn.state
-        if state.settings is None and not isinstance(event, NodeStarted):
+        if state.settings is None and not isinstance(event, events.NodeStarted):
             return ()
         turn.seq = envelope.seq
         turn.at = envelope.at
@@ -128,7 +77,7 @@ class StateFold:
         try:
             _RULES[type(event)](turn, event)
             if state.low_space is not None:
-                pause.hold(turn)
+                machine.hold(turn)
         except BaseException:
             self._turn = None
             raise
@@ -141,14 +90,14 @@ class StateFold:
         return self._turn.freeze()
 
 
-def _on_node_started(turn: Turn, event: NodeStarted) -> None:
+def _on_node_started(turn: Turn, event: events.NodeStarted) -> None:
     turn.settings = event.settings
     workers.start_node(turn, event)
     if turn.coordinates():
         coordination.on_node_started(turn, event)
 
 
-def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
+def _on_timer_fired(turn: Turn, event: events.TimerFired) -> None:
     """A timer counts only if its deadline still stands in the state."""
     standing = turn.deadlines.get(event.name)
     if standing is None or standing.due_at != event.due_at:
@@ -157,7 +106,7 @@ def _on_timer_fired(turn: Turn, event: TimerFired) -> None:
     _TIMERS[kind_of_timer(event.name)](turn, event.name.partition("/")[2])
 
 
-def _on_link_up(turn: Turn, event: LinkUp) -> None:
+def _on_link_up(turn: Turn, event: events.LinkUp) -> None:
     peers = turn.state.link.peers
     fresh = workers.on_link_up(turn, event)
     if turn.state.chart in workers.LEAVING:
@@ -173,7 +122,7 @@ def _on_link_up(turn: Turn, event: LinkUp) -> None:
         coordination.on_linked(turn)
 
 
-def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
+def _on_worker_exited(turn: Turn, event: events.WorkerExited) -> None:
     workers.on_worker_exited(turn, event)
     if event.worker == "trainer":
         rounds.go_on_training(turn)
@@ -181,69 +130,85 @@ def _on_worker_exited(turn: Turn, event: WorkerExited) -> None:
         clock.on_chain_worker_exited(turn, event)
 
 
-def _on_trainer_ready(turn: Turn, event: TrainerReady) -> None:
+def _on_trainer_ready(turn: Turn, event: events.TrainerReady) -> None:
     first = not coordination.had_trainer(turn.state)
     workers.on_trainer_ready(turn, event)
-    weights_rules.on_trainer_ready(turn)
+    weights.ask(turn)
+    rounds.begin_if_gathered(turn)
     if first and turn.state.chart not in workers.LEAVING and turn.coordinates():
         coordination.on_first_trainer(turn)
 
 
-def _on_registered(turn: Turn, event: Registered) -> None:
+def _on_registered(turn: Turn, event: events.Registered) -> None:
     rounds.on_registered(turn, event)
     if turn.coordinates():
         coordination.on_registered(turn, event)
 
 
-def _on_records_rejected(turn: Turn, event: RecordsRejected) -> None:
+def _on_records_rejected(turn: Turn, event: events.RecordsRejected) -> None:
     turn.count_rejections(event.reason, event.count)
 
 
-def _on_equivocated(turn: Turn, event: Equivocated) -> None:
+def _on_equivocated(turn: Turn, event: events.Equivocated) -> None:
     evidence.on_equivocated(turn, event)
     if turn.coordinates():
         coordination.on_equivocated(turn)
 
 
-def _on_report_seen(turn: Turn, event: ReportSeen) -> None:
+def _on_report_seen(turn: Turn, event: events.ReportSeen) -> None:
     if turn.coordinates():
         coordination.on_report_seen(turn, event)
     elif turn.state.chain is not None:
         votes.on_report_seen(turn, event)
 
 
-def _on_reports_seen(turn: Turn, event: ReportsSeen) -> None:
+def _on_reports_seen(turn: Turn, event: events.ReportsSeen) -> None:
     for report in reports_in(event):
         _on_report_seen(turn, report)
 
 
-def _on_members_seen(turn: Turn, event: MembersSeen) -> None:
+def _on_members_seen(turn: Turn, event: events.MembersSeen) -> None:
     for member in members_in(event):
         coordination.on_member_seen(turn, member)
 
 
-def _on_round_published(turn: Turn, event: RoundPublished) -> None:
+def _on_round_published(turn: Turn, event: events.RoundPublished) -> None:
     if turn.coordinates():
         coordination.on_round_published(turn, event)
     else:
         turn.settle(event.command)
 
 
-def _on_command_failed(turn: Turn, event: CommandFailed) -> None:
+def _on_command_failed(turn: Turn, event: events.CommandFailed) -> None:
     if turn.state.chain is not None and is_command(event.command, "submit", "broadcast"):
         submissions.on_failed(turn, event)
     else:
         rounds.on_command_failed(turn, event)
 
 
-def _on_submission_included(turn: Turn, event: SubmissionIncluded) -> None:
+def _on_submission_included(turn: Turn, event: events.SubmissionIncluded) -> None:
     submissions.on_included(turn, event)
     rounds.on_submission_settled(turn)
 
 
-def _on_submission_refused(turn: Turn, event: SubmissionRefused) -> None:
+def _on_submission_refused(turn: Turn, event: events.SubmissionRefused) -> None:
     submissions.on_refused(turn, event)
     rounds.on_submission_settled(turn)
+
+
+def _on_weights_fetched(turn: Turn, event: events.WeightsFetched) -> None:
+    weights.on_fetched(turn, event)
+    rounds.begin_if_gathered(turn)
+
+
+def _on_weights_refused(turn: Turn, event: events.WeightsRefused) -> None:
+    weights.on_refused(turn, event)
+    rounds.begin_if_gathered(turn)
+
+
+def _on_weights_overdue(turn: Turn) -> None:
+    weights.on_overdue(turn)
+    rounds.begin_if_gathered(turn)
 
 
 def _take_note(turn: Turn, event: Any) -> None:
@@ -271,54 +236,54 @@ def _if_coordinating(rule: Rule) -> Rule:
 
 
 _RULES: dict[type, Rule] = {
-    NodeStarted: _on_node_started,
-    StopRequested: workers.on_stop_requested,
-    NodeStopped: workers.on_node_stopped,
-    TimerFired: _on_timer_fired,
-    SpaceLow: pause.on_space_low,
-    SpaceFreed: pause.on_space_freed,
-    ClockSet: clock_set.on_clock_set,
-    WorkerStarted: workers.on_worker_started,
-    WorkerStartFailed: workers.on_worker_start_failed,
-    WorkerExited: _on_worker_exited,
-    LinkUp: _on_link_up,
-    LinkDegraded: workers.on_link_degraded,
-    LinkDown: workers.on_link_down,
-    Registered: _on_registered,
-    MemberSeen: _if_coordinating(coordination.on_member_seen),
-    MembersSeen: _if_coordinating(_on_members_seen),
-    MemberLeft: _if_coordinating(coordination.on_member_left),
-    RoundAnnounced: rounds.on_round_announced,
-    NoRoundYet: rounds.on_no_round_yet,
-    RoundsSkipped: results.on_rounds_skipped,
-    RolloutsGathered: rounds.on_rollouts_gathered,
-    ReportPublished: rounds.on_report_published,
-    ReportSeen: _on_report_seen,
-    ReportsSeen: _on_reports_seen,
-    RoundPublished: _on_round_published,
-    LeaderboardPublished: _if_coordinating(standings.on_leaderboard_published),
-    RecordsRejected: _on_records_rejected,
-    Equivocated: _on_equivocated,
-    CommandFailed: _on_command_failed,
-    TrainerReady: _on_trainer_ready,
-    StageTrained: rounds.on_stage_trained,
-    TrainingCancelled: rounds.on_training_cancelled,
-    WeightsFetched: weights_rules.on_fetched,
-    WeightsRefused: weights_rules.on_refused,
-    WeightsAdopted: weights_rules.on_adopted,
-    ModelPushed: _take_note,
-    ChainUp: _if_chained(clock.on_chain_up),
-    ChainDegraded: _if_chained(clock.on_chain_degraded),
-    ChainBlock: _if_chained(clock.on_chain_block),
-    ChainReorged: _if_chained(clock.on_chain_reorged),
-    SubmissionsCounted: _if_chained(clock.on_submissions_counted),
-    MembershipRead: _if_chained(clock.on_membership_read),
-    SubmissionPrepared: _if_chained(submissions.on_prepared),
-    SubmissionSent: _if_chained(submissions.on_sent),
-    SubmissionIncluded: _if_chained(_on_submission_included),
-    SubmissionConfirmed: _if_chained(submissions.on_confirmed),
-    SubmissionLost: _if_chained(submissions.on_lost),
-    SubmissionRefused: _if_chained(_on_submission_refused),
+    events.NodeStarted: _on_node_started,
+    events.StopRequested: workers.on_stop_requested,
+    events.NodeStopped: workers.on_node_stopped,
+    events.TimerFired: _on_timer_fired,
+    events.SpaceLow: machine.on_space_low,
+    events.SpaceFreed: machine.on_space_freed,
+    events.ClockSet: machine.on_clock_set,
+    events.WorkerStarted: workers.on_worker_started,
+    events.WorkerStartFailed: workers.on_worker_start_failed,
+    events.WorkerExited: _on_worker_exited,
+    events.LinkUp: _on_link_up,
+    events.LinkDegraded: workers.on_link_degraded,
+    events.LinkDown: workers.on_link_down,
+    events.Registered: _on_registered,
+    events.MemberSeen: _if_coordinating(coordination.on_member_seen),
+    events.MembersSeen: _if_coordinating(_on_members_seen),
+    events.MemberLeft: _if_coordinating(coordination.on_member_left),
+    events.RoundAnnounced: rounds.on_round_announced,
+    events.NoRoundYet: rounds.on_no_round_yet,
+    events.RoundsSkipped: rounds.on_rounds_skipped,
+    events.RolloutsGathered: rounds.on_rollouts_gathered,
+    events.ReportPublished: rounds.on_report_published,
+    events.ReportSeen: _on_report_seen,
+    events.ReportsSeen: _on_reports_seen,
+    events.RoundPublished: _on_round_published,
+    events.LeaderboardPublished: _if_coordinating(coordination.on_leaderboard_published),
+    events.RecordsRejected: _on_records_rejected,
+    events.Equivocated: _on_equivocated,
+    events.CommandFailed: _on_command_failed,
+    events.TrainerReady: _on_trainer_ready,
+    events.StageTrained: rounds.on_stage_trained,
+    events.TrainingCancelled: rounds.on_training_cancelled,
+    events.WeightsFetched: _on_weights_fetched,
+    events.WeightsRefused: _on_weights_refused,
+    events.WeightsAdopted: weights.on_adopted,
+    events.ModelPushed: _take_note,
+    events.ChainUp: _if_chained(clock.on_chain_up),
+    events.ChainDegraded: _if_chained(clock.on_chain_degraded),
+    events.ChainBlock: _if_chained(clock.on_chain_block),
+    events.ChainReorged: _if_chained(clock.on_chain_reorged),
+    events.SubmissionsCounted: _if_chained(clock.on_submissions_counted),
+    events.MembershipRead: _if_chained(clock.on_membership_read),
+    events.SubmissionPrepared: _if_chained(submissions.on_prepared),
+    events.SubmissionSent: _if_chained(submissions.on_sent),
+    events.SubmissionIncluded: _if_chained(_on_submission_included),
+    events.SubmissionConfirmed: _if_chained(submissions.on_confirmed),
+    events.SubmissionLost: _if_chained(submissions.on_lost),
+    events.SubmissionRefused: _if_chained(_on_submission_refused),
 }
 
 _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
@@ -328,7 +293,7 @@ _TIMERS: dict[TimerKind, Callable[[Turn, Any], None]] = {
     "gather": lambda turn, _: rounds.on_gather_overdue(turn),
     "train": lambda turn, _: rounds.on_train_overdue(turn),
     "cancel": lambda turn, _: rounds.on_cancel_overdue(turn),
-    "weights": lambda turn, _: weights_rules.on_overdue(turn),
+    "weights": lambda turn, _: _on_weights_overdue(turn),
     "publish": lambda turn, _: rounds.on_publish_overdue(turn),
     "clock": lambda turn, _: rounds.on_clock_overdue(turn),
     "muster": _if_coordinating(lambda turn, _: coordination.begin(turn)),

@@ -20,7 +20,7 @@ from swarmd.core.chart_types import (
     SubmissionTrigger,
     TrainerTrigger,
 )
-from swarmd.core.commands import TRAINER_COMMANDS, Command, Train
+from swarmd.core.commands import Command, Train, TrainerCommand
 from swarmd.core.ids import Timer, TimerName, timer_about
 from swarmd.core.state import (
     REJECTIONS_KEPT,
@@ -253,7 +253,7 @@ class Turn:
         if pending.pop(command_id, None) is None and len(pending) >= PENDING_MAX:
             del pending[next(iter(pending))]
         pending[command_id] = command
-        if type(command) in TRAINER_COMMANDS:
+        if isinstance(command, TrainerCommand):
             if self.state.trainer.chart == "idle":
                 self.send(command)
         elif self.state.link.chart == "up":
@@ -266,7 +266,7 @@ class Turn:
 
     def port_is_up(self, command: Command) -> bool:
         """Whether the worker that does this command can take it now."""
-        if type(command) in TRAINER_COMMANDS:
+        if isinstance(command, TrainerCommand):
             return self.state.trainer.chart == "idle"
         return self.state.link.chart == "up"
 

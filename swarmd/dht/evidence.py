@@ -20,7 +20,7 @@ from cachetools import FIFOCache
 from swarmd.bounds import RateLimiter
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, is_barred_by, is_news
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.core.values import KnownEvidence
 from swarmd.dht.gossip import Suppression

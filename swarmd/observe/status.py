@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from swarmd.bounds import SUM_MAX, fit_real
 from swarmd.core.chart_types import CoordinatorState, LinkState, RoundState, TrainerState
 from swarmd.core.coordinator.coordination import awaits_trainer
-from swarmd.core.node.restored import is_barred
+from swarmd.core.node.rounds import is_barred
 from swarmd.core.state import Coordination, StageReward, State, WeightsOutcome
 from swarmd.core.values import Skill
 from swarmd.observe.layers import (

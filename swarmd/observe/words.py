@@ -25,7 +25,7 @@ from swarmd.core.events import (
     WeightsFetched,
     WeightsRefused,
 )
-from swarmd.core.peers.evidence import BARRED_ROUNDS, in_force
+from swarmd.core.evidence import BARRED_ROUNDS, in_force
 from swarmd.core.state import Coordination, Equivocation, Member, State
 from swarmd.core.values import EvidenceKind, SetAside, Skill, WeightsCause, WeightsDamage
 
@@ -39,7 +39,7 @@ def peers_words(count: int) -> str:
 
 ASIDE_TOLD_MAX = 3  # peers in one sentence
 STAGES_COUNTED = 8  # last ones
-REASONS = {  # of `swarmd.core.node.results.count_aside`: of one, and of several
+REASONS = {  # of `swarmd.core.node.rounds.count_aside`: of one, and of several
     "unvouched": ("token that only a peer's word stands for", "tokens that only a peer's word stands for"),
     "share": ("group of a peer that had its share", "groups of peers that had their share"),
     "little": ("group of a peer of whom little counts", "groups of peers of whom little counts"),

@@ -18,20 +18,20 @@ from itertools import islice
 import msgspec
 from msgspec.structs import replace
 
-from swarmd.core.applied import Applied, Projection
+from swarmd.core.applied import Applied, Projection, advance
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     Event,
+    MemberRow,
     MemberSeen,
     MembersSeen,
     NodeStarted,
     NodeStopped,
+    ReportRow,
     ReportSeen,
     ReportsSeen,
     TimerFired,
 )
-from swarmd.core.node.catchup import advance
-from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.errors import CommitTooLarge, LogDamaged, LogWriteFailed
 from swarmd.eventlog.frame import digest_commands

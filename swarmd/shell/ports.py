@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar, assert_never
 
-from swarmd.core.commands import (
-    CHAIN_COMMANDS,
-    NETWORK_COMMANDS,
-    SUPERVISOR_COMMANDS,
-    TRAINER_COMMANDS,
-    ChainCommand,
-    Command,
-    NetworkCommand,
-    SupervisorCommand,
-    TrainerCommand,
-)
+from swarmd.core.commands import ChainCommand, Command, NetworkCommand, SupervisorCommand, TrainerCommand
 from swarmd.core.events import Event
 from swarmd.core.state import State
 
@@ -94,14 +84,14 @@ class Ports(NamedTuple):
 
     def perform(self, command: Command) -> None:
         """Hand a command to the port that it is for."""
-        if isinstance(command, NETWORK_COMMANDS):
+        if isinstance(command, NetworkCommand):
             self.network.perform(command)
-        elif isinstance(command, TRAINER_COMMANDS):
+        elif isinstance(command, TrainerCommand):
             self.trainer.perform(command)
-        elif isinstance(command, CHAIN_COMMANDS):
+        elif isinstance(command, ChainCommand):
             assert self.chain is not None, f"{command.id} is for a contract, and this swarm has none"
             self.chain.perform(command)
-        elif isinstance(command, SUPERVISOR_COMMANDS):
+        elif isinstance(command, SupervisorCommand):
             self.supervisor.perform(command)
         else:
             assert_never(command)

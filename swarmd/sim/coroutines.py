@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from swarmd.worker.runtime import TimeSource
 
@@ -51,11 +51,7 @@ def loud_errors() -> Iterator[None]:
         log.propagate = propagate
 
 
-class Later(Protocol):
-    """Has something done after a while."""
-
-    def __call__(self, delay_s: float, act: Callable[..., None], /, *args: Any) -> None:
-        """Have `act(*args)` called after so long, in simulated time; at once is 0. Raises nothing."""
+Later = Callable[..., None]  # has `act(*args)` called after `delay_s` of simulated time: later(delay_s, act, *args)
 
 
 class Answer(Generic[T]):

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from swarmd.core.events import StopRequested
 from swarmd.sim.node import CRASH_POINTS, SimNode
-from swarmd.sim.ports.chain import CALL_WEI, FEE, SimChain, sign
-from swarmd.sim.ports.contract import Call, Kind
-from swarmd.sim.ports.disk import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
+from swarmd.sim.ports.chain import CALL_WEI, FEE, Call, Kind, SimChain, sign
+from swarmd.sim.ports.machine import LOW_BYTES, ROOM_BYTES, WANTED_BYTES
 from swarmd.sim.ports.network import NetworkWorker
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from swarmd.core.events import (
     SpaceFreed,
     SpaceLow,
     TimerFired,
+    members_in,
+    reports_in,
 )
-from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import Deadline, State, next_deadline
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Settings
@@ -34,11 +35,11 @@ from swarmd.errors import ChartError
 from swarmd.eventlog.fold import fold_commit
 from swarmd.eventlog.frame import Commit, digest_commands
 from swarmd.shell.loop import INBOX_FACTS_MAX, Loop
-from swarmd.sim.ports.disk import WANTED_BYTES, SimDisk
+from swarmd.sim.ports.machine import WANTED_BYTES, SimDisk, SimWorker
 from swarmd.sim.ports.supervisor import SimSupervisor
-from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
+    from swarmd.sim.invariants.claims import SubmissionChecks
     from swarmd.sim.world import World
 
 CrashPoint = Literal["before-append", "before-sync", "before-dispatch", "in-dispatch"]
@@ -127,6 +128,11 @@ class SimNode:
     def state(self) -> State:
         """What the daemon holds the log to come to."""
         return self.loop.state
+
+    @property
+    def claims(self) -> SubmissionChecks:
+        """The checks of what it submits to a contract."""
+        return self.world.checks.ledgers[self.index].claims
 
     def _make_loop(self, state: State) -> Loop:
         """The loop of a new life, with the checks as a projection."""

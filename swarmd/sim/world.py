@@ -7,30 +7,136 @@ import hashlib
 import heapq
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
 
 from swarmd.core.chart import GAPS
-from swarmd.core.commands import Submit
+from swarmd.core.commands import Announce
+from swarmd.core.events import Event, ReportPublished, RolloutsGathered, RoundAnnounced
 from swarmd.core.values import ChainSettings, CoordinatorSettings, Drive, Settings
+from swarmd.dht.wire.records import Payload, ReportRecord
 from swarmd.eventlog.frame import Commit
 from swarmd.sim.coroutines import loud_errors
 from swarmd.sim.faults import Faults
-from swarmd.sim.figures import Counted, Figures
+from swarmd.sim.hostile import Hostile
 from swarmd.sim.invariants.checks import Checks, InvariantBroken
 from swarmd.sim.node import SimNode
-from swarmd.sim.ports.chain import CALL_WEI, SimChain, SimReceipt, Tx
+from swarmd.sim.ports.chain import CALL_WEI, Rules, SimChain, SimContract
 from swarmd.sim.ports.chain_worker import ChainWorker
-from swarmd.sim.ports.contract import Rules, SimContract
-from swarmd.sim.ports.dht import SimDht, SimReport
+from swarmd.sim.ports.dht import Place, SimDht
 from swarmd.sim.profile import NONE, SimProfile, draw_profile
-from swarmd.sim.strangers.hostile import Hostile
-from swarmd.sim.strangers.stored_records import GuardedDht
+
+DELAYS_MAX = 200_000  # of each kind that are kept, the first ones
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Of a whole run; times in seconds, shares between 0 and 1.
+
+    Attributes:
+        announced_s: from the coordinator's decision to announce a stage to the new state of a node that was there for
+            the stage before; p50, p99.
+        closed_s: from the last report of a stage that was stored to the next announcement; p50, greatest.
+        full: gatherings that brought as many peers' rollouts as are wanted, or as there were.
+        reported: nodes with a report, of all nodes, in a stage.
+        stayed: nodes with a report, of the followers that had heard of the stage before, in a stage.
+        asked: in a round and for each node: look-ups by kind of key, `store` for records stored and `body` for bodies
+            fetched.
+    """
+
+    stages: int = 0
+    announced_s: tuple[float, float] = (0.0, 0.0)
+    closed_s: tuple[float, float] = (0.0, 0.0)
+    full: float = 0.0
+    reported: float = 0.0
+    stayed: float = 0.0
+    asked: dict[str, float] = {}
+
+
+class Counted:
+    """Counts while a world goes on.
+
+    Args:
+        nodes: in the swarm.
+        wanted: peers that a node gathers from, at most.
+    """
+
+    def __init__(self, nodes: int, wanted: int) -> None:
+        self._nodes = nodes
+        self._wanted = wanted
+        self._opened: dict[Place, float] = {}  # first announcement of each stage
+        self._place: Place = (-1, -1)  # that is open
+        self._before: Place = (-1, -1)
+        self._last_report: dict[Place, float] = {}
+        self._reporters: defaultdict[Place, set[int]] = defaultdict(set)
+        self._heard: dict[int, Place] = {}  # by node, the latest
+        self._followed: dict[Place, set[int]] = {}  # nodes that had heard of the stage before, when a stage opened
+        self._announced: list[float] = []
+        self._closed: list[float] = []
+        self._gathered = [0, 0]  # all, full ones
+        self.asked: Counter[str] = Counter()
+
+    def on_announce(self, command: Announce, now: float) -> None:
+        """The coordinator is about to announce a stage, perhaps not for the first time."""
+        place = (command.round, command.stage)
+        if place in self._opened or command.final:
+            return
+        if self._place in self._last_report and len(self._closed) < DELAYS_MAX:
+            self._closed.append(now - self._last_report[self._place])
+        self._followed[place] = {node for node, heard in self._heard.items() if heard == self._place}
+        self._opened[place], self._before, self._place = now, self._place, place
+
+    def on_stored(self, content: Payload, now: float) -> None:
+        """Those who keep it have a record; its owner may not know yet."""
+        if isinstance(content, ReportRecord):
+            self._last_report[content.round, content.stage] = now
+
+    def take(self, node: int, event: Event, now: float) -> None:
+        """A node has recorded an event."""
+        if isinstance(event, RoundAnnounced):
+            self._hear(node, (event.round, event.stage), now)
+        elif isinstance(event, ReportPublished):
+            self._reporters[event.round, event.stage].add(node)
+        elif isinstance(event, RolloutsGathered) and event.round > 0:
+            others = len(self._reporters.get((event.round - 1, event.stage), set()) - {node})
+            self._gathered[0] += 1
+            self._gathered[1] += len(event.rollouts) >= min(self._wanted, others)
+
+    def _hear(self, node: int, place: Place, now: float) -> None:
+        """Of nodes that have heard of the stage before: the others were not there when it was announced."""
+        if not node or place != self._place or self._heard.get(node) == place:
+            return
+        if self._heard.get(node) == self._before and len(self._announced) < DELAYS_MAX:
+            self._announced.append(now - self._opened[place])
+        self._heard[node] = place
+
+    def figures(self) -> Figures:
+        """All of it, of the stages that have closed."""
+        closed = [place for place in self._opened if place != self._place]
+        reported = [len(self._reporters[place]) / self._nodes for place in closed]
+        followed = [(self._followed[place], self._reporters[place]) for place in closed if self._followed[place]]
+        stayed = [len(nodes & reporters) / len(nodes) for nodes, reporters in followed]
+        rounds = max(1, len({round for round, _ in self._opened}))
+        return Figures(
+            stages=len(closed),
+            announced_s=(quantile(self._announced, 0.5), quantile(self._announced, 0.99)),
+            closed_s=(quantile(self._closed, 0.5), quantile(self._closed, 1.0)),
+            full=self._gathered[1] / max(1, self._gathered[0]),
+            reported=sum(reported) / max(1, len(reported)),
+            stayed=sum(stayed) / max(1, len(stayed)),
+            asked={what: count / rounds / self._nodes for what, count in sorted(self.asked.items())},
+        )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value below which so large a share of them lies; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
 
 BEGIN = 1_800_000_000.0  # POSIX seconds; any will do
 FAULTS_FULL = 30.0  # faults per node and hour from which on workers misbehave at the full chance below
@@ -47,10 +153,12 @@ JOIN_S = 5.0  # in which all nodes are started that come at once
 FOUNDERS = 80  # nodes with which a swarm begins that grows slowly
 PROGRESS_STEPS = 200
 
+ProgressListener = Callable[[float], None]  # is told the share of the simulated time that is over
+
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What a simulated run came to.
 
     Attributes:
@@ -61,22 +169,22 @@ class Summary(msgspec.Struct, frozen=True):
 
     seed: int
     profile: SimProfile
-    events: int
-    commits: int
-    replayed: int
-    crashes: int
-    worker_exits: int
-    partitions: int
-    freezes: int
-    full_disks: int
-    restores: int
-    jumps: int
+    events: int = 0
+    commits: int = 0
+    replayed: int = 0
+    crashes: int = 0
+    worker_exits: int = 0
+    partitions: int = 0
+    freezes: int = 0
+    full_disks: int = 0
+    restores: int = 0
+    jumps: int = 0
     rounds: int
     stages_trained: int
-    reports: int
-    skips: int
-    confirmed: int  # submissions, each time that a node took note of it
-    refused: int
+    reports: int = 0
+    skips: int = 0
+    confirmed: int = 0  # submissions, each time that a node took note of it
+    refused: int = 0
     blocks: int  # of the chain at the end, 0 where there is none
     reorgs: int
     strangers: int  # events that hostile actors caused
@@ -90,13 +198,6 @@ class Summary(msgspec.Struct, frozen=True):
     def events_per_s(self) -> float:
         """Committed events per second of processor time."""
         return self.events / self.cpu_s
-
-
-class ProgressListener(Protocol):
-    """Is told how far a run is."""
-
-    def __call__(self, share: float, /) -> None:
-        """Take the share of the simulated time that is over, some hundred times in a run. Raises nothing."""
 
 
 def run(seed: int, profile: SimProfile | None = None, told: ProgressListener | None = None, **given: Any) -> Summary:
@@ -145,24 +246,7 @@ class World:
         self.now = BEGIN
         self.ends_at = BEGIN + profile.hours * 3600.0
         self.calm_from = max(BEGIN, self.ends_at - profile.calm_s)
-        self.counts = dict.fromkeys(
-            (
-                "events",
-                "commits",
-                "replayed",
-                "crashes",
-                "worker_exits",
-                "partitions",
-                "freezes",
-                "full_disks",
-                "restores",
-                "jumps",
-                "reports",
-                "skips",
-            ),
-            0,
-        )
-        self.counts |= dict.fromkeys(("confirmed", "refused"), 0)
+        self.counts: Counter[str] = Counter()  # of `Summary`
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = 0
         self._violation: InvariantBroken | None = None
@@ -170,7 +254,7 @@ class World:
         self._trace = hashlib.blake2b(digest_size=TRACE_BYTES)
         self._buffer = bytearray()
         self.coordinator = "" if profile.chain else "peer-000"
-        self.dht = SimDht(self) if profile.hostile == NONE else GuardedDht(self)
+        self.dht = SimDht(self)
         self.chain = SimChain(self, self._make_contract()) if profile.chain else None
         self.nodes: list[SimNode] = []
         for index in range(profile.nodes):
@@ -294,11 +378,6 @@ class World:
 
     # --- what the parts ask ---
 
-    @property
-    def works(self) -> dict[str, int]:
-        """Bits of work of hostile identities."""
-        return self.dht.works if isinstance(self.dht, GuardedDht) else {}
-
     def chance(self, name: str) -> float:
         """How likely a misbehaviour is now."""
         return self._chances[name]
@@ -319,39 +398,12 @@ class World:
             self._trace.update(self._buffer)
             self._buffer.clear()
 
-    def note_report(self, node: SimNode, report: SimReport) -> None:
-        """A report is published."""
-        self.counts["reports"] += 1
-        self.checks.on_report(node, report)
-
-    def note_room(self, node: SimNode, what: str, kept: bool) -> bool:
-        """An honest node's record was kept by those who should, or found no room. Returns `kept`."""
-        if not kept:
-            self.checks.honest.on_no_room(node, what)
-        return kept
-
     def note_head(self) -> None:
         """There are new blocks."""
         for node in self.nodes:
             worker = node.supervisor.running["chain"]
             if isinstance(worker, ChainWorker) and worker.alive:
                 worker.notice_head()
-
-    def note_receipt(self, receipt: SimReceipt) -> None:
-        """Check a transaction that was mined."""
-        self.checks.on_receipt(receipt)
-
-    def note_signed(self, node: SimNode, tx: Tx) -> None:
-        """An attempt was made; it is not sent yet."""
-        self.checks.ledgers[node.index].claims.on_signed(tx)
-
-    def note_sent(self, node: SimNode, tx: Tx) -> None:
-        """Check an attempt that a node sends."""
-        self.checks.ledgers[node.index].claims.on_sent(tx)
-
-    def note_refused(self, node: SimNode, command: Submit, code: str, answered: str) -> None:
-        """A chain worker gives a submission up; `answered` is the last error that the contract gave it there."""
-        self.checks.ledgers[node.index].claims.on_refused(command, code, answered)
 
     def day_wei_max(self) -> int:
         """What an account may sign for in a day, 0 for any amount; in a calm world nothing bounds it."""

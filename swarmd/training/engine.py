@@ -14,7 +14,7 @@ import msgspec
 from swarmd.config import Config
 from swarmd.core.commands import Train
 from swarmd.core.events import Event, StageTrained
-from swarmd.core.peers.evidence import is_barred_by
+from swarmd.core.evidence import is_barred_by
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger

@@ -52,9 +52,9 @@ from swarmd.core.events import (
     RoundAnnounced,
     StageLog,
 )
+from swarmd.core.evidence import keep
 from swarmd.core.ids import command_id
-from swarmd.core.node.results import preceding
-from swarmd.core.peers.evidence import keep
+from swarmd.core.node.rounds import preceding
 from swarmd.core.state import BLOCKS_KEPT, Chain, Clock, State
 from swarmd.core.values import BlockRef, ChainSettings, Settings
 from swarmd.dht.addresses import check_bootstrap

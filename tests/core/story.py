@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmd.core.applied import advance
 from swarmd.core.chart_types import RoundState
 from swarmd.core.commands import Command
 from swarmd.core.events import (
@@ -19,7 +20,6 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerStarted,
 )
-from swarmd.core.node.catchup import advance
 from swarmd.core.state import State, next_deadline
 from swarmd.core.values import BlockRef, ChainSettings, CoordinatorSettings, RolloutsRef, Settings
 

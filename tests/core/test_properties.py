@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transitions import MachineError
 
+from swarmd.core.applied import advance, missed
 from swarmd.core.chart import GAPS, NAMES, AnyChart, build_machine, compile_ignored, default_charts
 from swarmd.core.events import (
     AnyChainLog,
@@ -33,6 +34,7 @@ from swarmd.core.events import (
     LinkDown,
     LinkUp,
     MemberLeft,
+    MemberRow,
     MemberSeen,
     MembershipRead,
     MembersSeen,
@@ -45,6 +47,7 @@ from swarmd.core.events import (
     Registered,
     RegistrationLog,
     ReportPublished,
+    ReportRow,
     ReportSeen,
     ReportsSeen,
     RewardLog,
@@ -75,8 +78,6 @@ from swarmd.core.events import (
     WorkerStarted,
     WorkerStartFailed,
 )
-from swarmd.core.node.catchup import advance, missed
-from swarmd.core.reported import MemberRow, ReportRow
 from swarmd.core.state import (
     BLOCKS_KEPT,
     OUTBOX_MAX,

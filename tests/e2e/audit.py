@@ -8,8 +8,7 @@ from pathlib import Path
 
 from swarmd.cli import run_command
 from swarmd.cli.local_swarm import LocalSwarm
-from swarmd.core.events import Equivocated, Event, NodeStarted, RoundAnnounced, RoundsSkipped, StageTrained
-from swarmd.core.reported import reports_in
+from swarmd.core.events import Equivocated, Event, NodeStarted, RoundAnnounced, RoundsSkipped, StageTrained, reports_in
 from swarmd.errors import ExitCode
 from swarmd.eventlog.reader import read_commits
 

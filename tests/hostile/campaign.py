@@ -23,8 +23,9 @@ from swarmd.core.events import (
     ReportsSeen,
     RoundAnnounced,
     RoundPublished,
+    members_in,
+    reports_in,
 )
-from swarmd.core.reported import members_in, reports_in
 from swarmd.dht.identity.rsa import RsaIdentity
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import decode_signed

@@ -15,17 +15,17 @@ PRICES = (
 CORE = (
     Mutant(
         "free identities may have all places of members",
-        "swarmd/core/coordinator/members.py",
+        "swarmd/core/coordinator/coordination.py",
         "if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:",
         "if False:",
         ("tests/core/coordinator/test_coordination.py",),
     ),
     Mutant(
         "a restored node takes a heap of old records for rounds that open",
-        "swarmd/core/node/restored.py",
+        "swarmd/core/node/rounds.py",
         "turn.at - event.opened_at < heard.after_s - PACE_S",
         "False",
-        ("tests/core/node/test_restored.py",),
+        ("tests/core/node/test_rounds.py",),
     ),
     Mutant(
         "the same announcement again is taken for an older one",
@@ -99,10 +99,10 @@ CORE = (
     ),
     Mutant(
         "a restored node trains in the first round that it hears of",
-        "swarmd/core/node/restored.py",
+        "swarmd/core/node/rounds.py",
         "0 <= state.first_heard < round",
         "0 <= state.first_heard <= round",
-        ("tests/core/node/test_restored.py",),
+        ("tests/core/node/test_rounds.py",),
     ),
     Mutant(
         "a stage that keeps failing is given up one failure later",
@@ -113,14 +113,14 @@ CORE = (
     ),
     Mutant(
         "skipped rounds are counted one short",
-        "swarmd/core/node/results.py",
+        "swarmd/core/node/rounds.py",
         "state.rounds_skipped + event.last - event.first + 1",
         "state.rounds_skipped + event.last - event.first",
         ("tests/core/node/test_rounds.py",),
     ),
     Mutant(
         "each stage of a round counts as a round of the member",
-        "swarmd/core/coordinator/standings.py",
+        "swarmd/core/coordinator/coordination.py",
         "rounds=member.rounds + (member.last_round != coordination.round),",
         "rounds=member.rounds + 1,",
         ("tests/core/coordinator/test_coordination.py",),

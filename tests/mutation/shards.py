@@ -175,10 +175,10 @@ SHARDS = (
     ),
     Mutant(
         "a coordinator that stops a swarm's shards at once",
-        "swarmd/core/coordinator/shards.py",
+        "swarmd/core/coordinator/coordination.py",
         "rests = round < since + ROUNDS_KEPT and wanted < placed",
         "rests = False",
-        ("tests/core/coordinator/test_shards.py",),
+        ("tests/core/coordinator/test_coordination.py",),
     ),
     Mutant(
         "numbers of another life are taken for a storer's own",

@@ -255,8 +255,8 @@ WEIGHTS = (
     Mutant(
         "weights that come after the wait are begun from",
         "swarmd/core/node/weights.py",
-        "    if turn.settle(event.command) is None:\n        return False\n",
-        "    turn.settle(event.command)\n",
+        "    if turn.settle(event.command) is None:\n        return\n    _end(turn, None",
+        "    turn.settle(event.command)\n    _end(turn, None",
         ("tests/core/node/test_weights.py",),
     ),
     Mutant(
@@ -306,8 +306,8 @@ WEIGHTS = (
     Mutant(
         "an offer is averaged with again and again",
         "swarmd/core/node/weights.py",
-        "end(turn, None if spent else event.weights)",
-        "end(turn, event.weights)",
+        "_end(turn, None if spent else taken)",
+        "_end(turn, taken)",
         (
             "tests/core/node/test_weights.py::test_an_offer_is_taken_once_unless_it_changed_and_none_that_is_many_rounds_old",
         ),

@@ -8,8 +8,8 @@ from pathlib import Path
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from swarmd.core.applied import advance
 from swarmd.core.events import Event
-from swarmd.core.node.catchup import advance
 from swarmd.core.state import State
 from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.observe.metrics import Metrics

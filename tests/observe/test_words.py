@@ -27,6 +27,7 @@ from swarmd.core.events import (
     Equivocated,
     Event,
     LinkUp,
+    MemberRow,
     MemberSeen,
     MembershipRead,
     MembersSeen,
@@ -36,6 +37,7 @@ from swarmd.core.events import (
     PolicyLog,
     RecordsRejected,
     RegistrationLog,
+    ReportRow,
     ReportSeen,
     ReportsSeen,
     RewardLog,
@@ -57,10 +59,8 @@ from swarmd.core.events import (
     WorkerExited,
     tag_of,
 )
-from swarmd.core.node.catchup import advance
-from swarmd.core.node.results import count_aside
-from swarmd.core.peers.evidence import BARRED_ROUNDS
-from swarmd.core.reported import MemberRow, ReportRow
+from swarmd.core.evidence import BARRED_ROUNDS
+from swarmd.core.node.rounds import count_aside
 from swarmd.core.state import Clock, State, Submission
 from swarmd.core.values import (
     BlockRef,

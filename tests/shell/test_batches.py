@@ -16,8 +16,9 @@ from swarmd.core.events import (
     ReportSeen,
     ReportsSeen,
     RoundPublished,
+    members_in,
+    reports_in,
 )
-from swarmd.core.reported import members_in, reports_in
 from swarmd.core.state import State
 from swarmd.core.step import StateFold, step
 from swarmd.eventlog.snapshot import encode_state

@@ -9,8 +9,7 @@ import pytest
 
 from swarmd.core.applied import Applied
 from swarmd.core.commands import Command, ReadClock, Register, StartWorker, Submit, Train
-from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, ReportSeen, TimerFired
-from swarmd.core.reported import reports_in
+from swarmd.core.events import Event, MemberSeen, NodeStarted, NodeStopped, ReportSeen, TimerFired, reports_in
 from swarmd.core.state import Deadline, State
 from swarmd.core.values import Settings
 from swarmd.errors import CommitTooLarge

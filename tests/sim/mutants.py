@@ -1,27 +1,483 @@
-"""Small mistakes planted in the core and in the simulated disk, to see whether the checks notice them.
+"""Small mistakes planted in the core, the workers and the shell, to see whether the checks notice them.
 
 How they get into the code: `tests/sim/planting.py`.
 """
 
 from __future__ import annotations
 
-from swarmd.core import turn
+from swarmd.chain import agent as chain_agent
+from swarmd.chain import blocks, senders, submitter, watcher
+from swarmd.core import applied, turn
 from swarmd.core.contract import clock, submissions, votes
 from swarmd.core.coordinator import coordination, waiting
-from swarmd.core.node import catchup, pause, results, rounds, workers
+from swarmd.core.node import machine, rounds, workers
+from swarmd.dht import agent as network_agent
+from swarmd.dht import evidence, membership
+from swarmd.dht.rounds import clock as swarm_clock
+from swarmd.dht.rounds import gather, key_watch, publisher, report_collector, stages
+from swarmd.shell import loop, ports, supervision
 from swarmd.sim import node
 from tests.sim.planting import Mutant
+
+POOR_BUDGET = (("day_calls", 8),)
+
+SHIPPED_CHAIN_MUTANTS = (
+    Mutant(
+        "an attempt is sent before it is in the log",
+        submitter,
+        "elif (prepared := following.released()) is not None:",
+        "elif (prepared := following.attempts[-1]) is not None:",
+        (("nodes", 3),),
+    ),
+    Mutant(
+        "what is in the log is never let out",
+        submitter,
+        "        self._in_log.add(prepared.hash)\n",
+        "",
+    ),
+    Mutant(
+        "the block that has it is never looked at again",
+        submitter,
+        "        there = await self._hash_at(block.number) == block.hash\n",
+        "        there = True\n",
+    ),
+    Mutant(
+        "a block counts as confirmed at once",
+        submitter,
+        "deep = block.number <= self._depth",
+        "deep = True",
+    ),
+    Mutant(
+        "a round that has not begun is refused for ever",
+        submitter,
+        "        if error.code in TOO_EARLY:\n            await self._judge_early(command, error)\n",
+        "",
+        (("nodes", 3),),
+    ),
+    Mutant(
+        "every attempt takes a nonce of its own",
+        senders,
+        "free = [each for each in attempts if each.nonce >= mined]",
+        "free: list[Prepared] = []",
+    ),
+    Mutant(
+        "a mined withdrawal counts as the thing itself",
+        senders,
+        "receipt.to == self.account or self._is_withdrawal(attempt)",
+        "False",
+    ),
+    Mutant(
+        "the day's budget is not looked at",
+        senders,
+        "        self.budget.check(cost_wei, counted_wei, what)\n",
+        "",
+        POOR_BUDGET,
+    ),
+    Mutant(
+        "a restart brings a new day's budget",
+        chain_agent,
+        "            self._budget.restore(order.spent_day, int(order.spent_wei))\n",
+        "            pass\n",
+        POOR_BUDGET,
+    ),
+    Mutant(
+        "a lost submission is not forgotten",
+        submitter,
+        "        self._emit(SubmissionLost(following.submission, reason))\n        self._forget(following)\n",
+        "        self._emit(SubmissionLost(following.submission, reason))\n",
+    ),
+    Mutant(
+        "a reorganisation is not told",
+        watcher,
+        "        self._emit(ChainReorged(fork, tip.number - fork.number))\n",
+        "",
+    ),
+    Mutant(
+        "a block is taken whatever it follows",
+        watcher,
+        "        if blocks[0].parent != self.branch.tip.hash:\n            return False\n",
+        "",
+    ),
+    Mutant(
+        "the head counts as confirmed",
+        watcher,
+        "        return max(tip - self._config.depth, -1)\n",
+        "        return tip\n",
+    ),
+    Mutant(
+        "a fork is taken for one block later",
+        blocks,
+        "return self._blocks[low - 1] if low else None",
+        "return self._blocks[min(low, len(self._blocks) - 1)] if low else None",
+    ),
+)
+
+
+FAILING = (("failure", 0.2),)
+SHARDED = (("shard_members", 1), ("gather_peers", 32), ("nodes", 4), ("latency_s", 0.05))
+STRANGERS = (("hostile", "equivocator"), ("chain", False))
+
+NETWORK_MUTANTS = (
+    Mutant(
+        "a node gathers its own rollouts",
+        gather,
+        "peer != self._session.peer_id and _names_rollouts(record)",
+        "_names_rollouts(record)",
+    ),
+    Mutant(
+        "a body is kept whatever it is",
+        gather,
+        "                await bodies.check(body, content.digest, content.size_bytes)\n",
+        "",
+        STRANGERS,
+    ),
+    Mutant(
+        "gathering goes on until its time is over",
+        gather,
+        "if self._looked and self._is_complete() and self._end_lingering():",
+        "if False:",
+    ),
+    Mutant(
+        "bodies that come with their records are passed over",
+        gather,
+        "            if content.body and not looks_for_members:\n                await self._try(peer, content)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "larger bodies are not fetched",
+        gather,
+        "            self._fetches.start(self._fetch_within, peer, content)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "a record counts as published though nobody could show it",
+        publisher,
+        '        raise NetworkDown(f"{who} could show {key} after it was stored")\n',
+        "        return None\n",
+    ),
+    Mutant(
+        "records are not renewed",
+        publisher,
+        "whole = await self._renew_all(told)",
+        "whole = True",
+    ),
+    Mutant(
+        "a restart forgets how late the records before it expire",
+        publisher,
+        "before = (self._floors.get(key, 0.0), *self._own_records.floors(key))",
+        "before = (self._floors.get(key, 0.0), 0.0)",
+        (("jumps", 20.0),),
+    ),
+    Mutant(
+        "a renewal overtakes the record that replaces it",
+        publisher,
+        "if self._live.get(content.key) is content:",
+        "if True:",
+        (("latency_s", 1.0), ("faults", 120.0)),
+    ),
+    Mutant(
+        "what is published is not kept in mind",
+        publisher,
+        "        self._kept[content.key] = Kept(content, expiration, before)\n",
+        "",
+    ),
+    Mutant(
+        "members that come are not told",
+        membership,
+        "        if told is not None:\n",
+        "        if told is False:\n",
+    ),
+    Mutant(
+        "a report is published without its rollouts",
+        stages,
+        "        await self._publish_rollouts(command, place)\n",
+        "",
+    ),
+    Mutant(
+        "reports of a stage count as changes of those of the stage before",
+        report_collector,
+        "        self._seen = SeenReports(self._session, command.round, command.stage)\n",
+        "",
+    ),
+    Mutant(
+        "of a stage's shards only the first is collected",
+        report_collector,
+        "self._turns = list(range(self._shards))",
+        "self._turns = list(range(1))",
+        SHARDED,
+    ),
+    Mutant(
+        "reports that their owners bring are lost",
+        report_collector,
+        "        self._brought[record.owner] = record\n",
+        "",
+        SHARDED,
+    ),
+    Mutant(
+        "of a stage's shards one is gathered from, however few peers it holds",
+        gather,
+        "len(self.sources.peers) - useless < self._wanted",
+        "len(self.sources.peers) < 1",
+        SHARDED,
+    ),
+    Mutant(
+        "records lie in the first shard, whoever wrote them",
+        swarm_clock,
+        "return Shard(shards, shard_of(session.swarm, session.peer_id, round, stage, shards))",
+        "return Shard(shards, 0)",
+        SHARDED,
+    ),
+    Mutant(
+        "a key is watched no more when it could not be read once",
+        key_watch,
+        '                log.debug("%s was not read: %s", self.name, error)\n',
+        "                return\n",
+        FAILING,
+    ),
+    Mutant(
+        "a command that failed is never answered",
+        network_agent,
+        "        self._session.emit(CommandFailed(command.id, reason))\n",
+        "",
+        FAILING,
+    ),
+    Mutant(
+        "a command is done once and never again",
+        network_agent,
+        "            self._running.discard(command.id)\n",
+        "            pass\n",
+        FAILING,
+    ),
+    Mutant(
+        "announcements are not taken from gossip or look-ups",
+        swarm_clock,
+        "        self._latest = record\n",
+        "        self._latest = known or record\n",
+    ),
+    Mutant(
+        "a report that is published again is taken for another one",
+        evidence,
+        "    if before is None or before.signed == seen.signed:\n        return\n",
+        "    if before is None:\n        return\n    found(pair_of(before.signed, seen.signed))\n",
+        STRANGERS,
+    ),
+)
+
+
+OFTEN = (("faults", 150.0),)
+
+LOOP_MUTANTS = (
+    Mutant(
+        "commands leave before the commit is durable",
+        loop,
+        "        try:\n            self._log.append(",
+        "        self._hand_out(planned.commands)\n        try:\n            self._log.append(",
+    ),
+    Mutant(
+        "what was written last comes first out of the inbox",
+        loop,
+        "self._inbox.popleft()",
+        "self._inbox.pop()",
+    ),
+    Mutant(
+        "a fact for which the inbox has no room is forgotten",
+        loop,
+        "            return False\n        self._inbox.append(fact)",
+        "            return True\n        self._inbox.append(fact)",
+    ),
+    Mutant(
+        "a node that has stopped goes on",
+        loop,
+        "                self.ended = last\n",
+        "                pass\n",
+    ),
+    Mutant(
+        "the second half of a commit that is too large is lost",
+        loop,
+        "return first + self._write(first[-1].state, at, halves[1])",
+        "return first",
+        (
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
+        ),
+    ),
+    Mutant(
+        "the second half of a commit that is too large forgets the first",
+        loop,
+        "self._write(first[-1].state, at, halves[1])",
+        "self._write(state, at, halves[1])",
+        (
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
+        ),
+    ),
+    Mutant(
+        "of a commit that was split only the last part is adopted",
+        loop,
+        "for planned in written:",
+        "for planned in written[-1:]:",
+        (
+            ("faults", 600.0),
+            ("nodes", 6),
+            ("latency_s", 0.05),
+        ),
+    ),
+    Mutant(
+        "the log has the digest of no commands",
+        loop,
+        "digest_commands(planned.commands))",
+        "digest_commands(()))",
+    ),
+    Mutant(
+        "a snapshot is taken of the state before",
+        loop,
+        "self.snapshots.keep_if_due(planned.state)",
+        "self.snapshots.keep_if_due(state)",
+    ),
+    Mutant(
+        "a life begins with deadlines of the last one",
+        loop,
+        "        if self._beginning is not None:\n",
+        "        if self._beginning is not None and not self._due_timers(now):\n",
+    ),
+    Mutant(
+        "the loop sleeps until the last deadline instead of the first",
+        loop,
+        "min(WAIT_S_MAX, min(waiting) - now)",
+        "min(WAIT_S_MAX, max(waiting) - now)",
+    ),
+    Mutant(
+        "a deadline is reported before it has passed",
+        loop,
+        "if each.due_at <= now and each not in self._fired]",
+        "if each.due_at <= now + 60 and each not in self._fired]",
+    ),
+    Mutant(
+        "commands for the trainer go to the network worker",
+        ports,
+        "self.trainer.perform(command)",
+        "self.network.perform(command)",
+    ),
+)
+
+SUPERVISION_MUTANTS = (
+    Mutant(
+        "an end is told once more after a kill",
+        supervision,
+        "if self._end_told[worker] or self.is_stopping:",
+        "if self.is_stopping:",
+        OFTEN,
+    ),
+    Mutant(
+        "a program that could not be executed counts as running",
+        supervision,
+        "        self._processes[worker], self._end_told[worker] = None, True\n        return [Tell(WorkerStartFailed",
+        "        self._end_told[worker] = True\n        return [Tell(WorkerStartFailed",
+        OFTEN,
+    ),
+    Mutant(
+        "a process that ended counts as running",
+        supervision,
+        "        self._processes[worker], self._end_told[worker] = None, True\n        return [Tell(exit_of",
+        "        self._end_told[worker] = True\n        return [Tell(exit_of",
+    ),
+    Mutant(
+        "nobody asks workers to end before they are ended",
+        supervision,
+        "                actions.append(Send(worker, Stop(grace_s=stop_s * STOP_MESSAGE_SHARE)))\n",
+        "",
+    ),
+    Mutant(
+        "workers have no time to end by themselves",
+        supervision,
+        "process.terminate_at = now + stop_s * STOP_MESSAGE_SHARE",
+        "process.terminate_at = now",
+    ),
+    Mutant(
+        "SIGKILL comes with SIGTERM",
+        supervision,
+        "process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)",
+        "process.kill_at = now",
+    ),
+    Mutant(
+        "a worker that does not heed SIGTERM is waited for without an end",
+        supervision,
+        "process.kill_at = now + self._limits.stop_s * (STOP_TERMINATE_SHARE - STOP_MESSAGE_SHARE)",
+        "process.kill_at = math.inf",
+    ),
+    Mutant(
+        "the node counts as stopped while workers end",
+        supervision,
+        " or any(self._processes.values()):",
+        ":",
+    ),
+    Mutant(
+        "unanswered pings are never forgiven",
+        supervision,
+        "process.heard, process.missed = True, 0",
+        "process.heard = True",
+    ),
+    Mutant(
+        "a silent worker is never killed",
+        supervision,
+        "        if process.missed > PINGS_MISSED:\n",
+        "        if False:\n",
+    ),
+    Mutant(
+        "a worker is killed for one ping that it did not answer",
+        supervision,
+        "process.missed > PINGS_MISSED",
+        "process.missed > 1",
+    ),
+    Mutant(
+        "what others cause counts against the worker",
+        supervision,
+        "outside=not process.killed_for and not process.planned and is_from_outside(status),",
+        "outside=False,",
+    ),
+    Mutant(
+        "a kill of this daemon's own counts as others'",
+        supervision,
+        "outside=not process.killed_for and not process.planned",
+        "outside=not process.planned",
+    ),
+    Mutant(
+        "an end that the node asked for counts as others'",
+        supervision,
+        "outside=not process.killed_for and not process.planned",
+        "outside=not process.killed_for",
+        OFTEN,
+    ),
+    Mutant(
+        "a worker that cannot work is started again and again",
+        supervision,
+        "permanent=fault.permanent if fault else False,",
+        "permanent=False,",
+        OFTEN,
+    ),
+    Mutant(
+        "a fact does not reach the inbox",
+        supervision,
+        "            return [Tell(message.event)]\n",
+        "",
+    ),
+)
+
+SHELL_MUTANTS = (*LOOP_MUTANTS, *SUPERVISION_MUTANTS)
+
 
 MUTANTS = (
     Mutant(
         "a pause never ends",
-        pause,
+        machine,
         "turn.state.low_space = None",
         "pass",
     ),
     Mutant(
         "a stage is begun on a disk that is nearly full",
-        pause,
+        machine,
         "    if chart in IDLE:",
         "    if chart == IDLE[0]:",
         (
@@ -31,7 +487,7 @@ MUTANTS = (
     ),
     Mutant(
         "rounds missed in a pause count as the node's own slowness",
-        pause,
+        machine,
         "        turn.state.faulted = True\n",
         "",
     ),
@@ -116,13 +572,13 @@ MUTANTS = (
     ),
     Mutant(
         "a skip is not counted",
-        results,
+        rounds,
         "    state.skipped_to = event.last\n",
         "",
     ),
     Mutant(
         "the round that was trained counts as skipped",
-        catchup,
+        applied,
         "first = max(after.done[0], after.skipped_to) + 1",
         "first = max(after.done[0] - 1, after.skipped_to) + 1",
     ),

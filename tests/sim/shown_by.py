@@ -13,11 +13,8 @@ import msgspec
 from swarmd.sim.invariants.checks import InvariantBroken
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
-from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS
-from tests.sim.mutants_chain import SHIPPED_CHAIN_MUTANTS
-from tests.sim.mutants_network import NETWORK_MUTANTS
+from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, NETWORK_MUTANTS, SHELL_MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted
-from tests.sim.shell_mutants import SHELL_MUTANTS
 
 FILE = Path(__file__).with_suffix(".json")
 OFF_CHAIN = (*MUTANTS, *SHELL_MUTANTS, *NETWORK_MUTANTS)

@@ -14,10 +14,9 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Record
 from swarmd.dht.wire.records import Membership, ReportRecord
-from swarmd.sim.figures import Counted, quantile
 from swarmd.sim.ports.network_ports import SimHintGossip
 from swarmd.sim.profile import LARGE
-from swarmd.sim.world import BEGIN, FOUNDERS, World, run
+from swarmd.sim.world import BEGIN, FOUNDERS, Counted, World, quantile, run
 
 SMALL: dict[str, Any] = {"nodes": 24, "hours": 0.2, "shard_members": 4, "gather_peers": 3, "min_peers": 16}
 
@@ -84,7 +83,7 @@ def test_what_a_round_cost_is_counted() -> None:
     counted.take(1, RoundAnnounced(1, 0, 0.0, 99.0), 71.0)
     counted.take(1, RolloutsGathered("g", 1, 0, (ref(0),)), 72.0)  # all that there is
     counted.take(2, RolloutsGathered("g", 1, 0, (ref(0),)), 72.0)  # one of two
-    counted.ask("store")
+    counted.asked["store"] += 1
     figures = counted.figures()
     assert (figures.stages, figures.announced_s, figures.closed_s) == (1, (0.5, 0.5), (1.5, 1.5))
     assert (figures.full, figures.reported, figures.asked) == (0.5, 2 / 3, {"store": 1 / 6})

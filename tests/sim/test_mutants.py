@@ -1,13 +1,14 @@
 """The checks catch what they claim: every planted mistake is found within a few seeds."""
 
+from __future__ import annotations
+
 import inspect
 
 import pytest
 
 from swarmd.sim.profile import ROUGH
 from swarmd.sim.world import run
-from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS
-from tests.sim.mutants_chain import SHIPPED_CHAIN_MUTANTS
+from tests.sim.mutants import CHAIN_MUTANTS, MUTANTS, SHIPPED_CHAIN_MUTANTS
 from tests.sim.planting import Mutant, planted
 from tests.sim.shown_by import OFF_CHAIN, ON_CHAIN, SEEDS_MAX, SPAN, find_seed
 

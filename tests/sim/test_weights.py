@@ -15,8 +15,8 @@ from swarmd.core.node import weights
 from swarmd.core.turn import Turn
 from swarmd.core.values import PeerWeights
 from swarmd.sim.invariants.checks import InvariantBroken, line_of
-from swarmd.sim.ports import trainer as trainer_port
-from swarmd.sim.ports.trainer import TrainerWorker
+from swarmd.sim.ports import machine
+from swarmd.sim.ports.machine import TrainerWorker
 from swarmd.sim.profile import draw_profile
 from swarmd.sim.world import World
 
@@ -55,7 +55,7 @@ def test_a_run_fails_where_weights_are_adopted_that_are_no_better(monkeypatch: p
     def tell_worse(trainer: TrainerWorker, command: Train, weights: PeerWeights) -> None:
         trainer.tell(WeightsAdopted(command.id, command.round, command.stage, weights, 0.25, 0.25))
 
-    monkeypatch.setattr(trainer_port, "tell_measured", tell_worse)
+    monkeypatch.setattr(machine, "tell_measured", tell_worse)
     with pytest.raises(InvariantBroken, match="were adopted"):
         play(24)
 

@@ -31,7 +31,7 @@ TYPOS = (
     Typo("swarmd/core/node/rounds.py", '("registering", "starting")', '("registring", "starting")'),
     Typo("swarmd/core/node/rounds.py", "replace(work, published=True)", "replace(work, publishd=True)"),
     Typo(
-        "swarmd/core/node/pause.py",
+        "swarmd/core/node/machine.py",
         '("syncing", "waiting", "round.gathering", ',
         '("syncing", "waiting", "round.gathring", ',
     ),
@@ -64,16 +64,16 @@ TYPOS = (
         '"retry/" + command.id, turn.at + RETRY_S',
     ),
     Typo("swarmd/core/step.py", '"muster": _if', '"mustr": _if'),
-    Typo("swarmd/core/node/clock_set.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
+    Typo("swarmd/core/node/machine.py", '"publish": settings.publish_s', '"publsh": settings.publish_s'),
     Typo(
         "swarmd/core/step.py",
         'is_command(event.command, "submit", "broadcast")',
         'is_command(event.command, "submit", "broadcst")',
     ),
-    Typo("swarmd/core/peers/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
+    Typo("swarmd/core/evidence.py", 'command_id("evidence", ', 'command_id("evidnce", '),
     Typo("swarmd/core/contract/votes.py", 'submission_id("winners", ', 'submission_id("winner", '),
     Typo(
-        "swarmd/sim/invariants/accounts.py",
+        "swarmd/sim/invariants/node.py",
         'is_command(event.command, "train")',
         'is_command(event.command, "training")',
     ),
@@ -106,9 +106,9 @@ TYPOS = (
         'what = "the node" if layer == "process"',
         'what = "the node" if layer == "daemon"',
     ),
-    Typo("swarmd/sim/invariants/waits.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
+    Typo("swarmd/sim/invariants/node.py", 'state.trainer.chart != "idle"', 'state.trainer.chart != "idle "'),
     Typo(
-        "swarmd/sim/invariants/waits.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
+        "swarmd/sim/invariants/node.py", 'case "round.settling":', 'case "round.setling":', "assert_never(state.chart)"
     ),
     Typo("swarmd/web/views/stages.py", 'after.chart == "round.settling"', 'after.chart == "round.settled"'),
     Typo("swarmd/web/views/moments.py", 'not in ("confirmed", "refused")', 'not in ("confirmed", "refusd")'),

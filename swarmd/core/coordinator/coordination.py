@@ -1,16 +1,24 @@
-"""The coordinator: musters members, opens stages, closes them on quorum or deadline, keeps the leaderboard."""
+"""The coordinator: musters members, opens stages, closes them on quorum or deadline, keeps the leaderboard.
+
+It keeps count of a bounded number of members: which of them makes room for another is `find_room`. It decides into how
+many shards the records of a stage are divided, and announces that with the clock.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, takewhile
+
 from msgspec.structs import replace
 
-from swarmd.bounds import fit
+from swarmd.bounds import add_real, fit
+from swarmd.core import evidence
 from swarmd.core.chart_types import CoordinatorState, CoordinatorTrigger
-from swarmd.core.commands import Announce, CollectReports
-from swarmd.core.coordinator import standings, waiting
-from swarmd.core.coordinator.members import find_room, is_forgotten
-from swarmd.core.coordinator.shards import place_records
+from swarmd.core.commands import Announce, CollectReports, PublishLeaderboard
+from swarmd.core.coordinator import waiting
 from swarmd.core.events import (
+    LeaderboardPublished,
     MemberLeft,
     MemberSeen,
     NodeStarted,
@@ -19,10 +27,9 @@ from swarmd.core.events import (
     RoundPublished,
 )
 from swarmd.core.ids import command_id, stage_id
-from swarmd.core.peers import evidence
-from swarmd.core.state import NO_REPORTS, AnyCoordination, AnyState, Member, Report
+from swarmd.core.state import MEMBERS_MAX, NO_REPORTS, AnyCoordination, AnyState, Member, Report
 from swarmd.core.turn import Turn
-from swarmd.core.values import CoordinatorSettings
+from swarmd.core.values import CoordinatorSettings, Standing
 
 COLLECTING: tuple[CoordinatorState, ...] = ("announcing", "open.collecting")
 TOO_HIGH = "reward-too-high"
@@ -376,12 +383,168 @@ def _close(turn: Turn, trigger: CoordinatorTrigger) -> None:
     turn.settle(_announce_id(closed))  # announced anew after a hold, and nobody needs it any more
     turn.disarm("stage")
     waiting.on_close(turn)
-    standings.credit(turn)
+    credit(turn)
     if stage + 1 < turn.settings.stages:
         _open(turn, "next", round, stage + 1)
         return
-    standings.publish(turn)
+    publish(turn)
     if _all_rounds_run(turn, round + 1):
         _finish(turn, round + 1)
     else:
         _open(turn, "next", round + 1, 0)
+
+
+GONE_KEPT = 256  # members up to whose number also those are kept that left without credit
+SILENT_ROUNDS_MAX = 64  # a member with credit that is silent for longer makes room, too
+IDLE_MEMBERS_MAX = 256  # members that have not done the work that every node does; of `MEMBERS_MAX`
+
+
+def is_forgotten(coordination: AnyCoordination, member: Member) -> bool:
+    """Whether a member that has just left is not kept: it is owed nothing, and there are many."""
+    owed = member.rounds > 0 or member.peer in coordination.reports
+    return not owed and len(coordination.members) > GONE_KEPT
+
+
+def find_room(coordination: AnyCoordination, newcomer: MemberSeen, reported: bool) -> tuple[bool, Member | None]:
+    """Whether there is room for one more, and the member that makes room for it; None if nobody has to.
+
+    First those go that never had credit, who left before who is silent; of those with credit, who left, or is silent
+    for a long time. Members that have not done the work that every node does have `IDLE_MEMBERS_MAX` places of all.
+
+    Args:
+        newcomer: who wants a place.
+        reported: whether it has reported: then it comes before members that have not done so yet.
+    """
+    members = coordination.members
+    if not newcomer.worked and len(members.idle) >= IDLE_MEMBERS_MAX:
+        among: Iterable[Member] = members.idle
+    elif len(members) < MEMBERS_MAX:
+        return True, None
+    else:
+        among = members
+    gone = [
+        member
+        for member in among
+        if member.peer not in coordination.reports and _may_go(member, coordination.round, reported)
+    ]
+    return (True, min(gone, key=_worth)) if gone else (False, None)
+
+
+def _may_go(member: Member, round: int, reported: bool) -> bool:
+    """Whether a member makes room: it may be silent for as many rounds as it was credited for, up to a bound."""
+    if member.left:
+        return True
+    if not member.rounds:
+        return reported or member.since_round < round - 1
+    return round - member.last_round > min(member.rounds, SILENT_ROUNDS_MAX)
+
+
+def _worth(member: Member) -> tuple[bool, bool, int, int, str]:
+    return (member.rounds > 0, not member.left, member.last_round, member.since_round, member.peer)
+
+
+SHARDS_MAX = 1024
+ROUNDS_KEPT = 16  # before their number shrinks
+
+
+def shards_for(members: int, each: int) -> int:
+    """The power of two that divides so many members into shards of about `each`; 0 where they fit into one."""
+    if not each or members <= each:
+        return 0
+    exponent = max(1, round(math.log2(members / each)))
+    return min(1 << exponent, SHARDS_MAX)
+
+
+def place_records(coordination: AnyCoordination, shard_members: int) -> None:
+    """Decide where records lie from the round on that begins.
+
+    Their number grows at once and shrinks only after `ROUNDS_KEPT`, so that one more member or one less does not have
+    it change in each round.
+    """
+    placed, since, round = coordination.shards, coordination.sharded_since, coordination.round
+    wanted = shards_for(coordination.members.present, shard_members)
+    rests = round < since + ROUNDS_KEPT and wanted < placed
+    if wanted != placed and not rests and round >= since:
+        coordination.shards, coordination.sharded_since, coordination.shards_before = wanted, round, placed
+
+
+REPORTS_BYTES_MAX = 3 * 1024 * 1024  # of all that go with a leaderboard; a frame to a worker has 4 MiB
+BOARD_BYTES_MAX = 4 * 1024 * 1024 - 64 * 1024  # of a leaderboard's rows and reports together
+NAMES_BYTES_MAX = 1024 * 1024  # of all names in it: the ones at the top come first
+ROW_BYTES = 128  # of a row, its name apart
+
+
+def credit(turn: Turn) -> None:
+    """Add the stage's rewards to the members' accounts."""
+    coordination = turn.coordination
+    reports = {report.peer: report for report in coordination.reports}
+    coordination.members = coordination.members.renewed(
+        [
+            _credited(coordination, member, reports[member.peer]) if member.peer in reports else member
+            for member in coordination.members
+        ]
+    )
+
+
+def _credited(coordination: AnyCoordination, member: Member, report: Report) -> Member:
+    return replace(
+        waiting.credited(member, report, coordination.waiting.number),
+        reward=add_real(member.reward, report.reward),
+        rounds=member.rounds + (member.last_round != coordination.round),
+        last_round=coordination.round,
+    )
+
+
+def publish(turn: Turn) -> None:
+    """Publish where everybody stands after a round: members with an admission, then those without."""
+    coordination = turn.coordination
+    rows = [
+        Standing(member.peer, member.name, member.reward, member.rounds, member.last_round, member.worked)
+        for member in sorted(coordination.members, key=lambda member: (not member.worked, -member.reward, member.peer))
+        if member.rounds
+    ]
+    standings = tuple(_with_names_that_fit(rows))
+    coordination.standings = standings
+    records = _published(turn, standings, (*coordination.round_reports, *coordination.reports))
+    for command in list(turn.pending.values()):
+        if isinstance(command, PublishLeaderboard):
+            turn.settle(command.id)
+    turn.issue(
+        PublishLeaderboard(command_id("leaderboard", coordination.round), coordination.round, standings, records)
+    )
+
+
+def _with_names_that_fit(rows: list[Standing]) -> list[Standing]:
+    """The rows without the names that there is no room for, from the first such on."""
+    if _names_bytes(rows) <= NAMES_BYTES_MAX:
+        return rows
+    sizes = accumulate(len(row.name.encode()) for row in rows)
+    named = sum(1 for _ in takewhile(lambda size_bytes: size_bytes <= NAMES_BYTES_MAX, sizes))
+    return [*rows[:named], *(replace(row, name="") for row in rows[named:])]
+
+
+def _names_bytes(rows: Sequence[Standing]) -> int:
+    return len("".join([row.name for row in rows]).encode())
+
+
+def reports_bytes_max(standings: Sequence[Standing]) -> int:
+    """Bytes of reports that a leaderboard with these rows has room for."""
+    rows_bytes = ROW_BYTES * len(standings) + _names_bytes(standings)
+    return min(REPORTS_BYTES_MAX, BOARD_BYTES_MAX - rows_bytes)
+
+
+def _published(turn: Turn, standings: Sequence[Standing], reports: tuple[Report, ...]) -> tuple[bytes, ...]:
+    """The signed reports that the standings add up from, as many as one order to the network worker holds."""
+    records = tuple([report.record for report in reports])
+    bytes_max = reports_bytes_max(standings)
+    if sum(map(len, records)) <= bytes_max:
+        return records
+    room = takewhile(lambda size_bytes: size_bytes <= bytes_max, accumulate(map(len, records)))
+    kept = records[: sum(1 for _ in room)]
+    turn.count_rejections("leaderboard-full", len(records) - len(kept))
+    return kept
+
+
+def on_leaderboard_published(turn: Turn, event: LeaderboardPublished) -> None:
+    """The standings are out."""
+    turn.settle(event.command)

@@ -1,9 +1,16 @@
-"""How a node takes part in rounds and stages: join, gather, train, publish, settle, skip."""
+"""How a node takes part in rounds and stages: join, gather, train, publish, settle, skip.
+
+A node that was brought back from a backup signs nothing again that it may have signed since the backup was made. Where
+a contract keeps the rounds it knows what was submitted. The signed reports in the DHT nobody keeps, so a restored node
+takes part only from the round after the first one that it saw opening (`raise_floor`).
+"""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
+from swarmd.bounds import fit
+from swarmd.core import evidence
 from swarmd.core.chart_types import RoundState, RoundTrigger
 from swarmd.core.commands import (
     Announce,
@@ -24,17 +31,16 @@ from swarmd.core.events import (
     ReportPublished,
     RolloutsGathered,
     RoundAnnounced,
+    RoundsSkipped,
     StageTrained,
     TrainingCancelled,
 )
 from swarmd.core.ids import command_id, stage_id, timer_about
-from swarmd.core.node import restored, weights
-from swarmd.core.node.results import context_after, note_result, preceding, report_of, rewarded
+from swarmd.core.node import weights
 from swarmd.core.node.workers import LEAVING
-from swarmd.core.peers import evidence
-from swarmd.core.state import Clock, Result, Work
+from swarmd.core.state import FALLEN_KEPT, SKIPS_KEPT, AnyState, Clock, Heard, Result, Skip, StageReward, Work
 from swarmd.core.turn import Turn
-from swarmd.core.values import RolloutsRef
+from swarmd.core.values import RolloutsRef, SetAside, Skill
 
 RETRY_S = 2.0  # before a failed network command is sent again
 TRAIN_RETRY_S = 1.0
@@ -110,11 +116,11 @@ def heed_clock(turn: Turn, event: RoundAnnounced) -> None:
     if place < before:
         return
     if clock is not None and place == before and event.deadline_at < clock.deadline_at:
-        restored.raise_floor(turn, event, clock.round)
+        raise_floor(turn, event, clock.round)
         follow_clock(turn, moved=False)  # an older record of the same stage: it tells where the swarm is, not how long
         return
     turn.state.clock = Clock(event.round, event.stage, event.opened_at, event.deadline_at, event.final)
-    restored.raise_floor(turn, event, event.round)
+    raise_floor(turn, event, event.round)
     if event.final or turn.chain_is_up:
         turn.disarm("clock")
     else:
@@ -144,7 +150,7 @@ def _resume_or_enter(turn: Turn, clock: Clock) -> None:
     weights.resume(turn)
     work = turn.state.work
     elsewhere = work is None or (work.round, work.stage) != (clock.round, clock.stage)
-    if work is None or elsewhere or clock.final or restored.is_barred(turn.state, clock.round):
+    if work is None or elsewhere or clock.final or is_barred(turn.state, clock.round):
         enter_stage(turn, clock)
     elif work.published or (work.result is None and turn.state.done >= (work.round, work.stage)):
         awaited = submissions.awaited(turn.state, work.round, work.stage)
@@ -169,11 +175,11 @@ def enter_stage(turn: Turn, clock: Clock) -> None:
         if turn.move_round("closed"):
             _drop_gathering(turn)
         return
-    if restored.is_barred(turn.state, clock.round):
+    if is_barred(turn.state, clock.round):
         turn.move_round("no_round")
         return
     if turn.state.low_space is not None:
-        turn.move_round("pause")  # `pause.hold` does the rest
+        turn.move_round("pause")  # `machine.hold` does the rest
         return
     place = (clock.round, clock.stage)
     if place <= turn.state.done or place <= rewarded(turn):
@@ -484,3 +490,143 @@ def on_clock_overdue(turn: Turn) -> None:
     """No announcement although one was due: look again."""
     if turn.state.chart not in UNSYNCED and not turn.chain_is_up:
         read_clock(turn)
+
+
+def preceding(round: int, stage: int, stages: int) -> tuple[int, int] | None:
+    """The stage before: in the same round, or the last one of the round before."""
+    if stage > 0:
+        return (round, stage - 1)
+    return (round - 1, stages - 1) if round > 0 else None
+
+
+def rewarded(turn: Turn) -> tuple[int, int]:
+    """The last (round, stage) that the chain has a reward of this node for, which the log need not know of."""
+    return (-1, -1) if turn.state.chain is None else turn.chain.reward_mark
+
+
+def note_result(turn: Turn, event: StageTrained) -> None:
+    """Keep what a stage gave: it is done, its reward counts, peers' refused rollouts are counted."""
+    turn.settle(event.command)
+    reward = StageReward(
+        event.round, event.stage, event.reward, event.held_out, count_aside(event.set_aside), fallen_of(event)
+    )
+    turn.state.done = (event.round, event.stage)
+    turn.state.faulted = False
+    turn.state.stopped = False
+    turn.keep_reward(reward)
+    turn.state.reward_total = turn.sum_of(turn.state.reward_total, event.reward)
+    for reason, count in event.rejected:
+        turn.count_rejections(reason, count)
+    if turn.submits:
+        submissions.reward(turn, event.round, event.stage, event.reward)
+        votes.count_report(turn, turn.settings.peer, event.round, event.stage, event.reward)
+        votes.judge(turn, event.judged, preceding(event.round, event.stage, turn.settings.stages))
+
+
+def fallen_of(event: StageTrained) -> tuple[Skill, ...]:
+    """The tasks that have fallen, those that have most first, `FALLEN_KEPT` at most."""
+    return tuple([skill for skill in event.skills if skill.fallen][:FALLEN_KEPT]) if event.skills else ()
+
+
+def count_aside(set_aside: tuple[SetAside, ...]) -> tuple[tuple[str, int], ...]:
+    """What a stage set aside of peers' rollouts, by reason: `unvouched` tokens, `share` and `little` groups, and peers
+    with a `mark`. Reasons that did not occur are left out."""
+    if not set_aside:
+        return ()
+    counts = {
+        "unvouched": sum(each.held for each in set_aside),
+        "share": sum(each.over_share for each in set_aside),
+        "little": sum(each.of_little for each in set_aside),
+        "mark": sum(bool(each.mark) for each in set_aside),
+    }
+    return tuple((reason, fit(count)) for reason, count in counts.items() if count > 0)
+
+
+def context_after(turn: Turn, before: Work | None, round: int) -> tuple[RolloutsRef, ...]:
+    """What later questions may be made of: rollouts of the stages that came before, down to the preceding round."""
+    if before is None or turn.settings.stages == 1:
+        return ()
+    own = () if before.result is None else (before.result.rollouts,)
+    known = (*before.context, *before.rollouts, *own)
+    return tuple([ref for ref in known if ref.round >= round - 1])
+
+
+def report_of(work: Work, result: Result) -> PublishReport:
+    """The command that publishes it."""
+    return PublishReport(
+        stage_id("report", work.round, work.stage), work.round, work.stage, result.reward, result.rollouts
+    )
+
+
+def on_rounds_skipped(turn: Turn, event: RoundsSkipped) -> None:
+    """Take note of rounds that this node has no part in."""
+    skip = Skip(event.first, event.last, event.cause, turn.at)
+    state, work = turn.state, turn.state.work
+    in_vain = work is not None and event.first <= work.round <= event.last  # joined, but nothing was trained
+    state.rounds_joined -= in_vain
+    state.skipped_to = event.last
+    state.skips = (*state.skips, skip)[-SKIPS_KEPT:]
+    state.rounds_skipped = fit(state.rounds_skipped + event.last - event.first + 1)
+
+
+PACE_S = 5.0  # clocks are set, and messages take their time: by so much the time between two rounds may differ
+
+
+def raise_floor(turn: Turn, event: RoundAnnounced, round: int) -> None:
+    """The swarm is at `round`, as far as this node hears.
+
+    What it hears first may be old: a DHT gives such records now and then, or half of a parted swarm does. A later
+    round that opens while it listens is new, and whatever it signed before is of that round at the latest. The
+    contract's word is never old; an announcement whose time has passed by this node's clock says nothing by itself, but
+    that clock may be ahead: where rounds follow each other here as they do by the coordinator's clock, they are new.
+    """
+    state = turn.state
+    if not state.restored:
+        return
+    certain = event.final or turn.chain_is_up
+    in_time, in_pace = event.deadline_at > turn.at, False
+    if not certain:
+        in_pace = _is_in_pace(turn, event, round)
+        state.heard = _heard_after(turn, event, round)
+        state.floor = fit(max(state.floor, round + 1))
+    if not (certain or in_time or in_pace):
+        return
+    settled = certain or in_pace or 0 <= state.first_heard < round
+    state.restored, state.heard = not settled, None if settled else state.heard
+    state.first_heard = round if state.first_heard < 0 else state.first_heard
+    state.floor = fit(max(state.floor, round + (not event.final)))
+
+
+def _is_in_pace(turn: Turn, event: RoundAnnounced, round: int) -> bool:
+    """Whether a round is heard of as long after its opening as an earlier one was, which was opened before it.
+
+    Both waited equally long for this node to hear of them, so the later one was opened while it listened, unless all
+    that it hears is old by the same time. What lay somewhere for a while comes too late, and what follows such a record
+    too early.
+    """
+    heard = turn.state.heard
+    if heard is None or round <= heard.round:
+        return False
+    early = turn.at - event.opened_at < heard.after_s - PACE_S
+    return not early and _is_open(turn, event, heard)
+
+
+def _is_open(turn: Turn, event: RoundAnnounced, heard: Heard) -> bool:
+    """Whether a stage's time is not over, by what this node has heard of the coordinator's clock."""
+    return event.deadline_at + heard.after_s > turn.at
+
+
+def _heard_after(turn: Turn, event: RoundAnnounced, round: int) -> Heard:
+    """How long after its opening a round was heard of at the earliest; of each round the first announcement tells.
+
+    One that is over by that measure begins it anew: a clock may have been set.
+    """
+    heard, after_s = turn.state.heard, turn.at - event.opened_at
+    if heard is None or (round > heard.round and not _is_open(turn, event, heard)):
+        return Heard(round, after_s)
+    return Heard(round, min(after_s, heard.after_s)) if round > heard.round else heard
+
+
+def is_barred(state: AnyState, round: int) -> bool:
+    """Whether this node may have signed something of the round before it was restored."""
+    return state.restored or round < state.floor

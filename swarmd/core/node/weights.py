@@ -12,15 +12,17 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from swarmd.core.commands import FetchWeights
-from swarmd.core.events import WeightsFetched
-from swarmd.core.ids import command_id
-from swarmd.core.state import AnyState, CatchUp
+from swarmd.core.events import WeightsAdopted, WeightsFetched, WeightsRefused
+from swarmd.core.ids import command_id, is_command
+from swarmd.core.state import AnyState, CatchUp, WeightsOutcome
 from swarmd.core.turn import Turn
 from swarmd.core.values import AveragedOffer, PeerWeights
 
 BYTES_OF_PARAMETER = 4  # of a file, at most: it has bfloat16 values, and buffers that are no parameters
 OLD_ROUNDS = 8  # an offer that is older than these, and than two times of averaging, is averaged with no more
 AVERAGED_MAX = 16  # offers remembered; more than are not too old only where peers claim rounds that have not been
+REASON_MAX = 300  # characters of a reason that stay in the state
+SPENT = "they were averaged with before, or are many rounds old"
 BYTES_BESIDE = 16 * 1024 * 1024  # its header, and what else is small
 
 
@@ -63,7 +65,7 @@ def ask(turn: Turn) -> None:
         return
     name = command_id("weights", catch_up.round)
     if not trainer.architecture:
-        end(turn)
+        _end(turn)
     elif name not in turn.pending:
         most = largest_bytes(trainer.parameters)
         fits = (trainer.architecture, trainer.tokenizer, most)
@@ -79,7 +81,7 @@ def _oldest_round(turn: Turn, round: int) -> int:
     return round - max(OLD_ROUNDS, 2 * turn.settings.average_rounds)
 
 
-def is_spent(turn: Turn, weights: PeerWeights) -> bool:
+def _is_spent(turn: Turn, weights: PeerWeights) -> bool:
     """Whether weights to be averaged with have been, or are too old."""
     catch_up = turn.state.catch_up
     if not weights.averaged or catch_up is None:
@@ -110,7 +112,7 @@ def are_awaited(state: AnyState, round: int) -> bool:
     return catch_up is not None and not catch_up.over and not catch_up.average and catch_up.round == round
 
 
-def end(turn: Turn, fetched: PeerWeights | None = None) -> None:
+def _end(turn: Turn, fetched: PeerWeights | None = None) -> None:
     """Wait no longer: they are here, or given up."""
     catch_up = turn.state.catch_up
     if catch_up is not None:
@@ -119,12 +121,44 @@ def end(turn: Turn, fetched: PeerWeights | None = None) -> None:
         turn.state.catch_up = replace(catch_up, over=True, weights=fetched)
 
 
-def on_fetched(turn: Turn, event: WeightsFetched, spent: bool) -> bool:
-    """They are here, and wanted unless they are spent. False when nobody asks for them any more."""
+def on_fetched(turn: Turn, event: WeightsFetched) -> None:
+    """A peer's weights are here, and wanted unless they are spent or nobody asks for them any more."""
+    taken, spent = event.weights, _is_spent(turn, event.weights)
     if turn.settle(event.command) is None:
-        return False
-    end(turn, None if spent else event.weights)
-    return True
+        return
+    _end(turn, None if spent else taken)
+    outcome = WeightsOutcome(turn.at, "fetched", taken.peer, taken.round, received_bytes=event.received_bytes)
+    if spent:
+        outcome = replace(outcome, outcome="refused", cause="none-offered", reason=SPENT)
+    turn.state.weights = outcome
+
+
+def on_refused(turn: Turn, event: WeightsRefused) -> None:
+    """No weights are to be had: train from one's own. What a trainer refuses is a fact for people."""
+    outcome = WeightsOutcome(turn.at, "refused", event.peer, cause=event.cause, reason=event.reason[:REASON_MAX])
+    before = turn.state.weights
+    asked = is_command(event.command, "weights")
+    if before is not None and before.peer == event.peer and not asked:
+        outcome = replace(outcome, round=before.round, received_bytes=before.received_bytes)
+    turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
+    if asked and turn.settle(event.command) is not None:
+        _end(turn)
+
+
+def on_adopted(turn: Turn, event: WeightsAdopted) -> None:
+    """A stage begins from them: a fact for people."""
+    taken, before = event.weights, turn.state.weights
+    received = before.received_bytes if before is not None and before.peer == taken.peer else 0
+    outcome = WeightsOutcome(
+        turn.at, "adopted", taken.peer, taken.round, received_bytes=received, averaged=taken.averaged
+    )
+    turn.state.weights = replace(outcome, held_out_before=event.held_out_before, held_out=event.held_out)
+
+
+def on_overdue(turn: Turn) -> None:
+    """They have not come in time."""
+    turn.state.weights = WeightsOutcome(turn.at, "late")
+    _end(turn)
 
 
 def give(turn: Turn) -> PeerWeights | None:

@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from swarmd.bounds import is_bounded
-from swarmd.core.coordinator.standings import reports_bytes_max
+from swarmd.core.coordinator.coordination import reports_bytes_max
 from swarmd.core.values import Standing
 from swarmd.dht.wire import names
 from swarmd.dht.wire.msgpack_guard import DECODE_ERRORS, check_plain

@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from swarmd.core.commands import Command
+from swarmd.core.commands import Command, PublishReport
 from swarmd.core.state import State
 from swarmd.errors import SwarmdError
-from swarmd.sim.invariants.accounts import Accounts
 from swarmd.sim.invariants.claims import SubmissionChecks
-from swarmd.sim.invariants.coordinator_model import CoordinatorModel
-from swarmd.sim.invariants.honest import Honest
-from swarmd.sim.invariants.network import NetworkChecks
-from swarmd.sim.invariants.orders import CommandChecks
-from swarmd.sim.invariants.progress import ProgressChecks
-from swarmd.sim.invariants.recovery import Recovery
-from swarmd.sim.invariants.waits import find_stall
-from swarmd.sim.invariants.weights import WeightsChecks
+from swarmd.sim.invariants.network import NetworkChecks, SignedRecords
+from swarmd.sim.invariants.node import Accounts, CommandChecks, ProgressChecks, WeightsChecks, find_stall
+from swarmd.sim.invariants.swarm import CoordinatorModel, Honest, Recovery
 from swarmd.sim.ports.chain import SimReceipt
-from swarmd.sim.ports.dht import SimReport
 from swarmd.sim.profile import SimProfile, draw_profile
-from swarmd.sim.strangers.signed import SignedRecords
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -102,7 +94,7 @@ class Checks:
         self.honest = Honest(world)
         self.signed = SignedRecords(world)
         self.network = NetworkChecks(world)
-        self.reports: dict[tuple[str, int, int], SimReport] = {}
+        self.reports: dict[tuple[str, int, int], PublishReport] = {}
 
     def forget(self, node: SimNode) -> None:
         """A node goes on from a backup: its own books are those of then. What it has published stays published."""
@@ -118,12 +110,12 @@ class Checks:
         self.signed.on_dispatch(node, command)
         self.ledgers[node.index].orders.on_dispatch(command)
 
-    def on_report(self, node: SimNode, report: SimReport) -> None:
+    def on_report(self, node: SimNode, report: PublishReport) -> None:
         """A report is published: there is one for each stage, whatever happened in between."""
-        seen = report.seen
-        known = self.reports.setdefault((seen.peer, seen.round, seen.stage), report)
-        if known is not report and known != report:
-            self.world.fail(node, f"two reports for round {seen.round}, stage {seen.stage}: {known} and {report}")
+        self.world.counts["reports"] += 1
+        known = self.reports.setdefault((node.peer, report.round, report.stage), report)
+        if known != report:
+            self.world.fail(node, f"two reports for round {report.round}, stage {report.stage}: {known} and {report}")
 
     def on_receipt(self, receipt: SimReceipt) -> None:
         """Check a transaction that was mined."""

@@ -14,8 +14,9 @@ from swarmd.core.contract.submissions import REPEATABLE, SETTLED
 from swarmd.core.events import StageTrained, SubmissionConfirmed, SubmissionPrepared, SubmissionRefused
 from swarmd.core.ids import submission_id
 from swarmd.core.state import OUTBOX_MAX, PREPARED_KEPT, SETTLED_KEPT, State, Submission
-from swarmd.sim.invariants.progress import reachable
+from swarmd.sim.invariants.node import reachable
 from swarmd.sim.ports.chain import GAS_ALLOWED, GAS_IDLE_ALLOWED, SimChain, SimReceipt, Tx
+from swarmd.sim.ports.dht import Place
 
 if TYPE_CHECKING:
     from swarmd.core.applied import Applied
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 DRAIN_S = 120.0  # from a claim in a calm world until it is settled
 TWICE = ("RewardAlreadySubmitted", "WinnerAlreadyVoted", "PeerIdAlreadyRegistered")
-
-Place = tuple[int, int]
 
 
 class SubmissionChecks:

@@ -1,11 +1,17 @@
-"""What must hold of a node's place in the network: what it signs, what it says is published, what it gathers."""
+"""What must hold of a node's place in the network: what it signs, what it says is published, what it gathers.
+
+An honest node is never accused, whatever befalls it: what nodes sign is compared as real nodes compare it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import TYPE_CHECKING
 
-from swarmd.core.commands import Gather
+import msgspec
+
+from swarmd.core.commands import Announce, Command, Gather, PublishLeaderboard, PublishReport
 from swarmd.core.events import (
     Event,
     LeaderboardPublished,
@@ -15,14 +21,25 @@ from swarmd.core.events import (
     RolloutsGathered,
     RoundPublished,
 )
+from swarmd.dht.evidence import RecordComparison
 from swarmd.dht.rounds.gather import ANSWER_S, FETCHES_AT_ONCE, LEAST_S, READ_MAX, SETTLE_S, SPARE
 from swarmd.dht.rounds.publisher import KEPT, RENEWALS, Kept
+from swarmd.dht.rounds.report_collector import NEWCOMERS_MAX
 from swarmd.dht.wire import names
+from swarmd.dht.wire.bodies import LeaderboardBody, encode_board
+from swarmd.dht.wire.evidence import Evidence
 from swarmd.dht.wire.names import member_shard_of, shard_of
-from swarmd.dht.wire.records import ClockRecord, check_shard, is_far
-from swarmd.sim.invariants.brought import BroughtReports
-from swarmd.sim.ports.dht import CLOCK, MEMBERS, SWARM, Written, is_alive
-from swarmd.sim.ports.network_ports import RECORD_S
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Payload,
+    ReportRecord,
+    SignedRecord,
+    check_shard,
+    is_far,
+    is_sharded,
+)
+from swarmd.sim.ports.dht import CLOCK, MEMBERS, RECORD_S, SWARM, Place, Written, is_alive
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
@@ -225,3 +242,88 @@ def _is_linked_for(node: SimNode, s: float) -> bool:
 def _longest_look_s(profile: SimProfile) -> float:
     """A look at a stage in shards reads two keys of each, one after another."""
     return 4 * READ_MAX * profile.latency_s if profile.sharded else 0.0
+
+
+ROUNDING_S = 1e-6
+BROUGHT_S = 1.0  # longest from a report that its owner brings to the fact that it was seen
+
+
+class BroughtReports:
+    """Reports that are stored with a node which collects them from shards are told before long."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._told: dict[int, tuple[Place, set[str]]] = {}  # pid → (stage, whose reports of it were told)
+
+    def on_seen(self, worker: NetworkWorker, event: ReportSeen) -> None:
+        """A worker tells of a report."""
+        self._told_of(worker, (event.round, event.stage)).add(event.peer)
+
+    def on_stored(self, worker: NetworkWorker, record: Written) -> None:
+        """A record was stored with a worker by its owner.
+
+        Where there are more newcomers than a stage has places for, some are not told.
+        """
+        content = record.content
+        if self.world.profile.nodes > NEWCOMERS_MAX or not isinstance(content, ReportRecord):
+            return
+        if is_sharded(content) and content.key in worker.session.watches:
+            self._check_later(worker, record.owner, content)
+
+    def _check_later(self, worker: NetworkWorker, owner: str, content: ReportRecord) -> None:
+        worker.later(BROUGHT_S, self._check, worker, owner, content, self.world.now + BROUGHT_S)
+
+    def _check(self, worker: NetworkWorker, owner: str, content: ReportRecord, due: float) -> None:
+        if self.world.now > due + ROUNDING_S:  # the process stood still, and goes on with all that waited just now
+            self._check_later(worker, owner, content)
+            return
+        place = (content.round, content.stage)
+        if content.key in worker.session.watches and owner not in self._told_of(worker, place):
+            self.world.fail(worker.node, f"{owner} has brought its report of {place}, and it is not told")
+
+    def _told_of(self, worker: NetworkWorker, place: Place) -> set[str]:
+        """Whose reports of a stage a process has told of; of the stage that it is at alone."""
+        if worker.pid not in self._told or self._told[worker.pid][0] != place:
+            self._told[worker.pid] = (place, set())
+        return self._told[worker.pid][1]
+
+
+STEP_S = 0.001  # a node's expirations grow with each record, as `swarmd.dht.rounds.publisher` has it
+
+
+class SignedRecords:
+    """Sees the record of each order that makes one, in the order in which a node gets them, over all of its lives."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._at = 0.0
+        self._node: SimNode | None = None
+        coordinator = next((node.peer for node in world.nodes if node.coordinates), "")
+        self._compared = RecordComparison(coordinator, lambda peer: True, self._accuse)
+
+    def on_dispatch(self, node: SimNode, command: Command) -> None:
+        """An order goes to a node's network worker, which signs a record if it is one for that."""
+        content = record_of(command)
+        if content is not None:
+            self._at, self._node = self._at + STEP_S, node
+            self._compared.see(SignedRecord(node.peer, msgspec.msgpack.encode(content), self._at, b""))
+
+    def _accuse(self, evidence: Evidence) -> None:
+        assert self._node is not None
+        one, other = evidence.first.content, evidence.second.content
+        self._world.fail(self._node, f"two different records that others would take for a lie: {one} and {other}")
+
+
+def record_of(command: Command) -> Payload | None:
+    """The record that an order makes a node sign; None for another order."""
+    if isinstance(command, PublishReport):
+        body = command.rollouts
+        place = (command.round, command.stage, command.reward)
+        return ReportRecord("sim", *place, body.digest, body.size_bytes, body.groups)
+    if isinstance(command, Announce):
+        times = (command.opened_at, command.deadline_at, command.final, command.opening)
+        return ClockRecord("sim", command.round, command.stage, *times)
+    if isinstance(command, PublishLeaderboard):
+        board = encode_board(LeaderboardBody(command.round, command.standings, command.reports))
+        return LeaderboardRecord("sim", command.round, hashlib.sha256(board).hexdigest(), len(board))
+    return None

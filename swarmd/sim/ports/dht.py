@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from swarmd.core.commands import PublishReport
-from swarmd.core.events import ReportSeen
 from swarmd.core.values import RolloutsRef, Standing
+from swarmd.dht.evidence import SeenRecord
+from swarmd.dht.identity.proof_of_work import WORK_BITS
+from swarmd.dht.ports import Record
 from swarmd.dht.rounds.publisher import Kept
+from swarmd.dht.store.capacity import KEY_BYTES_MAX, KeyCapacity
+from swarmd.dht.store.seniority import Seniority, credited_rounds
 from swarmd.dht.swarm_view import AnnouncedShards
 from swarmd.dht.wire import names
-from swarmd.dht.wire.bodies import KeptStandings
+from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody, decode_board
 from swarmd.dht.wire.records import (
     PAST_S,
+    ROUNDS_AHEAD,
+    ROUNDS_BEHIND,
     TTL_MAX_S,
     ClockRecord,
     LeaderboardRecord,
@@ -27,17 +34,85 @@ from swarmd.dht.wire.records import (
     RolloutsRecord,
     SignedRecord,
 )
-from swarmd.sim.ports.boards import Boards
-from swarmd.sim.ports.once import Once
-from swarmd.sim.ports.travelling import seen_of
+from swarmd.sim.profile import NONE
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
     from swarmd.sim.ports.network import NetworkWorker
     from swarmd.sim.world import World
 
+DIGEST_LENGTH = 64  # of a sha256; those of simulated rollouts are shorter
+
+
+def signed_of(record: Record) -> SignedRecord:
+    """A record as it travels in gossip; its digest is as long as a real one."""
+    if isinstance(record, SignedRecord):
+        return record
+    content = record.content
+    if isinstance(content, ReportRecord) and content.digest:
+        content = replace(content, digest=content.digest.ljust(DIGEST_LENGTH, "0"))
+    return SignedRecord(record.owner, msgspec.msgpack.encode(content), record.expiration, b"")
+
+
+def seen_of(record: Record) -> SeenRecord:
+    """The same with what it says."""
+    signed = signed_of(record)
+    return SeenRecord(signed, signed.content)
+
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class Once(Generic[T, M]):
+    """Remembers what was made of the latest values, told apart by what they are and not by what is in them.
+
+    Args:
+        make: makes something of a value, always the same; nobody changes what it made.
+        kept: values that are remembered, the latest.
+    """
+
+    def __init__(self, make: Callable[[T], M], kept: int) -> None:
+        self._make = make
+        self._kept = kept
+        self._made: dict[int, tuple[T, M]] = {}  # by identity; the value is kept, so that no other gets its identity
+
+    def __call__(self, value: T) -> M:
+        """What is made of it. Raises what making it raises."""
+        known = self._made.get(id(value))
+        return self._remember(value) if known is None else known[1]
+
+    def _remember(self, value: T) -> Any:
+        made = self._make(value)
+        if len(self._made) >= self._kept:
+            del self._made[next(iter(self._made))]
+        self._made[id(value)] = (value, made)
+        return made
+
+
+BOARDS_KEPT = 4  # leaderboards: all nodes read the same one at about the same time
+
+
+class Boards:
+    """What the nodes of a world make of leaderboards.
+
+    Attributes:
+        unpack: what came in a record → the body in it.
+        digest: a body → its SHA-256 in hex.
+        open: a body → the leaderboard.
+        rounds: standings → rounds of the peers that they credit, see `Seniority`.
+    """
+
+    def __init__(self) -> None:
+        self.unpack: Once[bytes, bytes] = Once(lambda packed: packed[1:], BOARDS_KEPT)
+        self.digest: Once[bytes, str] = Once(lambda body: hashlib.sha256(body).hexdigest(), BOARDS_KEPT)
+        self.open: Once[bytes, LeaderboardBody] = Once(decode_board, BOARDS_KEPT)
+        self.rounds: Once[Iterable[Standing], dict[str, int]] = Once(credited_rounds, BOARDS_KEPT)
+
+
 SWARM = "sim"
 CLOCK, MEMBERS = names.clock(SWARM), names.members(SWARM)
+RECORD_S = 900.0  # how long records live
 SWEEP_S = 120.0  # between two looks for keys whose records have all expired
 MEMBER_BYTES = 400
 CLOCK_BYTES = 250
@@ -49,13 +124,6 @@ CUT_OFF = 0.4  # share of the nodes on the smaller side of a partition, where it
 
 Place = tuple[int, int]  # round, stage
 FORGOTTEN = (("clock",), ("members",), ("reports", "rollouts"))  # kinds of keys that are lost together
-
-
-class SimReport(msgspec.Struct, frozen=True):
-    """A published report: what others see of it, and the rollouts that go with it."""
-
-    seen: ReportSeen
-    rollouts: RolloutsRef
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -121,13 +189,17 @@ class Store:
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
         self._shown: dict[str, Shown] = {}
+        self._capacities: dict[str, KeyCapacity] = {}
+        self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
         self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
         self._swept_at = dht.world.now
 
     def copy(self) -> Store:
         """What the other side begins with when the network splits."""
-        twin = self.dht.make_store()
-        twin.keys = {name: dict(records) for name, records in self.keys.items()}
+        twin = Store(self.dht)
+        for name, records in self.keys.items():
+            for record in records.values():
+                twin.put(name, record)
         twin.before = dict(self.before)
         twin.shards = deepcopy(self.shards)
         return twin
@@ -165,9 +237,50 @@ class Store:
         announced = self.shards.of(content.round)
         return announced is None or announced == content.shards
 
+    def is_now(self, content: Payload) -> bool:
+        """Whether a round is one whose records are taken."""
+        clock = self.clock
+        if clock is None or not isinstance(content, ReportRecord | RolloutsRecord):
+            return True
+        return -ROUNDS_BEHIND <= content.round - clock.round <= ROUNDS_AHEAD
+
     def _has_room(self, name: str, record: Written) -> bool:
-        """Whether a record finds room, which it always does among friends."""
-        return True
+        """Keep what comes first by rank, and drop what a record takes the place of; among friends there is room."""
+        if not self.dht.bounded:
+            return True
+        if not self.is_now(record.content):
+            return False
+        seniority = self.dht.seniority
+        if name not in self._capacities:
+            self._capacities[name], self._ranked[name] = KeyCapacity(KEY_BYTES_MAX), seniority.version
+        capacity, held = self._capacities[name], self.keys[name].get(record.owner)
+        if held is not None and held.size_bytes == record.size_bytes:
+            return True
+        if capacity.size_bytes + record.size_bytes > KEY_BYTES_MAX:
+            self._make_room(name, capacity)
+        work = self.dht.works.get(record.owner, WORK_BITS)
+        rank = seniority.rank(record.owner, name.encode(), work, record.size_bytes)
+        gone = capacity.admit(record.owner, record.size_bytes, rank)
+        for owner in gone or ():
+            self.keys[name].pop(owner, None)
+            self._shown.pop(name, None)
+        return gone is not None
+
+    def _make_room(self, name: str, capacity: KeyCapacity) -> None:
+        """Forget what has expired, and rank by who is known now."""
+        self._drop_expired(name, self.dht.world.now)
+        if self._ranked[name] != self.dht.seniority.version:
+            self._ranked[name] = self.dht.seniority.version
+            capacity.rank_anew(self.dht.seniority.rounds_of)
+
+    def keep(self, peer: str, content: Payload, size_bytes: int) -> Written | None:
+        """Keep what a hostile peer writes. None where there is no room for it, or its round is not of this time."""
+        name, expiration = content.key, self.dht.world.now + RECORD_S
+        held = self.keys.get(name, {}).get(peer)
+        if held is not None and held.expiration >= expiration:
+            expiration = held.expiration + 0.001
+        record = Written(peer, content, expiration, size_bytes)
+        return record if self.put(name, record) else None
 
     def find(self, name: str, now: float) -> Mapping[str, Written]:
         """owner → record that lives, also for a reader whose clock shows `now`.
@@ -196,15 +309,22 @@ class Store:
     def _sweep(self, now: float) -> None:
         self._swept_at = now
         self._shown.clear()
-        for name, records in list(self.keys.items()):
-            for owner in [owner for owner, record in records.items() if record.expiration < now]:
-                self._drop(name, owner)
-            if not records:
+        for name in list(self.keys):
+            self._drop_expired(name, now)
+            if not self.keys[name]:
                 del self.keys[name]
+                self._capacities.pop(name, None)
+                self._ranked.pop(name, None)
+
+    def _drop_expired(self, name: str, now: float) -> None:
+        for owner in [owner for owner, record in self.keys[name].items() if record.expiration < now]:
+            self._drop(name, owner)
 
     def _drop(self, name: str, owner: str) -> None:
         del self.keys[name][owner]
         self._shown.pop(name, None)
+        if name in self._capacities:
+            self._capacities[name].drop(owner)
 
     def forget(self, kinds: tuple[str, ...]) -> None:
         """Lose all records under keys of these kinds."""
@@ -221,6 +341,10 @@ class Store:
     def has_report(self, place: Place, peer: str) -> bool:
         """Whether there is a report of a stage by this peer."""
         return peer in self.keys.get(names.reports(SWARM, *place), {})
+
+    def has_rollouts(self, place: Place, peer: str) -> bool:
+        """Whether there are rollouts of a stage by this peer."""
+        return peer in self.keys.get(names.rollouts(SWARM, *place), {})
 
     def rollouts_at(self, place: Place) -> list[RolloutsRef]:
         """All rollouts of a stage."""
@@ -241,13 +365,6 @@ def is_alive(record: Written, now: float) -> bool:
     return now - PAST_S <= record.expiration <= now + TTL_MAX_S + PAST_S
 
 
-def report_of(peer: str, command: PublishReport) -> SimReport:
-    """What a node is told to publish."""
-    rollouts, place = command.rollouts, (command.round, command.stage)
-    record = encode_report(peer, *place, command.reward)
-    return SimReport(ReportSeen(peer, *place, command.reward, rollouts.digest, record=record), rollouts)
-
-
 class SimDht:
     """The network between the nodes. Side 0 is all of it while it is whole.
 
@@ -258,11 +375,20 @@ class SimDht:
         signed: records as they travel, the same ones for all who see them.
         boards: what is made of leaderboards.
         lossy_at: when records that were stored may have been lost last.
+        bounded: whether what is kept under a key goes by the shipped rules of capacity, rank and work, as among hostile
+            peers.
+        seniority: as those know it that hold what others read.
+        works: bits of work of identities that have not done what every node does.
+        eclipsed: node → how it is kept in the dark: "keys" or "all"; searches give it only what its guides know.
     """
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.stores = [self.make_store(), self.make_store()]
+        self.bounded = world.profile.hostile != NONE
+        self.seniority = Seniority(lambda peer: peer == world.coordinator, b"the holders of records")
+        self.works: dict[str, int] = {}
+        self.eclipsed: dict[int, str] = {}
+        self.stores = [Store(self), Store(self)]
         self.workers: list[NetworkWorker] = []
         self._on_side = [0, 0]
         self._by_peer: dict[Hashable, NetworkWorker] = {}
@@ -275,10 +401,6 @@ class SimDht:
         self.boards = Boards()
         self.lossy_at = 0.0
 
-    def make_store(self) -> Store:
-        """An empty one."""
-        return Store(self)
-
     def forget_disk(self, node: SimNode) -> None:
         """A machine is lost, and what no backup has with it."""
         self.shelves.pop(node.index, None)
@@ -286,13 +408,10 @@ class SimDht:
         self.blobs.pop(node.index, None)
         self.world.checks.network.forget(node)
 
-    def learn(self, standings: tuple[Standing, ...]) -> None:
-        """A leaderboard is out. Friends need not be told apart."""
-
     def join(self, worker: NetworkWorker) -> None:
         """A worker's process takes part from now on. Where nobody was, nothing is stored any more."""
         if not self.at_side(worker.node.side):
-            self.stores[worker.node.side] = self.make_store()
+            self.stores[worker.node.side] = Store(self)
             self.lossy_at = self.world.now
         self.workers.append(worker)
         self._on_side[worker.node.side] += 1

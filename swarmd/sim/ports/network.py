@@ -41,25 +41,25 @@ from swarmd.dht.wire.bodies import KeptStandings, LeaderboardBody
 from swarmd.dht.wire.records import RecordPolicy, check_expiration
 from swarmd.errors import IdentityInUse, NetworkDown
 from swarmd.sim.coroutines import Answer, VirtualRuntime
-from swarmd.sim.ports.boards import Boards
-from swarmd.sim.ports.dht import CLOCK, SWARM, Store, Written, is_alive, report_of
-from swarmd.sim.ports.gossip import RecordsSeen, SimTopic, check_unsigned, written_of
+from swarmd.sim.ports.dht import CLOCK, RECORD_S, SWARM, Boards, Store, Written, is_alive
+from swarmd.sim.ports.machine import SimWorker
 from swarmd.sim.ports.network_ports import (
     CALL_S,
-    RECORD_S,
     Condition,
+    RecordsSeen,
     SimBodies,
     SimHintGossip,
     SimNetwork,
     SimOwnRecords,
     SimRecords,
+    SimTopic,
     body_of,
+    check_unsigned,
+    written_of,
 )
-from swarmd.sim.ports.worker import SimWorker
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
-
 
 POLL_S = 15.0  # hints are what carries; a poll finds what a lost one would have told
 PIPE_S = 0.001  # from the daemon to the worker
@@ -104,7 +104,7 @@ class SimSession(NetworkSession):
         known = (self.coordinator, node.peer)
         secret = f"{node.peer}/{worker.pid}".encode()
         self.policy = RecordPolicy(SWARM, self.coordinator, own=node.peer, now=node.clock)
-        self.seniority = SimSeniority(lambda peer: peer in known, secret, worker.world.works, self._dht.boards)
+        self.seniority = SimSeniority(lambda peer: peer in known, secret, self._dht.works, self._dht.boards)
         self.withdrawals = Withdrawals(self.coordinator, now=self.runtime.now)
         kept = self._dht.standings.get(node.index)
         if kept is not None:
@@ -170,7 +170,7 @@ class SimSession(NetworkSession):
     def learn(self, board: LeaderboardBody) -> None:
         super().learn(board)
         if self.coordinating:
-            self._dht.learn(board.standings)
+            self._dht.seniority.learn(board.standings)
 
     async def keep_standings(self, board: LeaderboardBody) -> None:
         self._dht.standings[self._worker.node.index] = KeptStandings(SWARM, board.round, board.standings)
@@ -311,7 +311,7 @@ class NetworkWorker(SimWorker):
             self._fetch_weights(command)
             return
         if isinstance(command, PublishReport):
-            self.world.note_report(self.node, report_of(self.node.peer, command))
+            self.world.checks.on_report(self.node, command)
         elif isinstance(command, Announce):
             self.world.counted.on_announce(command, self.world.now)
         elif isinstance(command, Gather):

@@ -8,22 +8,117 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from zlib import crc32
 
+from swarmd.dht.evidence import RecordComparison, SeenRecord
 from swarmd.dht.ports import Keepers, Record
 from swarmd.dht.rounds.publisher import Kept
-from swarmd.dht.wire.records import Payload, is_far, is_sharded
+from swarmd.dht.wire.evidence import Charge, Evidence, check_evidence
+from swarmd.dht.wire.records import (
+    ClockRecord,
+    LeaderboardRecord,
+    Payload,
+    RecordPolicy,
+    ReportRecord,
+    is_far,
+    is_sharded,
+)
 from swarmd.errors import NetworkDown, RecordRejected
 from swarmd.sim.coroutines import Answer
-from swarmd.sim.ports.dht import Written, is_alive, size_of
-from swarmd.sim.ports.gossip import written_of
+from swarmd.sim.ports.dht import Once, Written, is_alive, size_of
 
 if TYPE_CHECKING:
     from swarmd.sim.ports.network import NetworkWorker
 
-RECORD_S = 900.0  # how long records live
+READ_KEPT = 8  # keys of which a worker knows what it has found there last
+
+
+class SimTopic:
+    """A gossip topic, see `swarmd.dht.ports.Topic`.
+
+    Args:
+        worker: who sends on it and listens to it.
+        name: of the topic.
+    """
+
+    def __init__(self, worker: NetworkWorker, name: str) -> None:
+        self._worker = worker
+        self._name = name
+
+    def listen(self, take: Callable[[str, bytes], None]) -> None:
+        self._worker.listeners[self._name] = take
+
+    def publish(self, message: bytes) -> None:
+        worker = self._worker
+        if not worker.joined:
+            return
+        for other in worker.dht.reached_by(worker):
+            if other is not worker:
+                worker.hint(other, other.hear, self._name, worker.node.peer, message)
+
+    async def send(self, message: bytes) -> None:
+        self.publish(message)
+
+
+class RecordsSeen:
+    """Has the shipped comparison see what a worker reads and writes, each record once.
+
+    Attributes:
+        comparison: the shipped one.
+
+    Args:
+        signed: gives records as they travel.
+    """
+
+    def __init__(self, comparison: RecordComparison, signed: Once[Record, SeenRecord]) -> None:
+        self.comparison = comparison
+        self._signed = signed
+        self._seen: dict[tuple[str, type[object]], Record] = {}  # the latest of each owner and kind
+        self._read: dict[str, Mapping[str, Record]] = {}  # by key, what was found there last
+
+    def see_all(self, name: str, found: Mapping[str, Record]) -> None:
+        """Records that were found under a key; the same mapping as the last time holds nothing new."""
+        if self._read.get(name) is found:
+            return
+        self._read.pop(name, None)
+        self._read[name] = found
+        if len(self._read) > READ_KEPT:
+            del self._read[next(iter(self._read))]
+        for record in found.values():
+            self.see(record)
+
+    def see(self, record: Record, /) -> None:
+        content = record.content
+        if not isinstance(content, ReportRecord | ClockRecord | LeaderboardRecord):
+            return
+        place = (record.owner, type(content))
+        if self._seen.get(place) is not record:
+            self._seen[place] = record
+            self.compare(record)
+
+    def compare(self, record: Record) -> None:
+        """A record is seen for the first time."""
+        self.comparison.compare(self._signed(record))
+
+    def read_board(self, reports: Iterable[bytes], /) -> None:
+        """What simulated leaderboards quote is no record by itself, see `Written.encode`."""
+
+
+def written_of(record: Record) -> Written:
+    """A record that came by gossip, as the simulated DHT keeps it."""
+    if isinstance(record, Written):
+        return record
+    content = record.content
+    return Written(record.owner, content, record.expiration, size_of(content))
+
+
+def check_unsigned(policy: RecordPolicy, evidence: Evidence) -> Charge:
+    """See `swarmd.dht.wire.evidence.check_evidence`."""
+    return check_evidence(policy, evidence, lambda signed, key: True)
+
+
 CALL_S = 5.0  # a request that gets no answer fails after this
 REPLICAS = 5  # peers that keep a record, as in `swarmd.dht.store.lookup`
 BLOBS_KEPT = 256  # or twice as many as there are nodes: a stage without shards is gathered from nearly all
@@ -56,7 +151,7 @@ class SimRecords:
 
     async def find(self, name: str, wanted: Mapping[str, float] | None = None) -> SimFindings:
         worker = self._worker
-        worker.world.counted.ask(name.split("/")[2])
+        worker.world.counted.asked[name.split("/")[2]] += 1
         await worker.travel()
         return SimFindings(worker.read(name), worker.has_others)
 
@@ -66,7 +161,7 @@ class SimRecords:
 
     async def find_of(self, name: str, owner: str) -> SimFindings:
         worker = self._worker
-        worker.world.counted.ask("member")
+        worker.world.counted.asked["member"] += 1
         await worker.travel()
         record = _shown_by(worker, owner, name) or worker.search(name).get(owner)
         return SimFindings({} if record is None else {owner: record}, worker.has_others)
@@ -113,7 +208,7 @@ class SimBodies:
 
     async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
         worker = self._worker
-        worker.world.counted.ask("body")
+        worker.world.counted.asked["body"] += 1
         await worker.travel()
         body = worker.body_from(peer, digest)
         if body is None:
@@ -188,7 +283,7 @@ class SimKeepers:
 
     async def spread(self, name: str, record: Record, peers: Sequence[Hashable]) -> list[Hashable]:
         worker = self._worker
-        worker.world.counted.ask("store")
+        worker.world.counted.asked["store"] += 1
         await worker.travel(fails=False)
         failure, random = worker.world.chance("failure"), worker.random
         took = [peer for peer in peers if worker.takes(peer) and random.random() >= failure]

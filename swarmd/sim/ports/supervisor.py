@@ -24,12 +24,11 @@ from swarmd.shell.supervision import (
     Tell,
     Terminate,
 )
-from swarmd.sim.invariants.orders import PORTS
+from swarmd.sim.invariants.node import PORTS
 from swarmd.sim.ports.chain_worker import ChainWorker
+from swarmd.sim.ports.guarded import GuardedNetworkWorker
+from swarmd.sim.ports.machine import SimWorker, TrainerWorker
 from swarmd.sim.ports.network import NetworkWorker
-from swarmd.sim.ports.trainer import TrainerWorker
-from swarmd.sim.ports.worker import SimWorker
-from swarmd.sim.strangers.guarded import GuardedNetworkWorker
 from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Stop, ToWorker
 
 if TYPE_CHECKING:

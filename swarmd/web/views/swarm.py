@@ -31,9 +31,10 @@ from swarmd.core.events import (
     RolloutsGathered,
     StageTrained,
     VoteLog,
+    members_in,
+    reports_in,
 )
-from swarmd.core.peers.evidence import barred_until
-from swarmd.core.reported import members_in, reports_in
+from swarmd.core.evidence import barred_until
 from swarmd.core.state import MEMBERS_MAX, Coordination, State
 from swarmd.core.values import Standing
 from swarmd.eventlog.fold import Base

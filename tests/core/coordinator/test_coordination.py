@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from swarmd.core.commands import Announce, Command, PublishLeaderboard
-from swarmd.core.coordinator import members
-from swarmd.core.coordinator import standings as standings_rules
-from swarmd.core.coordinator.coordination import REPORT_BYTES_MAX
-from swarmd.core.coordinator.standings import reports_bytes_max
+from swarmd.core.coordinator import coordination as rules
+from swarmd.core.coordinator.coordination import (
+    REPORT_BYTES_MAX,
+    ROUNDS_KEPT,
+    SHARDS_MAX,
+    place_records,
+    reports_bytes_max,
+    shards_for,
+)
 from swarmd.core.coordinator.waiting import OWN_SILENT_STAGES, is_expected
 from swarmd.core.events import (
     CommandFailed,
@@ -26,7 +36,7 @@ from swarmd.core.events import (
     TrainerReady,
     WorkerExited,
 )
-from swarmd.core.state import MEMBERS_MAX, Coordination
+from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
 from swarmd.worker.frames import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
@@ -215,7 +225,7 @@ def test_a_padded_report_does_not_count(node: Story) -> None:
 
 
 def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: Story) -> None:
-    monkeypatch.setattr(standings_rules, "REPORTS_BYTES_MAX", 2 * REPORT_BYTES_MAX)
+    monkeypatch.setattr(rules, "REPORTS_BYTES_MAX", 2 * REPORT_BYTES_MAX)
     open_first(node)
     told = [ReportSeen(peer, 0, 0, 1.0, record=b"r" * REPORT_BYTES_MAX) for peer in ("me", "a", "b")]
     (board,) = [command for command in node.tell(*told) if isinstance(command, PublishLeaderboard)]
@@ -226,7 +236,7 @@ def test_a_leaderboard_fits_into_a_frame(monkeypatch: pytest.MonkeyPatch, node: 
 def test_the_greatest_leaderboard_is_no_larger_than_a_frame() -> None:
     longest = "\N{SNAKE}" * 64
     rows = [Standing("p" * 52, longest, 0.5, 2**31, 2**31)] * MEMBERS_MAX
-    standings = tuple(standings_rules._with_names_that_fit(rows))
+    standings = tuple(rules._with_names_that_fit(rows))
     reports = (b"r" * REPORT_BYTES_MAX,) * (reports_bytes_max(standings) // REPORT_BYTES_MAX)
     board = PublishLeaderboard("leaderboard/1", 1, standings, reports)
     assert len(msgspec.msgpack.encode(board)) < FRAME_BYTES_MAX - 4096
@@ -471,8 +481,8 @@ FEW = 40
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that keeps count of few members."""
-    monkeypatch.setattr(members, "MEMBERS_MAX", FEW)
-    monkeypatch.setattr(members, "GONE_KEPT", 4)
+    monkeypatch.setattr(rules, "MEMBERS_MAX", FEW)
+    monkeypatch.setattr(rules, "GONE_KEPT", 4)
 
 
 def test_members_that_never_reported_make_room_for_one_that_does(node: Story, few: None) -> None:
@@ -488,7 +498,7 @@ def test_members_that_never_reported_make_room_for_one_that_does(node: Story, fe
 
 
 def test_free_identities_have_few_places_among_the_members(node: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "IDLE_MEMBERS_MAX", 6)
+    monkeypatch.setattr(rules, "IDLE_MEMBERS_MAX", 6)
     open_first(node)
     for round in range(12):
         free = [replace(report(f"free {round}-{number}", round), worked=False) for number in range(2)]
@@ -523,3 +533,60 @@ def test_members_that_left_without_credit_are_forgotten_where_they_are_many(node
     assert len(kept) == 4 and kept["a"].left and kept["a"].rounds == 1
     node.tell(MemberSeen("late"))
     assert "late" in {member.peer for member in coordination(node).members}
+
+
+class Placement(NamedTuple):
+    """Where the records of stages lie."""
+
+    shards: int = 0
+    since: int = 0
+    before: int = 0
+
+
+UNDIVIDED = Placement()
+
+
+def placed(count: int, each: int, round: int, before: Placement = UNDIVIDED) -> Placement:
+    """Where they lie from a round on, with so many members."""
+    members = Members.of(Member(f"peer-{number}", "", 0) for number in range(count))
+    coordination = AnyCoordination(round=round, members=members)
+    coordination.shards, coordination.sharded_since, coordination.shards_before = before
+    place_records(coordination, each)
+    return Placement(coordination.shards, coordination.sharded_since, coordination.shards_before)
+
+
+@given(st.integers(0, 200_000), st.integers(1, 4096))
+def test_the_number_is_a_power_of_two_and_shards_hold_about_what_is_asked(members: int, each: int) -> None:
+    shards = shards_for(members, each)
+    if members <= each:
+        assert shards == 0
+    elif shards < SHARDS_MAX:
+        assert shards >= 2 and shards & (shards - 1) == 0
+        assert each / 2 <= members / shards <= each * math.sqrt(2.0001) or shards == 2
+    assert shards_for(members, 0) == 0
+
+
+def test_small_swarms_have_none_and_ten_thousand_have_128() -> None:
+    assert [shards_for(members, 64) for members in (1, 64, 65, 100, 1000, 10_000)] == [0, 0, 2, 2, 16, 128]
+
+
+def test_the_number_grows_at_once_and_shrinks_later() -> None:
+    grown = placed(300, 64, 5)
+    assert grown == Placement(4, 5, 0)
+    again = placed(700, 64, 6, grown)
+    assert again == Placement(8, 6, 4)
+    assert placed(10, 64, 6 + ROUNDS_KEPT - 1, again) == again
+    assert placed(10, 64, 6 + ROUNDS_KEPT, again) == Placement(0, 6 + ROUNDS_KEPT, 8)
+
+
+def test_an_announcement_says_them_and_a_later_stage_of_the_round_keeps_them() -> None:
+    node = Story(coordinator_settings(min_peers=3, shard_members=1))
+    node.join()
+    commands = node.tell(MemberSeen("a"), MemberSeen("b"))
+    (opened,) = [command for command in commands if isinstance(command, Announce)]
+    assert (opened.shards, opened.sharded_since, opened.shards_before) == (4, 0, 0)
+    node.tell(RoundPublished(opened.id, 0, 0), *(MemberSeen(f"late-{number}") for number in range(9)))
+    node.tell(*(ReportSeen(peer, 0, 0, 1.0) for peer in ("me", "a", "b")))
+    commands = node.wait("stage") or node.wait("stage")
+    (opened,) = [command for command in commands if isinstance(command, Announce)]
+    assert (opened.round, opened.shards, opened.sharded_since, opened.shards_before) == (1, 16, 1, 4)

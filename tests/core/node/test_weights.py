@@ -24,8 +24,7 @@ from swarmd.core.events import (
     WorkerExited,
     WorkerStarted,
 )
-from swarmd.core.node.weights import AVERAGED_MAX
-from swarmd.core.node.weights_rules import REASON_MAX
+from swarmd.core.node.weights import AVERAGED_MAX, REASON_MAX
 from swarmd.core.state import WeightsOutcome
 from swarmd.core.values import AveragedOffer, PeerWeights, RolloutsRef
 from tests.core.story import Story, announced, gathered, settings, trained

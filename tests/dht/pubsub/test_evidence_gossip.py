@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from swarmd.core.commands import NoteEvidence
 from swarmd.core.events import Equivocated, Event
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS
 from swarmd.core.values import KnownEvidence
 from swarmd.dht import evidence as exchange_module
 from swarmd.dht.adapters import HiveTopic

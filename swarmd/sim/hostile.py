@@ -1,7 +1,8 @@
-"""What each hostile actor does to a simulated swarm."""
+"""Hostile actors in a simulated swarm: what each kind does, by a stream of chance of its own."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,14 +11,133 @@ import msgspec
 from swarmd.bounds import REAL_MAX
 from swarmd.core.values import RolloutsRef
 from swarmd.dht.identity.proof_of_work import WORK_BITS
-from swarmd.dht.wire.records import GROUPS_MAX, PAYLOAD_BYTES_MAX, ROUNDS_AHEAD, check_payload
+from swarmd.dht.wire.records import (
+    GROUPS_MAX,
+    PAYLOAD_BYTES_MAX,
+    ROUNDS_AHEAD,
+    Membership,
+    ReportRecord,
+    RolloutsRecord,
+    check_payload,
+)
 from swarmd.errors import RecordRejected
-from swarmd.sim.ports.dht import SimReport
-from swarmd.sim.strangers.actor import GROUPS, RENEW_S, Actor, Insider, seen_of
-from swarmd.sim.strangers.stored_records import BARE_BYTES, GuardedStore, Place
+from swarmd.sim.ports.dht import BARE_BYTES, MEMBER_BYTES, RECORD_S, REPORT_BYTES, SWARM, Place, Store, Written
+from swarmd.sim.ports.guarded import GuardedNetworkWorker
+from swarmd.sim.profile import kinds_of
 
 if TYPE_CHECKING:
-    from swarmd.sim.strangers.hostile import Hostile
+    from swarmd.sim.world import World
+
+RENEW_S = RECORD_S / 3
+GROUPS = 16
+
+
+class Actor(ABC):
+    """One kind of attack, by one or many identities.
+
+    Args:
+        hostile: where it takes part.
+        random: its own.
+    """
+
+    kind: ClassVar[str]
+    period_s: ClassVar[float] = 4.0
+
+    def __init__(self, hostile: Hostile, random: Random) -> None:
+        self.hostile = hostile
+        self.world = hostile.world
+        self.dht = hostile.world.dht
+        self.random = random
+
+    def run(self) -> None:
+        """Act now and again and again, on both sides of a partition."""
+        self.world.call_in(self.random.uniform(0.5, 1.5) * self.period_s, self.run)
+        for side in (0, 1) if self.dht.split else (0,):
+            self.act(self.dht.stores[side], side)
+
+    @abstractmethod
+    def act(self, store: Store, side: int) -> None:
+        """Do what this kind does."""
+
+    def place_of(self, store: Store) -> Place | None:
+        """Where the swarm is."""
+        return None if store.clock is None or store.clock.final else (store.clock.round, store.clock.stage)
+
+    def join(self, store: Store, peer: str, left: bool = False, size_bytes: int = MEMBER_BYTES) -> Written | None:
+        """Write a membership; None where it finds no room."""
+        content = Membership(SWARM, self.kind, f"of {peer}", self.world.now, leaving=left)
+        return store.keep(peer, content, size_bytes)
+
+    def report(
+        self,
+        store: Store,
+        ref: RolloutsRef,
+        reward: float,
+        report_bytes: int = REPORT_BYTES,
+        rollouts_bytes: int = BARE_BYTES,
+    ) -> Written | None:
+        """Write a report and the rollouts that it names; None where it finds no room."""
+        if ref.groups and not self.offer(store, ref, rollouts_bytes):
+            self.offer(store, ref)
+        digest = ref.digest if ref.groups else ""
+        content = ReportRecord(SWARM, ref.round, ref.stage, reward, digest, ref.size_bytes, ref.groups)
+        return store.keep(ref.peer, content, report_bytes)
+
+    def offer(self, store: Store, ref: RolloutsRef, size_bytes: int = BARE_BYTES) -> Written | None:
+        """Write rollouts; None where they find no room."""
+        content = RolloutsRecord(SWARM, ref.round, ref.stage, ref.digest, ref.size_bytes, ref.groups)
+        return store.keep(ref.peer, content, size_bytes)
+
+    def rollouts(self, peer: str, place: Place, groups: int = GROUPS, size_bytes: int = 4096) -> RolloutsRef:
+        """A name for rollouts of a stage that there may be or not."""
+        return RolloutsRef(peer, *place, f"{self.random.getrandbits(64):016x}", size_bytes, groups)
+
+    def hint(self, side: int, record: Written | None) -> None:
+        """Tell those who listen of a record that was kept."""
+        if record is None:
+            return
+        key, latency_s = record.content.key, self.world.profile.latency_s
+        for worker in self.dht.watching.get(key, ()):
+            if worker.linked and worker.node.side == side:
+                delay_s = self.random.expovariate(1.0 / latency_s)
+                worker.later(delay_s, worker.take_hint, key, record.owner, record.expiration)
+
+
+class Insider(Actor):
+    """A member that writes something in each stage.
+
+    Attributes:
+        peers: its identities, which have done the work that every node does.
+    """
+
+    count: ClassVar[int] = 1
+    delay_s: ClassVar[tuple[float, float]] = (0.0, 0.0)  # from the opening of a stage to its report
+
+    def __init__(self, hostile: Hostile, random: Random) -> None:
+        super().__init__(hostile, random)
+        self.peers = [f"{self.kind}-{number}" for number in range(self.count)]
+        self._joined: dict[tuple[int, str], float] = {}
+        self._due: dict[tuple[int, str], tuple[Place, float]] = {}  # when it reports on a stage
+        self.dht.works.update(dict.fromkeys(self.peers, WORK_BITS))
+
+    def act(self, store: Store, side: int) -> None:
+        place, now = self.place_of(store), self.world.now
+        for peer in self.peers:
+            here = (side, peer)
+            if now >= self._joined.get(here, 0.0) + RENEW_S:
+                self._joined[here] = now
+                self.hint(side, self.join(store, peer))
+            if place is None:
+                continue
+            if self._due.get(here, (None, 0.0))[0] != place:
+                self._due[here] = (place, now + self.random.uniform(*self.delay_s))
+            if now >= self._due[here][1]:
+                self.on_stage(store, side, peer, place)
+
+    @abstractmethod
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
+        """Write something, now that it is time for it in this stage; asked again and again while the stage is open."""
+
 
 SIGNATURE_BYTES = 64
 FRESH = 8  # identities that a flooder makes for each of its visits
@@ -41,7 +161,7 @@ class Flooder(Actor):
         super().__init__(hostile, random)
         self._made = 0
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         self._made += FRESH
         senders = [f"flooder-{self._made + number}" for number in range(FRESH)]
         for worker in self.hostile.workers(side):
@@ -59,7 +179,7 @@ class Eclipser(Actor):
         super().__init__(hostile, random)
         self._victims = [index for index in range(hostile.world.profile.nodes) if random.random() < VICTIMS]
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         eclipsed, world = self.dht.eclipsed, self.world
         eclipsed.update(dict.fromkeys(self._victims, "keys"))
         followers = [node.index for node in world.nodes[1:] if node is not world.newcomer]
@@ -80,7 +200,7 @@ class Equivocator(Insider):
     kind = "equivocator"
     period_s = 2.0
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         rollouts = self.rollouts(peer, place)
         self.hint(side, self.report(store, rollouts, round(self.random.random(), 6)))
 
@@ -91,11 +211,11 @@ class FreeRider(Insider):
     kind = "freerider"
     count = RIDERS
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         if not store.has_report(place, peer):
             self.hint(side, self.report(store, self._claimed(store, peer, place), 1.0))
 
-    def _claimed(self, store: GuardedStore, peer: str, place: Place) -> RolloutsRef:
+    def _claimed(self, store: Store, peer: str, place: Place) -> RolloutsRef:
         others = store.rollouts_at(place)
         if not others:
             return self.rollouts(peer, place, groups=0, size_bytes=0)
@@ -108,7 +228,7 @@ class Poisoner(Insider):
     kind = "poisoner"
     period_s = 6.0
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         self._write_beyond(side, peer, place)
         if not store.has_report(place, peer):
             reward = self.random.choice((REAL_MAX, -REAL_MAX, 5e-324, 0.0))
@@ -155,7 +275,7 @@ class Sleeper(Insider):
         self.turns_to = random.choice(TURNS)
         self._stages: set[Place] = set()
 
-    def on_stage(self, store: GuardedStore, side: int, peer: str, place: Place) -> None:
+    def on_stage(self, store: Store, side: int, peer: str, place: Place) -> None:
         turned = len(self._stages) > self.honest_stages
         self._stages.add(place)
         reported = store.has_report(place, peer)
@@ -186,7 +306,7 @@ class Sybil(Actor):
         self._filled: list[set[Place]] = [set(), set()]
         self._joined = [0.0, 0.0]
 
-    def act(self, store: GuardedStore, side: int) -> None:
+    def act(self, store: Store, side: int) -> None:
         if self.world.now >= self._joined[side] + RENEW_S:
             self._joined[side] = self.world.now
             for peer in self.peers:
@@ -199,7 +319,7 @@ class Sybil(Actor):
         if place is not None:
             self._fill(store, side, place)
 
-    def _fill(self, store: GuardedStore, side: int, place: Place) -> None:
+    def _fill(self, store: Store, side: int, place: Place) -> None:
         """Reports and rollouts under the keys of this stage and of those to come."""
         stages = self.world.profile.stages
         coming = [(round, stage) for round in range(place[0], place[0] + ROUNDS_AHEAD + 1) for stage in range(stages)]
@@ -212,9 +332,43 @@ class Sybil(Actor):
                 self.report(store, ref, 1.0, self.report_bytes, self.rollouts_bytes)
             for ref in refs:  # to the last byte
                 if store.has_report(each, ref.peer) and not store.has_rollouts(each, ref.peer):
-                    store.keep_rollouts(SimReport(seen_of(ref, 1.0), ref), BARE_BYTES)
+                    self.offer(store, ref)
 
 
 ACTORS: dict[str, type[Actor]] = {
     actor.kind: actor for actor in (Flooder, Eclipser, Equivocator, FreeRider, Poisoner, Sleeper, Sybil)
 }
+
+
+class Hostile:
+    """The actors of one run.
+
+    Attributes:
+        random: for what honest nodes do by chance because there are strangers.
+        crowd: how many identities a Sybil crowd has.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.random = Random(f"{world.seed}/strangers")
+        self.kinds = kinds_of(world.profile.hostile)
+        self.crowd = world.profile.crowd
+        self.actors = [ACTORS[kind](self, Random(f"{world.seed}/{kind}")) for kind in self.kinds]
+
+    def begin(self) -> None:
+        """Start the hostile actors."""
+        for actor in self.actors:
+            self.world.call_in(actor.random.uniform(0.0, 60.0), actor.run)
+
+    def workers(self, side: int) -> list[GuardedNetworkWorker]:
+        """Honest workers that can be reached at a side."""
+        return [
+            worker
+            for worker in self.world.dht.workers
+            if isinstance(worker, GuardedNetworkWorker) and worker.linked and worker.node.side == side
+        ]
+
+
+def is_hostile(peer: str) -> bool:
+    """Whether a peer is none of the honest nodes."""
+    return not peer.startswith("peer-")

@@ -1,14 +1,112 @@
-"""The simulated chain and contract on their own, and what a swarm does while the chain is away."""
+"""The parts of the simulated world on their own: disk, chain and contract, DHT, and what is made of a value once."""
 
 from __future__ import annotations
+
+from random import Random
 
 import pytest
 from msgspec.structs import replace
 
-from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, SimChain, Tx, sign
-from swarmd.sim.ports.contract import Call
-from swarmd.sim.profile import CALM
+from swarmd.core.events import StopRequested
+from swarmd.dht.wire.records import PAST_S, TTL_MAX_S, Membership
+from swarmd.eventlog.frame import Commit
+from swarmd.sim.ports import network_ports
+from swarmd.sim.ports.chain import FEE, REORG_DEPTH_MAX, Call, SimChain, Tx, sign
+from swarmd.sim.ports.dht import MEMBERS, SWARM, Once, Written
+from swarmd.sim.ports.machine import DiskLog, recover
+from swarmd.sim.profile import CALM, LARGE
 from swarmd.sim.world import World
+
+
+def commit(seq: int, events: int = 1) -> Commit:
+    return Commit(seq, 1.0, 1, tuple(StopRequested(f"reason {seq}") for _ in range(events)), b"d" * 16)
+
+
+def test_the_synced_part_always_survives_and_the_rest_only_whole() -> None:
+    outcomes = set()
+    for seed in range(200):
+        log = DiskLog()
+        log.append(commit(0, 3))
+        log.sync()
+        log.append(commit(3))
+        log.append(commit(4))
+        log.crash(Random(seed))
+        assert log.commits[0] == commit(0, 3)
+        assert log.commits == [commit(0, 3), commit(3), commit(4)][: len(log.commits)]
+        assert log.synced == len(log.commits)
+        outcomes.add(len(log.commits))
+    assert outcomes >= {1, 2}
+
+
+def test_the_next_seq_follows_the_last_event() -> None:
+    log = DiskLog()
+    assert log.next_seq == 0
+    log.append(commit(0, 3))
+    assert log.next_seq == 3
+
+
+def test_garbage_recovers_nothing() -> None:
+    assert recover(b"\x07" * 40) == []
+
+
+def test_the_same_value_is_made_once_and_an_equal_one_for_itself() -> None:
+    asked: list[list[int]] = []
+
+    def make(value: list[int]) -> int:
+        asked.append(value)
+        return len(asked)
+
+    once, one, equal = Once(make, 2), [1], [1]
+    assert [once(one), once(equal), once(one)] == [1, 2, 1]
+    assert once([2]) == 3 and once(equal) == 2, "the first has made room"
+    assert once(one) == 4 and len(asked) == 4
+
+
+def test_what_cannot_be_made_is_tried_again() -> None:
+    once = Once(int, 2)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="invalid"):
+            once("x")
+
+
+SMALL = replace(LARGE, nodes=24, hours=0.15, shard_members=4, gather_peers=3, min_peers=16)
+
+
+def member(peer: str, expiration: float) -> Written:
+    return Written(peer, Membership(SWARM, peer, peer, 0.0), expiration, 400)
+
+
+def test_a_key_shows_the_same_until_it_changes_or_a_record_ends() -> None:
+    world = World(0, CALM)
+    store, now = world.dht.stores[0], world.now
+    assert store.find(MEMBERS, now) == {}
+    store.put(MEMBERS, member("one", now + 100.0))
+    store.put(MEMBERS, member("two", now + 200.0))
+    found = store.find(MEMBERS, now)
+    assert list(found) == ["one", "two"] and store.find(MEMBERS, now + 1.0) is found
+    assert list(store.find(MEMBERS, now + 100.0 + 2 * PAST_S)) == ["two"], "by a clock that is ahead"
+    assert store.find(MEMBERS, now - TTL_MAX_S) == {}, "by one that is behind"
+    store.put(MEMBERS, member("one", now + 300.0))
+    assert found["one"].expiration == now + 100.0, "what was read stays as it was"
+    assert store.find(MEMBERS, now)["one"].expiration == now + 300.0
+    world.now += 250.0
+    assert list(store.find(MEMBERS, world.now)) == ["one"]
+    store.forget(("members",))
+    assert store.find(MEMBERS, world.now) == {}
+
+
+@pytest.mark.parametrize("inline_bytes_max", [0, 40960])
+def test_a_leaderboard_is_read_also_where_it_is_too_large_for_its_record(
+    inline_bytes_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_ports, "INLINE_BYTES_MAX", inline_bytes_max)
+    world = World(0, SMALL)
+    world.play()
+    last = world.dht.standings[1].round
+    kept = [each.standings for node, each in world.dht.standings.items() if node and each.round == last]
+    assert last >= 3 and len(kept) >= 20
+    assert all(standings is kept[0] for standings in kept), "all followers have the same one, and not each its own"
+
 
 ME = "0xaccount1"
 REGISTER = Call("register", ME, "peer-001")

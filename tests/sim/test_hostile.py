@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from typer.testing import CliRunner
 
-from swarmd.core.coordinator import coordination, members, waiting
+from swarmd.core.coordinator import coordination, waiting
 from swarmd.core.events import StopRequested
 from swarmd.core.state import MEMBERS_MAX
 from swarmd.dht import limits, membership
@@ -22,15 +22,15 @@ from swarmd.dht.store.capacity import KeyCapacity
 from swarmd.dht.store.seniority import Rank
 from swarmd.dht.wire.records import ReportRecord
 from swarmd.errors import ConfigError
-from swarmd.sim.invariants import coordinator_model
+from swarmd.sim import hostile
+from swarmd.sim.hostile import is_hostile
+from swarmd.sim.invariants import swarm
 from swarmd.sim.invariants.checks import InvariantBroken
-from swarmd.sim.ports.dht import Written
-from swarmd.sim.ports.gossip import RecordsSeen
-from swarmd.sim.ports.travelling import signed_of
+from swarmd.sim.ports import guarded
+from swarmd.sim.ports.dht import Written, signed_of
+from swarmd.sim.ports.guarded import GuardedNetworkWorker
+from swarmd.sim.ports.network_ports import RecordsSeen
 from swarmd.sim.profile import CALM, HOSTILE, draw_profile, kinds_of
-from swarmd.sim.strangers import actors, guarded
-from swarmd.sim.strangers.guarded import GuardedNetworkWorker
-from swarmd.sim.strangers.hostile import is_hostile
 from swarmd.sim.world import World, run
 from tests.sim.test_sim_command import app
 
@@ -97,11 +97,11 @@ def test_who_signs_two_reports_for_one_place_is_found_by_all_and_nobody_else_is(
 def test_a_crowd_that_reports_at_once_leaves_honest_nodes_behind_only_where_stages_wait_for_nobody(
     own_pace: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actors.FreeRider, "count", 16)
+    monkeypatch.setattr(hostile.FreeRider, "count", 16)
     profile = replace(QUICK, hostile="freerider", quorum=0.5, nodes=5)
     if not own_pace:
         monkeypatch.setattr(waiting, "awaits_own", lambda turn: False)
-        monkeypatch.setattr(coordinator_model, "OWN_STAGES", -1)
+        monkeypatch.setattr(swarm, "OWN_STAGES", -1)
     world = World(4, profile)
     world.play()
     state = world.nodes[0].state.coordination
@@ -154,7 +154,7 @@ LOST = (
         lambda *_: True,
         "sybil",
         "MemberSeen",
-        ((report_collector, "IDLE_MAX", 0), (membership, "RETURNS_PER_S", 1e9), (actors, "FLAPPING", 300)),
+        ((report_collector, "IDLE_MAX", 0), (membership, "RETURNS_PER_S", 1e9), (hostile, "FLAPPING", 300)),
     ),
     Lost(
         "every return of a member is told",
@@ -163,7 +163,7 @@ LOST = (
         1e9,
         "sleeper",
         "sleeper-0 made it write",
-        ((actors, "TURNS", ("leaves and returns",)), (actors, "HONEST_STAGES", (1, 2))),
+        ((hostile, "TURNS", ("leaves and returns",)), (hostile, "HONEST_STAGES", (1, 2))),
     ),
     Lost("every refusal is told by name", limits, "NAMED_PER_S", 1e9, "flooder", "RecordsRejected"),
     Lost(
@@ -180,7 +180,7 @@ LOST = (
     Lost("what is read twice is evidence", RecordsSeen, "compare", see_another, "freerider", "honest, is accused"),
     Lost("the clock is not gossiped", GuardedNetworkWorker, "hear", forget_gossip, "eclipser", "knows"),
     Lost("stages wait for anybody", Rank, "awaited", property(lambda rank: True), "sybil", "which has done nothing"),
-    Lost("numbers have no bounds", actors, "check_payload", lambda payload: None, "poisoner", "is taken"),
+    Lost("numbers have no bounds", hostile, "check_payload", lambda payload: None, "poisoner", "is taken"),
 )
 
 
@@ -198,7 +198,7 @@ def test_a_lost_defence_is_noticed(lost: Lost, monkeypatch: pytest.MonkeyPatch) 
 def test_members_that_make_no_room_are_noticed(makes_room: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     few = 40
     monkeypatch.setattr(report_collector, "IDLE_MAX", 0)  # a crowd that is credited keeps its places
-    for module in (members, membership):
+    for module in (coordination, membership):
         monkeypatch.setattr(module, "MEMBERS_MAX", few)
     if not makes_room:
         monkeypatch.setattr(coordination, "find_room", keep_all(few))

@@ -1,4 +1,4 @@
-"""The simulated network worker among strangers: what they do to it, and what the shipped bounds leave of that."""
+"""The simulated network worker among hostile peers: what they do to it, and what the shipped bounds leave of that."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from swarmd.dht.limits import ALL_HINTS, HINTS, GossipLimits
 from swarmd.dht.store.seniority import choose_guides
 from swarmd.dht.wire.records import Membership, ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown
-from swarmd.sim.ports.dht import Written, is_alive
+from swarmd.sim.ports.dht import (
+    Written,
+    is_alive,
+)
 from swarmd.sim.ports.network import NetworkWorker
 from swarmd.sim.ports.network_ports import ROLLOUTS_BYTES, body_of
-from swarmd.sim.strangers.stored_records import GuardedDht, GuardedStore
 
 if TYPE_CHECKING:
     from swarmd.sim.node import SimNode
@@ -27,8 +29,6 @@ SILENT = ("sybil",)  # that never answer
 class GuardedNetworkWorker(NetworkWorker):
     """A node's place in a DHT with strangers in it."""
 
-    dht: GuardedDht
-
     def __init__(self, node: SimNode, pid: int) -> None:
         super().__init__(node, pid)
         self.hints = GossipLimits(HINTS, ALL_HINTS, self._now)
@@ -37,13 +37,6 @@ class GuardedNetworkWorker(NetworkWorker):
         """Honest chances under attack have a stream of their own."""
         assert self.world.hostile is not None, "there are strangers"
         return self.world.hostile.random
-
-    @property
-    def store(self) -> GuardedStore:
-        """What is held at its side of a partition."""
-        store = self.dht.store_of(self)
-        assert isinstance(store, GuardedStore), "all stores of a world are of one kind"
-        return store
 
     # --- what searches find ---
 
@@ -82,7 +75,7 @@ class GuardedNetworkWorker(NetworkWorker):
         lives = is_alive(record, self.world.now) and store.is_now(content) and not later
         what = "membership" if isinstance(content, Membership) else "report"
         if lives and not (isinstance(content, RolloutsRecord) and content.body):
-            self.world.note_room(self.node, what, kept)
+            self.world.checks.honest.on_kept(self.node, what, kept)
         if kept and isinstance(content, ReportRecord):
             self.world.checks.honest.on_stored(record.owner, (content.round, content.stage))
         return kept

@@ -7,7 +7,7 @@ import pytest
 from swarmd.core.commands import NoteEvidence, Train
 from swarmd.core.coordinator.waiting import is_expected
 from swarmd.core.events import Equivocated, Event, LinkDown, LinkUp, MemberSeen, ReportSeen, RoundPublished
-from swarmd.core.peers.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
+from swarmd.core.evidence import APART_ROUNDS, BARRED_ROUNDS, EQUIVOCATIONS_KEPT, barred_in, in_force
 from swarmd.core.state import Coordination
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.eventlog.snapshot import encode_state

@@ -1,1 +1,0 @@
-"""What a node concludes about others: contradicting records."""

@@ -1,0 +1,620 @@
+"""What must hold of one node, whatever the world does, commit by commit: counted from its events and commands alone.
+
+- Its state only goes forward, stays within its bounds, and moves along the charts (`ProgressChecks`).
+- It never waits for what nothing will end: a deadline stands for it, or a process owes it an answer (`find_stall`).
+- No command leaves without a durable cause, and none changes its content under its id (`CommandChecks`).
+- Every round that it leaves behind is trained, or skipped with a fact that says so, once (`Accounts`).
+- Weights that a stage begins from were fetched and asked for, came before it, and are better, or a mean with what no
+  stage was averaged with before (`WeightsChecks`).
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, assert_never, get_args
+
+from swarmd.core.applied import Applied
+from swarmd.core.chart import Chart, StateT, TriggerT, default_charts
+from swarmd.core.chart_types import RoundState
+from swarmd.core.commands import (
+    Announce,
+    ChainCommand,
+    Command,
+    Gather,
+    KillWorker,
+    NetworkCommand,
+    PublishReport,
+    Register,
+    SupervisorCommand,
+    Train,
+    TrainerCommand,
+)
+from swarmd.core.contract import submissions
+from swarmd.core.events import (
+    ChainDegraded,
+    ClockSet,
+    CommandFailed,
+    Event,
+    LinkDown,
+    LinkUp,
+    NodeStarted,
+    RoundsSkipped,
+    SpaceLow,
+    StageTrained,
+    TimerFired,
+    TrainerReady,
+    TrainingCancelled,
+    WeightsAdopted,
+    WeightsFetched,
+    WorkerExited,
+    WorkerStartFailed,
+)
+from swarmd.core.ids import command_id, is_command, submission_id, timer_about
+from swarmd.core.node import weights
+from swarmd.core.node.rounds import is_barred
+from swarmd.core.node.workers import LEAVING
+from swarmd.core.state import (
+    BLOCKS_KEPT,
+    MEMBERS_MAX,
+    ONCHAIN_PEERS_MAX,
+    REJECTIONS_KEPT,
+    REWARDS_KEPT,
+    SKIPS_KEPT,
+    Chain,
+    Clock,
+    Coordination,
+    Deadline,
+    State,
+    Work,
+    WorkerState,
+)
+from swarmd.core.turn import PENDING_MAX
+from swarmd.core.values import PeerWeights, SkipCause, Worker
+
+if TYPE_CHECKING:
+    from swarmd.sim.node import SimNode
+    from swarmd.sim.world import World
+
+MOVES_MAX = 4  # transitions of one chart in one step: trained, published, submitted, announced
+DEADLINES_MAX = PENDING_MAX + 16
+DEADLINE_S_MAX = 8400.0  # further away nothing in the simulated settings can lie, two clocks being wrong
+FAR = (-1, -1)
+
+
+def reachable(chart: Chart[StateT, TriggerT], without: tuple[TriggerT, ...]) -> dict[StateT, set[StateT]]:
+    """For every state, those that one step may lead to."""
+    edges: dict[StateT, set[StateT]] = {state: {state} for state in chart.states}
+    for (source, trigger), dest in chart.table.items():
+        if trigger not in without:
+            edges[source].add(dest)
+    reached = edges
+    for _ in range(MOVES_MAX - 1):
+        reached = {state: {end for middle in ends for end in edges[middle]} for state, ends in reached.items()}
+    return reached
+
+
+class ProgressChecks:
+    """Checks of one event's effect on one node's state."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        charts = default_charts()
+        self.round = reachable(charts.round, ("start",))
+        self.link = reachable(charts.link, ("exited",))
+        self.trainer = reachable(charts.trainer, ("exited",))
+        self.coordinator = reachable(charts.coordinator, ("restart",))
+
+    def look_at(self, node: SimNode, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        if after.chart is not before.chart or after.link is not before.link or after.trainer is not before.trainer:
+            self._check_charts(node, envelope.event, before, after)
+        if after.work is not before.work and before.work is not None:
+            self._check_forward(node, "work", _place(before.work), _place(after.work))
+        if after.clock is not before.clock and before.clock is not None:
+            self._check_forward(node, "the clock", _mark(before.clock), _mark(after.clock))
+        if after.done is not before.done:
+            self._check_forward(node, "done", before.done, after.done)
+        if after.skips is not before.skips:
+            self._check_forward(node, "skipped_to", (before.skipped_to,), (after.skipped_to,))
+        if after.deadlines is not before.deadlines:
+            self._check_deadlines(node, envelope.at, after.deadlines)
+        if after.pending is not before.pending and len(after.pending) > 1:
+            self._check_pending(node, after.pending)
+        if after.chain is not before.chain and after.chain is not None:
+            self._check_chain(node, envelope.event, before.chain, after.chain)
+        if after.coordination is not before.coordination:
+            self._check_coordinator_chart(node, envelope.event, before.coordination, after.coordination)
+        if after.rewards is not before.rewards or after.coordination is not before.coordination:
+            self._check_sizes(node, after)
+
+    def _check_charts(self, node: SimNode, event: Event, before: State, after: State) -> None:
+        legal = (
+            after.chart in self.round[before.chart]
+            and after.link.chart in self.link[before.link.chart]
+            and after.trainer.chart in self.trainer[before.trainer.chart]
+        )
+        if not legal and not self._is_beginning_or_end(event, before, after):
+            here = (before.chart, before.link.chart, before.trainer.chart)
+            there = (after.chart, after.link.chart, after.trainer.chart)
+            self.world.fail(node, f"no chart leads from {here} to {there} on {type(event).__name__}")
+
+    def _check_coordinator_chart(
+        self, node: SimNode, event: Event, before: Coordination | None, after: Coordination | None
+    ) -> None:
+        """Only a new life begins the muster again."""
+        here, there = before.chart if before else "idle", after.chart if after else "idle"
+        restarts = isinstance(event, NodeStarted) and there == "idle" and here in ("idle", "mustering")
+        if there not in self.coordinator[here] and not restarts:
+            self.world.fail(node, f"no chart leads a coordinator from {here} to {there} on {type(event).__name__}")
+
+    def _check_chain(self, node: SimNode, event: Event, before: Chain | None, after: Chain) -> None:
+        here = before.chart if before else "down"
+        restarts = isinstance(event, NodeStarted | WorkerExited | WorkerStartFailed) and after.chart == "down"
+        if after.chart not in self.link[here] and not restarts:
+            self.world.fail(node, f"no chart leads the chain from {here} to {after.chart} on {type(event).__name__}")
+        if len(after.recent) > BLOCKS_KEPT or len(after.reporters) > ONCHAIN_PEERS_MAX:
+            self.world.fail(node, "what is known of the chain has grown beyond its bound")
+        if after.recent is not (before.recent if before else None):
+            numbers = [block.number for block in after.recent]
+            if any(high <= low for low, high in pairwise(numbers)):
+                self.world.fail(node, f"blocks are remembered out of order: {numbers}")
+
+    def _is_beginning_or_end(self, event: Event, before: State, after: State) -> bool:
+        """A process that starts or ends may lead from anywhere to the beginning of a chart."""
+        if isinstance(event, NodeStarted):
+            return (after.chart, after.link.chart, after.trainer.chart) == ("starting", "down", "down")
+        if not isinstance(event, WorkerExited | WorkerStartFailed) or after.chart not in self.round[before.chart]:
+            return False
+        gone = after.link if event.worker == "network" else after.trainer
+        return gone.chart == "down"
+
+    def _check_forward(self, node: SimNode, what: str, before: tuple[float, ...], after: tuple[float, ...]) -> None:
+        if after < before:
+            self.world.fail(node, f"{what} went back from {before} to {after}")
+
+    def _check_deadlines(self, node: SimNode, at: float, deadlines: tuple[Deadline, ...]) -> None:
+        due_at = {deadline.name: deadline.due_at for deadline in deadlines}
+        if len(due_at) != len(deadlines) or len(due_at) > DEADLINES_MAX:
+            self.world.fail(node, f"deadlines twice or out of bounds: {deadlines}")
+        if deadlines and deadlines[-1].due_at > at + DEADLINE_S_MAX:
+            self.world.fail(node, f"a deadline lies too far away: {deadlines[-1]}")
+
+    def _check_pending(self, node: SimNode, pending: tuple[Command, ...]) -> None:
+        if len(pending) > PENDING_MAX or len({command.id for command in pending}) != len(pending):
+            self.world.fail(node, f"pending commands twice or out of bounds: {[command.id for command in pending]}")
+
+    def _check_sizes(self, node: SimNode, after: State) -> None:
+        sized = len(after.skips) <= SKIPS_KEPT and len(after.rewards) <= REWARDS_KEPT
+        coordination = after.coordination
+        if coordination is not None:
+            sized = sized and len(coordination.members) <= MEMBERS_MAX and len(coordination.reports) <= MEMBERS_MAX
+        if not sized or len(after.rejections) > REJECTIONS_KEPT:
+            self.world.fail(node, "something in the state has grown beyond its bound")
+
+
+def _place(work: Work | None) -> tuple[int, ...]:
+    return FAR if work is None else (work.round, work.stage)
+
+
+def _mark(clock: Clock | None) -> tuple[float, ...]:
+    """Announcements in the order they were made; a stage opened again has a later deadline."""
+    return FAR if clock is None else (clock.round, clock.stage, not clock.final, clock.deadline_at)
+
+
+HUNG = "nothing ends what the trainer is busy with"
+
+
+def find_stall(state: State, killed: tuple[Worker, ...] = ()) -> str:
+    """What nothing will ever end in this state; empty when there is nothing.
+
+    Args:
+        killed: workers whose present process was ordered killed: their end is owed, whatever they do.
+    """
+    chart = state.chart
+    if chart in LEAVING:
+        return ""
+    armed = [deadline.name for deadline in state.deadlines]
+    chained = state.chain is not None
+    alive = state.network.pid and state.training.pid and (state.chaining.pid or not chained)
+    if not alive and (stall := _worker_stall(state, armed, killed)):
+        return stall
+    if not _is_owed(state, armed):
+        return f"nothing ends {chart}: armed are {armed}"
+    if state.trainer.chart == "busy" and "train" not in armed and "cancel" not in armed:
+        return "" if "trainer" in killed else HUNG
+    if state.chain is not None:
+        return _chain_stall(state, state.chain, armed, killed)
+    return "" if state.coordination is None else _coordinator_stall(state, state.coordination)
+
+
+def _worker_stall(state: State, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """A worker runs, or is about to be started or to be reported dead."""
+    lives: tuple[tuple[Worker, WorkerState], ...] = (
+        ("network", state.network),
+        ("trainer", state.training),
+        ("chain", state.chaining),
+    )
+    for worker, life in lives[: 2 if state.chain is None else 3]:
+        if not (
+            life.pid
+            or timer_about("ready", worker) in armed
+            or timer_about("restart", worker) in armed
+            or worker in killed
+        ):
+            return f"there is no {worker} worker and none will be started"
+    return ""
+
+
+def _trains(state: State, armed: list[str]) -> bool:
+    """The stage's train is at the trainer, or waits for the trainer, or for its next try."""
+    if "train" not in armed:
+        return False
+    if state.trainer.chart == "busy":
+        return True
+    waiting = [command.id for command in state.pending if isinstance(command, Train)]
+    return bool(waiting) and (state.trainer.chart != "idle" or timer_about("retry", waiting[0]) in armed)
+
+
+def _publishes(state: State, armed: list[str]) -> bool:
+    return "publish" in armed and any(isinstance(command, PublishReport) for command in state.pending)
+
+
+def _settles(state: State, armed: list[str]) -> bool:
+    return "clock" in armed or (state.clock is not None and state.clock.final) or _follows_chain(state)
+
+
+def _follows_chain(state: State) -> bool:
+    """The chain worker owes news of the contract; that somebody moves it on is looked at in `_chain_stall`."""
+    return state.chain is not None and state.chain.chart == "up"
+
+
+def _submits(state: State, armed: list[str]) -> bool:
+    """The stage's reward is on its way, or the clock is looked at meanwhile."""
+    work = state.work
+    assert work is not None, "a stage is being submitted"
+    under_way = submissions.awaited(state, work.round, work.stage)
+    return under_way and ("clock" in armed or (_follows_chain(state) and "submission" in armed))
+
+
+def _is_paused(state: State, armed: list[str]) -> bool:
+    """The daemon owes the fact of room, or the trainer its answer; the clock is looked at meanwhile."""
+    owed = state.low_space is not None or state.trainer.chart == "busy"
+    return owed and _settles(state, armed)
+
+
+def _awaits_weights(state: State, armed: list[str]) -> bool:
+    """Peers' rollouts are here, their weights are not, and the round is the one that waits for them."""
+    work = state.work
+    return work is not None and work.gathered and weights.are_awaited(state, work.round) and "weights" in armed
+
+
+def _waits(state: State, armed: list[str]) -> bool:
+    """A node waits only while no stage is known to be open that it has not trained and may train."""
+    clock = state.clock
+    idle = clock is None or clock.final or (clock.round, clock.stage) <= state.done or is_barred(state, clock.round)
+    return idle and _settles(state, armed)
+
+
+def _is_owed(state: State, armed: list[str]) -> bool:
+    """Whether something ends the state that the node's own chart is in."""
+    match state.chart:
+        case "registering":
+            return any(isinstance(command, Register) for command in state.pending)
+        case "syncing":
+            return "clock" in armed
+        case "waiting":
+            return _waits(state, armed)
+        case "round.gathering":
+            return "gather" in armed or _awaits_weights(state, armed)
+        case "round.training":
+            return _trains(state, armed)
+        case "round.publishing":
+            return _publishes(state, armed)
+        case "round.submitting":
+            return _submits(state, armed)
+        case "round.settling":
+            return _settles(state, armed)
+        case "paused":
+            return _is_paused(state, armed)
+        case "skipping":
+            return state.trainer.chart == "busy"
+        case "starting" | "joining" | "draining" | "stopped" | "failed":
+            return True  # by its workers, of which the caller asks; one that leaves waits for nothing
+        case _:
+            assert_never(state.chart)
+
+
+def _chain_stall(state: State, chain: Chain, armed: list[str], killed: tuple[Worker, ...]) -> str:
+    """What is wanted on the chain gets there, and the contract is moved on."""
+    if chain.chart == "connecting" and timer_about("ready", "chain") not in armed and "chain" not in killed:
+        return "nothing ends the connecting to the chain"
+    if chain.chart != "up" or state.settings is None or state.settings.chain is None:
+        return ""
+    unsettled = {each.id for each in state.submissions if each.chart not in submissions.SETTLED}
+    if unsettled and "submission" not in armed:
+        return f"nothing looks after {sorted(unsettled)[0]}"
+    if not chain.registered and "register" not in unsettled and "register" not in armed:
+        return "nobody registers this peer"
+    moves = state.settings.chain.drive == "manager" or (state.settings.chain.drive == "policy" and chain.max_stage_s)
+    if moves and "drive" not in armed and submission_id("advance", f"{chain.round}/{chain.stage}") not in unsettled:
+        return f"nothing moves the contract on from {(chain.round, chain.stage)}"
+    return ""
+
+
+def _coordinator_stall(state: State, coordination: Coordination) -> str:
+    if state.link.chart != "up":
+        return ""
+    chart = coordination.chart
+    if chart == "announcing":
+        return "" if _announces(state, coordination) else "the coordinator announces nothing"
+    needed = "stage" if chart == "open.collecting" else "muster" if chart == "mustering" else ""
+    stands = not needed or any(deadline.name == needed for deadline in state.deadlines)
+    return "" if stands else f"nothing ends the coordinator's {chart}"
+
+
+def _announces(state: State, coordination: Coordination) -> bool:
+    place = (coordination.round, coordination.stage)
+    return any(isinstance(command, Announce) and (command.round, command.stage) == place for command in state.pending)
+
+
+Port = Literal["network", "trainer", "chain", "supervisor"]
+
+RENEWING = (LinkUp, TrainerReady, NodeStarted, CommandFailed, TrainingCancelled)
+PORTS: dict[type, Port] = {
+    **dict.fromkeys(get_args(NetworkCommand), "network"),
+    **dict.fromkeys(get_args(TrainerCommand), "trainer"),
+    **dict.fromkeys(get_args(ChainCommand), "chain"),
+    **dict.fromkeys(get_args(SupervisorCommand), "supervisor"),
+}
+
+
+class CommandChecks:
+    """The commands of one node.
+
+    Attributes:
+        content: every command ever sent, by id.
+        sent: when each id was last ordered in the present life of its port: the network's since the link came up, the
+            trainer's since it was ready, the chain's and the supervisor's since the daemon started.
+    """
+
+    def __init__(self, world: World, node: SimNode) -> None:
+        self.world = world
+        self.node = node
+        self.content: dict[str, Command] = {}
+        ports: tuple[Port, ...] = ("network", "trainer", "chain", "supervisor")
+        self.sent: dict[Port, dict[str, tuple[float, int]]] = {port: {} for port in ports}  # at, jumps of the clock
+        self.announced: tuple[int, int, bool] = (-1, -1, False)
+        self.open_until = math.inf  # the deadline of that
+        self.clock_sets = 0  # events that say so
+        self.killed: dict[Worker, str] = {}  # id of the last order to kill a worker
+        self.allowed: dict[str, int] = {}  # how often durable commits of this life ordered an id, not yet dispatched
+
+    def apply(self, applied: Applied) -> None:
+        """A new life of a port begins; a command that failed may be sent again."""
+        envelope, before, commands = applied.envelope, applied.before, applied.commands
+        if type(envelope.event) in RENEWING:
+            self._renew(envelope.event, before)
+        if isinstance(envelope.event, ClockSet):
+            self.open_until = -math.inf  # it is brought back
+            self.clock_sets += 1
+        for command in commands:
+            if applied.after.low_space is not None and isinstance(command, Gather | Train):
+                self._fail(f"{command.id} goes out although the disk is nearly full")
+            self.allowed[command.id] = self.allowed.get(command.id, 0) + 1
+            self._check_once(command, envelope.at)
+            if isinstance(command, Announce):
+                self._check_announcement(applied, command)
+            elif isinstance(command, KillWorker):
+                self.killed[command.worker] = command.id
+
+    def _renew(self, event: Event, before: State) -> None:
+        """Forget what was ordered where it may be ordered again."""
+        if isinstance(event, LinkUp):
+            if before.link.chart != "up":
+                self.sent["network"].clear()
+        elif isinstance(event, TrainerReady):
+            self.sent["trainer"].clear()
+        elif isinstance(event, NodeStarted):
+            self.allowed.clear()
+            for sent in self.sent.values():
+                sent.clear()
+        elif isinstance(event, CommandFailed | TrainingCancelled):
+            _, _, place = event.command.partition("/")
+            for sent in self.sent.values():
+                sent.pop(event.command, None)
+            self.sent["trainer"].pop(command_id("cancel", place), None)  # the stage may be trained and left once more
+
+    def _check_announcement(self, applied: Applied, command: Announce) -> None:
+        """The clock goes forward; the same stage is announced under a new id only when the link has come back."""
+        place = (command.round, command.stage, not command.final)
+        again = command.id in self.content or isinstance(applied.event, LinkUp)
+        again = again or command.deadline_at > self.open_until  # a contract that was taken back and moved on again
+        if place < self.announced or (place == self.announced and not again):
+            self._fail(f"{command.id} announces {place} after {self.announced}")
+        self.announced, self.open_until = place, command.deadline_at
+
+    def killed_workers(self, state: State) -> tuple[Worker, ...]:
+        """Workers whose present process was ordered killed."""
+        attempts: dict[Worker, int] = {
+            "network": state.network.attempt,
+            "trainer": state.training.attempt,
+            "chain": state.chaining.attempt,
+        }
+        return tuple(
+            worker
+            for worker, order in self.killed.items()
+            if order == command_id("kill", f"{worker}/{state.run}/{attempts[worker]}")
+        )
+
+    def on_dispatch(self, command: Command) -> None:
+        known = self.content.setdefault(command.id, command)
+        if known is not command and known != command:
+            self._fail(f"{command.id} goes out with another content: {command}, before: {known}")
+        allowed = self.allowed.pop(command.id, 0)
+        if allowed < 1:
+            self._fail(f"{command.id} goes out without a durable commit that causes it")
+        if allowed > 1:
+            self.allowed[command.id] = allowed - 1
+
+    def _check_once(self, command: Command, at: float) -> None:
+        """A report that was not acknowledged in time is sent again, nothing else."""
+        sent = self.sent[PORTS[type(command)]]
+        last, sets = sent.get(command.id, (None, 0))
+        if last is not None and not (isinstance(command, PublishReport) and self._is_overdue(at - last, sets)):
+            self._fail(f"{command.id} is ordered twice in one life of its port, after {at - last:.3f} s")
+        sent[command.id] = (at, self._times_set())
+
+    def _is_overdue(self, since_s: float, sets: int) -> bool:
+        """Whether time enough has passed, or so it seemed: the clock was set meanwhile."""
+        return since_s >= self.node.settings.publish_s - 0.001 or sets != self._times_set()
+
+    def _times_set(self) -> int:
+        """How often the clock was set so far: in the world, and in the log, which may be read long after."""
+        return self.node.jumps + self.clock_sets
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)
+
+
+def breaks(event: Event, chart: RoundState) -> bool:
+    """Whether something went wrong that can make a node in that state miss rounds; that it was stopped is no fault."""
+    if isinstance(event, CommandFailed):
+        return is_command(event.command, "train")
+    if isinstance(event, TimerFired):
+        return event.name == "train"
+    if isinstance(event, NodeStarted):
+        return chart != "stopped" or event.restored
+    if isinstance(event, SpaceLow):
+        return True
+    return chart != "draining" and isinstance(event, WorkerExited | WorkerStartFailed | LinkDown | ChainDegraded)
+
+
+class Accounts:
+    """The rounds of one node, counted from its events alone."""
+
+    def __init__(self, world: World, node: SimNode) -> None:
+        self.world = world
+        self.node = node
+        self.trained: dict[int, bool] = {}  # rounds with a trained stage, since the last one accounted for
+        self.skipped_to = -1
+        self.skipped: set[int] = set()
+        self.ever_trained = False
+        self.broke = False  # something did, since a stage was last trained
+        self.paused = False  # it paused for want of space, since then
+        self.stopped = False  # it was stopped in order, since then
+        self.next_round = 0  # the first round not accounted for
+
+    def apply(self, applied: Applied) -> None:
+        envelope, before, after = applied.envelope, applied.before, applied.after
+        event = envelope.event
+        if isinstance(event, RoundsSkipped):
+            self._take_skip(event)
+        elif isinstance(event, StageTrained):
+            self._take_result(event, counted=after.done > before.done)
+        if isinstance(event, StageTrained) and after.done > before.done:
+            self.ever_trained, self.broke, self.stopped, self.paused = True, False, False, False
+        elif after.chart == "paused":
+            self.broke = self.paused = True
+        elif not self.broke and breaks(event, before.chart):
+            self.broke = True
+        elif isinstance(event, NodeStarted):
+            self.stopped = True
+        moved = after.work is not before.work and _round(after) != _round(before)
+        if moved or (after.chart == "waiting" and before.chart != "waiting"):
+            self._settle(after)
+
+    def _take_skip(self, event: RoundsSkipped) -> None:
+        """A skip begins behind all rounds accounted for and holds no round that was trained."""
+        self.world.counts["skips"] += 1
+        both = [round for round in self.trained if event.first <= round <= event.last]
+        if event.first <= self.skipped_to or event.last < event.first or both or event.first < self.next_round:
+            self._fail(f"rounds {event.first} to {event.last} are skipped, trained were {both or 'none'} of them")
+        first = not self.ever_trained and self.skipped_to < 0
+        causes: dict[SkipCause, bool] = {
+            "late": first,
+            "fault": self.broke,
+            "stopped": self.stopped,
+            "slow": not self.paused,
+        }
+        if not causes[event.cause]:
+            self._fail(f"rounds {event.first} to {event.last} are called skipped for {event.cause}")
+        self.skipped_to = event.last
+        self.skipped |= set(range(event.first, event.last + 1))
+
+    def _take_result(self, event: StageTrained, counted: bool) -> None:
+        """A stage whose round was recorded as skipped gives no result any more: it has one fate."""
+        if event.round >= self.next_round:
+            self.trained[event.round] = True
+        if counted and event.round in self.skipped:
+            self._fail(f"round {event.round}, stage {event.stage} is trained after it was recorded as skipped")
+
+    def _settle(self, after: State) -> None:
+        """The node has gone on: nothing before is left open, and its own count agrees."""
+        at_end = after.clock is not None and after.clock.final and after.chart == "waiting"
+        reached = after.clock.round if at_end and after.clock else after.work.round if after.work else 0
+        for round in range(self.next_round, reached):
+            if not self.trained.pop(round, False) and round > self.skipped_to:
+                self._fail(f"round {round} is neither trained nor skipped, and the node is at {reached}")
+        self.next_round = max(self.next_round, reached)
+        counted = after.rounds_joined + after.rounds_skipped
+        skipped = self.skipped_to + 1  # a node that waits may skip to the end of a swarm that then goes on
+        if counted != max(self.next_round, skipped, after.work.round + 1 if after.work else 0):
+            self._fail(
+                f"{after.rounds_joined} rounds joined and {after.rounds_skipped} skipped, but it is at {reached}"
+            )
+
+    def _fail(self, what: str) -> None:
+        self.world.fail(self.node, what)
+
+
+def _round(state: State) -> int:
+    return -1 if state.work is None else state.work.round
+
+
+class WeightsChecks:
+    """Checks of one node."""
+
+    def __init__(self, world: World, node: SimNode) -> None:
+        self.world = world
+        self.node = node
+        self.fetched: PeerWeights | None = None  # the last ones that were asked for when they came
+        self.averaged: set[str] = set()  # digests of what stages were averaged with
+        self.bare: tuple[int, int] = (-1, -1)  # last (round, stage) that was begun without any
+
+    def apply(self, applied: Applied) -> None:
+        """A durable event, once, in the order of the log."""
+        event = applied.event
+        if isinstance(event, WeightsFetched) and any(each.id == event.command for each in applied.before.pending):
+            self.fetched = event.weights
+        elif isinstance(event, NodeStarted) and event.restored:
+            self.averaged.clear()  # the backup may be of before
+        elif isinstance(event, StageTrained):
+            train = next((each for each in applied.before.pending if each.id == event.command), None)
+            if isinstance(train, Train) and train.weights is not None and train.weights.averaged:
+                self.averaged.add(train.weights.digest)
+        elif isinstance(event, WeightsAdopted):
+            self._look_at_adoption(applied, event)
+        for command in applied.commands:
+            if isinstance(command, Train):
+                self._look_at_stage(command)
+
+    def _look_at_stage(self, train: Train) -> None:
+        """A stage that was begun is not given weights: it goes on, or anew, as it began."""
+        place = (train.round, train.stage)
+        if train.weights is None:
+            self.bare = place
+        elif place == self.bare:
+            self.world.fail(self.node, f"{train.id} was begun without weights, and now with those of a peer")
+        elif train.weights.digest in self.averaged:
+            self.world.fail(self.node, f"{train.id} is averaged with {train.weights}, as a stage before was")
+        elif train.weights != self.fetched:
+            self.world.fail(self.node, f"{train.id} begins from {train.weights}, fetched were {self.fetched}")
+
+    def _look_at_adoption(self, applied: Applied, event: WeightsAdopted) -> None:
+        if not event.weights.averaged and not event.held_out > event.held_out_before:
+            what = f"weights of {event.held_out} were adopted, the own have {event.held_out_before}"
+            self.world.fail(self.node, what)
+        train = next((each for each in applied.before.pending if each.id == event.command), None)
+        if isinstance(train, Train) and train.weights != event.weights:
+            self.world.fail(self.node, f"{event.command} adopts {event.weights}, it was given {train.weights}")
