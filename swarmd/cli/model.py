@@ -58,9 +58,9 @@ def check(
         raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
     from swarmd.training.embedded.kinds import find_recipe
     from swarmd.training.embedded.recipe import check_model
+    from swarmd.training.evaluation import mean_accuracy
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.source import MODELS_DIR
-    from swarmd.training.sampling.evaluation import mean_accuracy
 
     quieten()
     recipe = find_recipe(model)

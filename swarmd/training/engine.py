@@ -22,29 +22,25 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
-from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
-from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
-from swarmd.training.batches.metrics import name_stage
-from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
-from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
-from swarmd.training.batches.replay import Replay
-from swarmd.training.batches.skills import SkillGuard, favour
 from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
 from swarmd.training.checkpoints.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.checkpoints.progress import TrainingState
 from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
+from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.passes import count_rows, halve_rows, keep_rows, load_rows
 from swarmd.training.plan_failures import naming_failures
-from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
-from swarmd.training.sampling.vllm_sampler import make_sampler
-from swarmd.training.stage import Stage, StageKey
+from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, take_part
+from swarmd.training.stage import Stage, name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
+from swarmd.training.vllm_sampler import make_sampler
 from swarmd.training.weights.adopting import PeerWeightsUse
 from swarmd.worker.ports import EventSink
 
@@ -207,7 +203,7 @@ class TrainingEngine:
         self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
-        replay = self._replay.mark()
+        replay = self._replay.copy()
         try:
             with naming_failures(self._plan):
                 self._plan.begin(lambda: cancellation.is_asked)
@@ -219,7 +215,7 @@ class TrainingEngine:
                 self._peers.end(order)
             self.abandoned_steps = self.steps
             if self._crew is None:  # several ranks all end, and begin anew
-                self._replay.rewind(replay)
+                self._replay = replay
                 self._put_back(touched=self._stage is not None or self._touched)
                 self.trackers.rewind(self.steps)
             raise
@@ -361,7 +357,8 @@ class TrainingEngine:
         drawn = draw_questions(self._plan, place, collected.material)
         favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
-            StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
+            self._config.swarm.id,
+            place,
             training,
             self.policy,
             self._plan,

@@ -10,8 +10,8 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.gauges import read_metrics
+from swarmd.training.groups import TrainingGroup
 
 PREFIX = "train/"
 FUNCTIONS_MAX = 32  # rewards told by name

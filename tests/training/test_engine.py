@@ -23,13 +23,12 @@ from swarmd.swarms.plan import NO_MATERIAL, Question, Score, StageId
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
 from swarmd.training import trainer
-from swarmd.training.batches.groups import Scorer
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.evaluation import Accuracy
+from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
-from swarmd.training.sampling.evaluation import Accuracy
-from swarmd.training.sampling.generation import Sampling
-from swarmd.training.sampling.turns import TurnCompletion
+from swarmd.training.sampling import Sampling, TurnCompletion
 from tests.log_capture import capture_logs
 from tests.training.conftest import order
 from tests.training.sampling.test_generation import AfterTokens
@@ -323,10 +322,10 @@ def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, mon
 
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group at a time instead of the whole batch gives the same step."""
-    from swarmd.training.batches import batch
+    from swarmd.training import passes
 
     whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
-    monkeypatch.setattr(batch, "LIGHT_PARAMETERS_MAX", 0)
+    monkeypatch.setattr(passes, "LIGHT_PARAMETERS_MAX", 0)
     parts = make_engine("b", steps=1, questions=6, held_out_questions=0)
     assert parts._trainer.args.steps_per_generation == 6
     for engine in (whole, parts):

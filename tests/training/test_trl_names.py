@@ -12,9 +12,9 @@ from trl.trainer.utils import nanstd
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import Question, Score
 from swarmd.swarms.rollouts import Reference
-from swarmd.training.batches.groups import TrainingGroup
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.groups import TrainingGroup
 from swarmd.training.trl_names import OF_LOSS, OF_TRAINER, read_as_trl
 from tests.training.conftest import order
 from tests.training.test_results import Kept

@@ -14,8 +14,8 @@ from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
-from swarmd.training.batches.skills import SkillGuard
 from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.evaluation import SkillGuard
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.model import Policy, read_base
 

@@ -25,10 +25,9 @@ from swarmd.swarms.plan import Plan, Question, Split
 from swarmd.swarms.text import TAGS
 from swarmd.training.embedded.kinds import EmbeddedRecipe
 from swarmd.training.embedded.lessons import Lesson
+from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.models.model import Policy, digest_weights, find_markers
-from swarmd.training.sampling.evaluation import Accuracy, evaluate, mean_accuracy
-from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import encode_turns
+from swarmd.training.sampling import Sampler, encode_turns
 
 SPECIALS = ("<|pad|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -176,16 +175,10 @@ def wrap_model(model: Any, tokenizer: Any) -> Policy:
     return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
 
 
-def make_sampler(policy: Policy) -> Sampler:
-    return Sampler(
-        policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast, policy.decode_completion
-    )
-
-
 def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> tuple[int, float]:
     """Supervised steps until the development accuracy is reached; returns steps and accuracy."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
-    sampler = make_sampler(policy)
+    sampler = Sampler(policy)
     dev = {task: select(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
     batches = draw_batches(policy, recipe, plan, seed)
     accuracy = 0.0
@@ -244,7 +237,7 @@ def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, se
     tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
     policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
     held_out = {task: plan.hold_out(task, questions) for task in plan.tasks}
-    return evaluate(policy, make_sampler(policy), plan, held_out, tokens_max, seed=seed)
+    return evaluate(policy, Sampler(policy), plan, held_out, tokens_max, seed=seed)
 
 
 CARD = """---

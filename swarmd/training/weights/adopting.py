@@ -6,7 +6,6 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -15,8 +14,8 @@ from swarmd.core.events import WeightsAdopted, WeightsRefused
 from swarmd.core.values import PeerWeights, WeightsCause
 from swarmd.errors import ModelError, RecordRejected
 from swarmd.logger import get_logger
+from swarmd.training.evaluation import Accuracy, mean_accuracy
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy
 from swarmd.training.weights.offering import read_announced
 from swarmd.worker.ports import EventSink
 
@@ -71,6 +70,9 @@ def _noise(share: float, questions: int) -> float:
 
 ATTEMPTS_MAX = 2  # fewer than the failures after which a stage is given up
 
+# Measures the policy as it is: accuracy by task on the same held-out questions each time. Raises Cancelled.
+Measure = Callable[[], Mapping[str, Accuracy]]
+
 log = get_logger(__name__)
 
 
@@ -100,13 +102,6 @@ class Attempts:
     def end(self) -> None:
         """The stage was trained, or somebody cancelled it."""
         self._path.unlink(missing_ok=True)
-
-
-class Measure(Protocol):
-    """Measures the policy as it is now."""
-
-    def __call__(self) -> Mapping[str, Accuracy]:
-        """Accuracy by task on held-out questions, the same ones each time; none without questions. Raises Cancelled."""
 
 
 class PeerWeightsUse:

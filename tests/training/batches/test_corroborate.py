@@ -20,21 +20,23 @@ from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.swarms.text import CLOSING, OPENING, span_answer
-from swarmd.training.batches.aside import SetAsideTally, find_mark, list_runs
-from swarmd.training.batches.corroborate import (
-    DOUBT_KEY,
-    PEER_KEY,
-    HeldBack,
-    count_held,
-    find_raised,
-    hold_back,
-    mark_doubtful,
-    vouch,
-)
-from swarmd.training.batches.groups import TrainingGroup
-from swarmd.training.batches.objective import FOREIGN_KEY, keep_positive, mark_foreign
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.groups import TrainingGroup, vouch
+from swarmd.training.masking import (
+    DOUBT_KEY,
+    FOREIGN_KEY,
+    PEER_KEY,
+    Counts,
+    SetAsideTally,
+    count_held,
+    find_mark,
+    find_raised,
+    hold_back,
+    keep_positive,
+    list_runs,
+    mark_rows,
+)
 from swarmd.training.models.model import Policy, load_policy
 from swarmd.training.stage import cut_group
 from tests.training.conftest import make_config, order
@@ -105,8 +107,8 @@ def make_batch() -> dict[str, Any]:
         "tool_mask": torch.tensor([[1, 1, 1]] * 3 + [[0, 1, 1]]),
     }
     doubts = [[], [1, 0], [1, 1], [1, 1]]
-    rows = [{DOUBT_KEY: each, PEER_KEY: peer} for each, peer in zip(doubts, (0, 1, 1, 2), strict=True)]
-    mark_doubtful(batch, rows)
+    peers = zip(doubts, (0, 1, 1, 2), strict=True)
+    mark_rows(batch, [{DOUBT_KEY: each, PEER_KEY: peer, FOREIGN_KEY: peer > 0} for each, peer in peers])
     return batch
 
 
@@ -116,10 +118,10 @@ def test_what_is_raised_of_peers_is_what_they_wrote_with_a_positive_advantage() 
 
 def test_what_is_held_back_is_counted_by_peer_with_an_example() -> None:
     batch = make_batch()
-    assert count_held(batch, batch[DOUBT_KEY]) == [
-        HeldBack(1, 2, 1, ([3, 4], [1, 0]), behind=2),
-        HeldBack(2, 1, 1, ([9, 10], [1, 1]), behind=1),
-    ]
+    assert count_held(batch, batch[DOUBT_KEY]) == {
+        1: Counts(2, 1, 2, ([3, 4], [1, 0])),
+        2: Counts(1, 1, 1, ([9, 10], [1, 1])),
+    }
 
 
 # --- marks ---
@@ -160,7 +162,7 @@ def test_what_others_write_or_the_truth_says_is_no_mark(why: str) -> None:
 def look_at(aside: SetAsideTally, **behind: int) -> None:
     """Count a hundred tokens of each peer, so many of them held back or behind such."""
     for peer, count in behind.items():
-        aside.add(HeldBack(aside.number(peer), 100, count // 2, ([5], [1]), count))
+        aside.add({aside.number(peer): Counts(100, count // 2, count, ([5], [1]))})
 
 
 def test_a_peer_of_whom_far_less_counts_than_of_most_has_no_more_places() -> None:
@@ -290,7 +292,8 @@ rows = st.lists(st.tuples(st.floats(-3, 3, width=32), st.booleans()), min_size=1
 
 def mixed_batch(made: list[tuple[float, bool]]) -> dict[str, Any]:
     batch: dict[str, Any] = {"advantages": torch.tensor([advantage for advantage, _ in made])}
-    mark_foreign(batch, [{FOREIGN_KEY: foreign} for _, foreign in made])
+    batch["completion_ids"] = torch.zeros(len(made), 1)
+    mark_rows(batch, [{FOREIGN_KEY: foreign, DOUBT_KEY: [], PEER_KEY: int(foreign)} for _, foreign in made])
     return batch
 
 

@@ -16,8 +16,8 @@ from swarmd.errors import NotFoundError
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
-from swarmd.training.batches.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.cancellation import Cancellation, Cancelled
+from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
 

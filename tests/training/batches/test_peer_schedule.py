@@ -22,11 +22,19 @@ from swarmd.swarms.rollouts import (
     decode_rollouts,
     encode_rollouts,
 )
-from swarmd.training.batches.batch import PEER_SHARE, bound_peer, count_ranks
-from swarmd.training.batches.groups import TrainingGroup
-from swarmd.training.batches.peer_schedule import PeerSchedule, share_evenly, spread_evenly, take_part
-from swarmd.training.batches.publication import Publication
-from swarmd.training.batches.replay import KEPT_PER_TASK, Replay
+from swarmd.training.groups import TrainingGroup
+from swarmd.training.schedule import (
+    KEPT_PER_TASK,
+    PEER_SHARE,
+    PeerSchedule,
+    Replay,
+    bound_peer,
+    count_ranks,
+    share_evenly,
+    spread_evenly,
+    take_part,
+)
+from swarmd.training.stage import Publication
 
 TASKS = ("reverse", "sort", "add", "rotate")
 mixtures = st.lists(st.sampled_from(TASKS), max_size=60)

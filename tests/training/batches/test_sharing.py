@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from swarmd.core.values import KnownEvidence, RolloutsRef
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.training import stage as subject
-from swarmd.training.batches.groups import TrainingGroup
-from swarmd.training.batches.objective import FOREIGN_KEY
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.groups import TrainingGroup
+from swarmd.training.masking import FOREIGN_KEY
 from swarmd.training.trainer import REWARD_KEY
 from tests.training.conftest import order
 
@@ -128,7 +128,7 @@ def test_a_peers_success_counts_only_where_this_node_failed(
     published = {group.question.reference.base for group in stage._publication.choose()}
     theirs = {group.reference.base for group in decode_rollouts(body).groups}
     assert published and not published & theirs, "answers to peers' questions are not published"
-    assert stage._completions == GROUP * len(stage._publication.choose())
+    assert stage.tally.stage.completions == GROUP * len(stage._publication.choose())
 
 
 @pytest.mark.parametrize("solved", [True, False])

@@ -15,9 +15,8 @@ from swarmd.bounds import is_bounded
 from swarmd.core.values import SKILL_NAME_MAX, SKILLS_MAX
 from swarmd.swarms.plan import Question
 from swarmd.swarms.rollouts import Reference
-from swarmd.training.batches.peer_schedule import PeerSchedule, share_evenly
-from swarmd.training.batches.skills import WEIGHT_MAX, SkillGuard, SkillRecord, favour, follow, tell, weights_of
-from swarmd.training.sampling.evaluation import Accuracy
+from swarmd.training.evaluation import WEIGHT_MAX, Accuracy, SkillGuard, SkillRecord, favour
+from swarmd.training.schedule import PeerSchedule, share_evenly
 from tests.training.batches.test_peer_schedule import TASKS, group, tasks_of
 
 shares = st.floats(0, 1)
@@ -26,10 +25,14 @@ sizes = st.integers(1, 2000)
 
 
 def after(history: list[float], questions: int = 64) -> SkillRecord:
-    records: dict[str, SkillRecord] = {}
+    return measured(history, questions).records["sort"]
+
+
+def measured(history: list[float], questions: int = 64) -> SkillGuard:
+    guard = SkillGuard(True)
     for share in history:
-        records = follow(records, {"sort": Accuracy(share, 1.0, questions)})
-    return records["sort"]
+        guard.note({"sort": Accuracy(share, 1.0, questions)})
+    return guard
 
 
 @given(histories, sizes)
@@ -41,7 +44,7 @@ def test_weights_and_figures_stay_in_their_bounds(history: list[float], question
 
 @given(st.lists(shares, min_size=1, max_size=40).map(sorted), sizes)
 def test_what_rises_has_never_fallen(history: list[float], questions: int) -> None:
-    assert weights_of({"sort": after(history, questions)}) == {}
+    assert measured(history, questions).weights == {}
 
 
 @given(histories, st.integers(8, 500))
@@ -107,9 +110,10 @@ def test_the_guard_goes_on_from_a_checkpoint() -> None:
 
 
 def test_what_is_told_is_bounded_and_begins_with_what_has_fallen() -> None:
-    records = {f"{place:03d}" + "x" * 100: SkillRecord(0.5, 0.5, 0.5, 64) for place in range(100)}
-    records["last"] = SkillRecord(0.1, 0.1, 0.9, 64)
-    told = tell(records, True)
+    guard = SkillGuard(True)
+    guard.records = {f"{place:03d}" + "x" * 100: SkillRecord(0.5, 0.5, 0.5, 64) for place in range(100)}
+    guard.records["last"] = SkillRecord(0.1, 0.1, 0.9, 64)
+    told = guard.tell()
     assert told[0].task == "last" and told[0].fallen and told[0].weight == WEIGHT_MAX
     assert len(told) == SKILLS_MAX and max(len(skill.task) for skill in told) == SKILL_NAME_MAX
     assert all(is_bounded(skill) for skill in told)

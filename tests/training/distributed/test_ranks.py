@@ -22,11 +22,11 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.training.batches.micro_batch import load_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import check_parts, check_together, read_environment
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.device import take_device
+from swarmd.training.passes import load_rows
 from swarmd.worker.messages import Fault, Perform, Progress
 from tests.training.conftest import make_config, order
 from tests.training.test_worker import LOAD_S, Worker

@@ -17,8 +17,8 @@ from swarmd.swarms.plan import Plan
 from swarmd.training.embedded import kinds, recipe
 from swarmd.training.embedded.kinds import RECIPES, EmbeddedRecipe, find_recipe
 from swarmd.training.embedded.lessons import Lesson
+from swarmd.training.evaluation import mean_accuracy
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
-from swarmd.training.sampling.evaluation import mean_accuracy
 
 DIGITS = find_recipe("digits")
 PLAN = DIGITS.make_plan()

@@ -12,10 +12,10 @@ import torch
 from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
-from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import REFERENCE_KEY, make_reference
+from swarmd.training.masking import DOUBT_KEY, PEER_KEY
 from swarmd.training.reference import client
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.conftest import order

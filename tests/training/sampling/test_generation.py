@@ -13,8 +13,8 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling.generation import Sampler, SamplingRequest, _draw_tokens, draw_evenly, pauses
-from swarmd.training.sampling.vllm_sampler import VllmSampler
+from swarmd.training.sampling import Sampler, Sampling, SamplingRequest, _draw_tokens
+from swarmd.training.vllm_sampler import VllmSampler
 
 PROMPTS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
 
@@ -26,7 +26,7 @@ def policy(request: pytest.FixtureRequest, llama: Path) -> Policy:
 
 
 def sampler_of(policy: Policy) -> Sampler:
-    return Sampler(policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast)
+    return Sampler(policy)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -97,8 +97,7 @@ def test_where_memory_runs_out_completions_are_drawn_in_parts(
 
 
 def test_ranks_that_wait_for_each_other_draw_no_parts(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    pad_id = policy.tokenizer.pad_token_id
-    sampler = Sampler(policy.model, policy.stop_ids, pad_id, policy.autocast, splits=False)
+    sampler = Sampler(policy, splits=False)
     assert sampler.shares_prefill
     tried = limit_rows(policy, 3, monkeypatch)
     with pytest.raises(torch.OutOfMemoryError):
@@ -120,7 +119,7 @@ def test_no_row_is_drawn_past_its_own_room(policy: Policy, shared: bool, monkeyp
         return forward(**asked)
 
     monkeypatch.setattr(policy.model, "forward", note)
-    monkeypatch.setattr(sampler, "_stop_ids", torch.tensor([], dtype=torch.long))
+    monkeypatch.setattr(sampler, "_stop_ids", [])
     rooms = [2, 9, 5]
     drawn = sampler.sample(PROMPTS, 2, 12, 1.0, generator(), Cancellation(), (), rooms)
     assert [len(tokens) for tokens in drawn] == [2, 2, 9, 9, 5, 5]
@@ -138,15 +137,17 @@ def test_a_text_to_pause_at_is_seen_across_two_draws() -> None:
     script = {0: [0, 1, 2, 3, 0, 0], 1: [0, 0]}
     asked: list[tuple[int, int]] = []
 
-    def draw(wanted: SamplingRequest) -> list[list[int]]:
-        asked.append((len(wanted.prompts), wanted.tokens_max))
-        return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
+    class Scripted(Sampling):
+        def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+            return self._draw_evenly(self._draw_alike, wanted)
 
-    def paused(tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
-        return pauses(tokens, stops, lambda ids: "".join(letters[each] for each in ids))
+        def _draw_alike(self, wanted: SamplingRequest) -> list[list[int]]:
+            asked.append((len(wanted.prompts), wanted.tokens_max))
+            return [script[prompt[0] - 10][len(prompt) - 1 :][: wanted.tokens_max] for prompt in wanted.prompts]
 
-    wanted = SamplingRequest([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
-    assert draw_evenly(draw, wanted, [9], paused) == [[0, 1, 2, 3], [0, 0]]
+    sampler = Scripted([9], lambda ids: "".join(letters[each] for each in ids))
+    drawn = sampler.sample([[10], [11]], 1, 6, 1.0, generator(), Cancellation(), ("</>",), [6, 2])
+    assert drawn == [[0, 1, 2, 3], [0, 0]]
     assert asked == [(2, 2), (1, 4)]
 
 
@@ -234,7 +235,6 @@ def test_what_vllm_drew_is_cut_at_a_pause_without_reading_all_of_it_for_each_tok
 
     sampler = VllmSampler(SimpleNamespace(), [1], 128, lambda: 0, decode)  # type: ignore[arg-type]
     tokens = list(b"a" * 500 + b"<end>" + b"b" * 20)
-    wanted = SamplingRequest([], 1, 600, 1.0, generator(), Cancellation(), ("<end>", "<stop>"), [600])
-    assert sampler._cut(tokens, wanted) == tokens[:505]
-    assert sampler._cut(tokens[:400], wanted) == tokens[:400]
+    assert sampler._cut(tokens, ("<end>", "<stop>")) == (tokens[:505], True)
+    assert sampler._cut(tokens[:400], ("<end>", "<stop>")) == (tokens[:400], False)
     assert sum(read) < 10 * (505 + 400)

@@ -15,7 +15,7 @@ from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Question, StageId
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling.turns import SamplingLimits, Turns
+from swarmd.training.sampling import Turns
 from tests.log_capture import capture_logs
 
 PLACE = StageId("a", 0, 0)
@@ -51,7 +51,7 @@ class Texts:
 
 def ask(plan: Any, policy: Policy, sampler: Any, texts: int, tokens_max: int, cancellation: Cancellation) -> list[Any]:
     question: Question = next(plan.draw(PLACE, NO_MATERIAL))
-    turns = Turns(plan, policy, sampler, SamplingLimits(tokens_max, 1.0))
+    turns = Turns(plan, policy, sampler, tokens_max, 1.0)
     return turns.complete([question], [[1, 2]], texts, torch.Generator(), cancellation)
 
 

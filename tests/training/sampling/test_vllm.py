@@ -15,8 +15,8 @@ from swarmd.config import LoraConfig, TrainingConfig, VllmConfig
 from swarmd.errors import ConfigError
 from swarmd.training.models import adapters
 from swarmd.training.models.model import load_policy
-from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.vllm_sampler import check_vllm, make_sampler
+from swarmd.training.sampling import Sampler
+from swarmd.training.vllm_sampler import check_vllm, make_sampler
 
 DOUBLE = Path(__file__).parent.parent / "vllm_double"
 ROOT = DOUBLE.parents[2]

@@ -20,7 +20,7 @@ from swarmd.files import make_directory
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.checkpoints.checkpoint_files import hash_file
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.sampling.evaluation import Accuracy
+from swarmd.training.evaluation import Accuracy
 from swarmd.training.weights.adopting import adopt
 from swarmd.training.weights.offering import digest_policy, write_announced
 from swarmd.weights.manifest import WeightsManifest

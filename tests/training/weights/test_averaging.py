@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from swarmd.core.events import Event, WeightsAdopted, WeightsRefused
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.sampling.evaluation import Accuracy
+from swarmd.training.evaluation import Accuracy
 from swarmd.training.weights.adopting import SHARES, find_worse, mix
 from tests.training.conftest import order
 from tests.training.weights.test_adopting import moved, place, scored, with_weights

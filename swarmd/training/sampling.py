@@ -1,23 +1,35 @@
-"""Completions, sampled with the prompt computed once for its whole group.
+"""Completions: tokens drawn from the model, in turns with the swarm.
 
-The prompts of a batch are padded on the left and run through the model once; the key-value cache is then repeated for
-the completions of each prompt, and one token is drawn at a time. The caller may cancel between any two tokens. Models
-whose cache does not allow this generate through transformers' own `generate`.
+`Sampler` computes a prompt once for its whole group. The prompts of a batch are padded on the left and run through the
+model once; the key-value cache is then repeated for the completions of each prompt, and one token is drawn at a time.
+Models whose cache does not allow this generate through transformers' own `generate`. The caller may cancel between any
+two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`).
+
+`Turns` lets the swarm answer. A swarm whose models use tools names the texts at which generation pauses
+(`Plan.stops`); what `Plan.react` puts behind them is part of the completion, but no token of it is trained on.
 """
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
 
 from swarmd.logger import get_logger
+from swarmd.swarms.plan import Plan, Question
 from swarmd.training.cancellation import Cancellation, TokenDecoder
 from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.models.model import Policy
+from swarmd.training.plan_failures import is_plans_own, warn_of
 
+TURNS_MAX = 16  # answers in one completion, whatever the plan would give
+REACTIONS_AT_ONCE = 2  # programs and the like, side by side
+LOOK_S = 0.2  # how often a cancellation is looked for meanwhile
 CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
 SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
 NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it would draw otherwise than it is trained
@@ -63,7 +75,16 @@ class SamplingRequest(NamedTuple):
 
 
 class Sampling(abc.ABC):
-    """What draws completions."""
+    """What draws completions.
+
+    Args:
+        stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
+        decode: text of token ids.
+    """
+
+    def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
+        self._stop_ids = sorted(set(stop_ids))
+        self._decode = decode
 
     def sample(
         self,
@@ -91,36 +112,61 @@ class Sampling(abc.ABC):
     def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
         """See `sample`."""
 
+    def _draw_evenly(
+        self, draw: Callable[[SamplingRequest], list[list[int]]], wanted: SamplingRequest
+    ) -> list[list[int]]:
+        """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those
+        left."""
+        if len(set(wanted.rooms)) == 1:
+            return draw(wanted)
+        prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
+        rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
+        drawn: list[list[int]] = [[] for _ in prompts]
+        left = list(range(len(prompts)))
+        while left:
+            least = min(rooms[row] - len(drawn[row]) for row in left)
+            asked = [prompts[row] + drawn[row] for row in left]
+            given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=[least] * len(left)))
+            going = []
+            for row, tokens in zip(left, given, strict=True):
+                whole = drawn[row] + tokens
+                drawn[row], ended = self._cut(whole, wanted.stops, len(drawn[row]))
+                if not ended and tokens and len(whole) < rooms[row]:
+                    going.append(row)
+            left = going
+        return drawn
+
+    def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+        """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
+        return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
+
+    def _cut(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
+        """The tokens up to the first stop id or text to pause at, and whether there is one.
+
+        Args:
+            begun: tokens of which that is known; a text to pause at may begin among them.
+        """
+        for end in range(begun + 1, len(tokens) + 1):
+            if tokens[end - 1] in self._stop_ids or (stops and self._pauses(tokens[:end], stops)):
+                return tokens[:end], True
+        return tokens, False
+
 
 class Sampler(Sampling):
-    """Draws completions from one model.
+    """Draws completions from a policy's model, which is put into evaluation mode meanwhile.
 
     Args:
-        model: a causal language model; it is put into evaluation mode while it generates.
-        stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
-        pad_id: id used for padding.
-        autocast: context manager factory for the forward passes.
-        decode: text of token ids, needed where generation pauses at texts.
         splits: where memory runs out, it draws in parts from then on. Not for ranks that each hold a part of the model:
             they all wait for each other's passes.
     """
 
-    def __init__(
-        self,
-        model: Any,
-        stop_ids: Sequence[int],
-        pad_id: int,
-        autocast: Callable[[], Any],
-        decode: TokenDecoder | None = None,
-        splits: bool = True,
-    ) -> None:
-        self._decode = decode
+    def __init__(self, policy: Policy, splits: bool = True) -> None:
+        super().__init__(policy.stop_ids, policy.decode_completion)
+        self._model = policy.model
+        self._pad_id = policy.tokenizer.pad_token_id
+        self._autocast = policy.autocast
         self._splits = splits
         self._rows_max = 0  # completions at once; 0: no bound was met yet
-        self._model = model
-        self._stop_ids = torch.tensor(sorted(set(stop_ids)), device=model.device)
-        self._pad_id = pad_id
-        self._autocast = autocast
         self._shared: bool | None = None
 
     @property
@@ -164,23 +210,21 @@ class Sampler(Sampling):
         return drawn
 
     def _draw_at_once(self, wanted: SamplingRequest) -> list[list[int]]:
-        if self.shares_prefill:
-            return self._draw_shared(wanted)
-        return draw_evenly(self._draw_plainly, wanted, self._stop_ids.tolist(), self._pauses)
+        return self._draw_shared(wanted) if self.shares_prefill else self._draw_evenly(self._draw_plainly, wanted)
 
     def _draw_shared(self, wanted: SamplingRequest) -> list[list[int]]:
         batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
         batch.repeat(wanted.group)
-        drawn: list[list[int]] = [[] for _ in range(len(wanted.prompts) * wanted.group)]
+        drawn: list[list[int]] = [[] for _ in range(wanted.rows)]
         for _ in range(wanted.tokens_max):
             wanted.cancellation.check()
             tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
-            stopped = torch.isin(tokens, self._stop_ids).tolist()
-            for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
+            going = []
+            for row, token in zip(batch.rows, tokens.tolist(), strict=True):
                 drawn[row].append(token)
                 full = len(drawn[row]) == wanted.rooms[row // wanted.group]
-                stopped[place] = stopped[place] or full or self._pauses(drawn[row], wanted.stops)
-            if not batch.keep([not ended for ended in stopped], tokens):
+                going.append(not (token in self._stop_ids or full or self._pauses(drawn[row], wanted.stops)))
+            if not batch.keep(going, tokens):
                 break
         return drawn
 
@@ -199,23 +243,13 @@ class Sampler(Sampling):
                 top_k=0 if sampled else None,
                 top_p=1.0 if sampled else None,
                 num_return_sequences=wanted.group,
-                eos_token_id=self._stop_ids.tolist(),
+                eos_token_id=self._stop_ids,
                 pad_token_id=self._pad_id,
                 stopping_criteria=StoppingCriteriaList([_Check(wanted.cancellation, pauses, ids.shape[1])]),
                 **NEUTRAL,
             )
-        drawn = [cut_at(row, self._stop_ids.tolist()) for row in output[:, ids.shape[1] :].tolist()]
-        return [self._cut_at_pause(tokens, stops) for tokens in drawn] if stops else drawn
-
-    def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
-        """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
-        assert not stops or self._decode is not None, "a sampler that pauses at texts needs `decode`"
-        return self._decode is not None and pauses(tokens, stops, self._decode)
-
-    def _cut_at_pause(self, tokens: list[int], stops: tuple[str, ...]) -> list[int]:
-        """The tokens up to the first pause; `generate` ends rows one by one, but pads them to one length."""
-        ends = (end for end in range(1, len(tokens) + 1) if self._pauses(tokens[:end], stops))
-        return tokens[: next(ends, len(tokens))]
+        # `generate` ends rows one by one, but pads them to one length.
+        return [self._cut(row, stops)[0] for row in output[:, ids.shape[1] :].tolist()]
 
     def _try_cache(self) -> bool:
         """Compare two cached steps with the plain forward pass."""
@@ -301,42 +335,6 @@ class _Check(StoppingCriteria):
         return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
 
 
-def pauses(tokens: Sequence[int], stops: tuple[str, ...], decode: TokenDecoder) -> bool:
-    """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
-    return bool(stops) and decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
-
-
-def draw_evenly(
-    draw: Callable[[SamplingRequest], list[list[int]]],
-    wanted: SamplingRequest,
-    stop_ids: Sequence[int],
-    pauses: Callable[[Sequence[int], tuple[str, ...]], bool],
-) -> list[list[int]]:
-    """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those left."""
-    if len(set(wanted.rooms)) == 1:
-        return draw(wanted)
-    prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
-    rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
-    drawn: list[list[int]] = [[] for _ in prompts]
-    left = list(range(len(prompts)))
-    while left:
-        least = min(rooms[row] - len(drawn[row]) for row in left)
-        bounds = [least] * len(left)
-        asked = [prompts[row] + drawn[row] for row in left]
-        given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=bounds))
-        going = []
-        for row, tokens in zip(left, given, strict=True):
-            begun, whole = len(drawn[row]), drawn[row] + tokens
-            ends = range(begun + 1, len(whole) + 1)  # a text to pause at may begin in what was drawn before
-            over = (end for end in ends if whole[end - 1] in stop_ids or pauses(whole[:end], wanted.stops))
-            end = next(over, None)
-            drawn[row] = whole[:end]
-            if end is None and tokens and len(whole) < rooms[row]:
-                going.append(row)
-        left = going
-    return drawn
-
-
 def draw_seed(generator: torch.Generator) -> int:
     """A seed for whatever does not take the generator itself."""
     return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
@@ -348,14 +346,6 @@ def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tu
     ids = [[pad_id] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
     mask = [[0] * (longest - len(sequence)) + [1] * len(sequence) for sequence in sequences]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
-def cut_at(tokens: Sequence[int], stop_ids: Sequence[int]) -> list[int]:
-    """The tokens up to and with the first stop id."""
-    for place, token in enumerate(tokens):
-        if token in stop_ids:
-            return list(tokens[: place + 1])
-    return list(tokens)
 
 
 def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
@@ -374,3 +364,129 @@ def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Gene
         raise ArithmeticError("the model's logits are not finite numbers")
     points = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
     return torch.searchsorted(sums, points, right=True).squeeze(1).clamp(max=sums.size(1) - 1)
+
+
+class TurnCompletion(msgspec.Struct):
+    """One completion. `own` says of every token whether the model drew it (1) or the swarm put it there (0)."""
+
+    tokens: list[int]
+    own: list[int]
+    text: str
+
+
+class Turns:
+    """Samples completions for one plan.
+
+    Args:
+        plan: says where generation pauses and what follows.
+        policy: encodes and decodes.
+        tokens_max: of a completion, what the swarm puts there included.
+    """
+
+    def __init__(self, plan: Plan, policy: Policy, sampler: Sampling, tokens_max: int, temperature: float) -> None:
+        self._plan = plan
+        self._policy = policy
+        self._sampler = sampler
+        self._tokens_max = tokens_max
+        self._temperature = temperature
+
+    def complete(
+        self,
+        questions: Sequence[Question],
+        prompts: Sequence[list[int]],
+        group: int,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+    ) -> list[TurnCompletion]:
+        """`group` completions of each question, question by question. Raises Cancelled."""
+
+        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[list[int]]:
+            bounds = (self._tokens_max, self._temperature)
+            return self._sampler.sample(prompts, group, *bounds, generator, cancellation, self._plan.stops, rooms)
+
+        completions = [
+            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens))
+            for tokens in draw(prompts, group)
+        ]
+        if not self._plan.stops:
+            return completions
+        asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
+        paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
+        # Turn by turn, until each completion has ended or is full.
+        for _ in range(TURNS_MAX):
+            cancellation.check()
+            paused = self._react([(asked[place][0], completions[place], place) for place in paused], cancellation)
+            if not paused:
+                break
+            begun = [asked[place][1] + completions[place].tokens for place in paused]
+            rooms = [self._tokens_max - len(completions[place].tokens) for place in paused]
+            for place, tokens in zip(paused, draw(begun, 1, rooms), strict=True):
+                self._append(completions[place], tokens, own=1)
+            paused = [place for place in paused if self._is_paused(completions[place])]
+        return completions
+
+    def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
+        """Put the swarm's answers behind paused completions; places of those that have room to go on."""
+        answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
+        going = []
+        for (_, drawn, place), answer in zip(paused, answers, strict=True):
+            if answer is None:
+                continue
+            room = self._tokens_max - len(drawn.tokens)
+            tokens = self._policy.encode_completion(answer, True, room)
+            self._append(drawn, tokens, own=0)
+            if len(drawn.tokens) < self._tokens_max:
+                going.append(place)
+        return going
+
+    def _ask(self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation) -> list[str | None]:
+        """The plan's answers. A cancellation is not kept waiting: what is under way may end by itself."""
+        pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
+        try:
+            answers = [pool.submit(self._plan.react, question, text) for question, text in paused]
+            left = set(answers)
+            while left:
+                cancellation.check()
+                left = wait(left, LOOK_S).not_done
+            return self._results(answers)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _results(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
+        """What the plan answered; a completion over which it raised ends there."""
+        results, raised = [], None
+        for answer in answers:
+            error = answer.exception()
+            if error is not None and not is_plans_own(error):
+                raise error
+            results.append(answer.result() if error is None else None)
+            raised = raised or error
+        if raised is not None:
+            warn_of(self._plan, raised, "completions are not continued")
+        return results
+
+    def _is_paused(self, drawn: TurnCompletion) -> bool:
+        full = len(drawn.tokens) >= self._tokens_max
+        return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
+
+    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
+        room = self._tokens_max - len(drawn.tokens)
+        drawn.tokens += tokens[:room]
+        drawn.own += [own] * len(tokens[:room])
+        drawn.text = self._policy.decode_completion(drawn.tokens)
+
+
+def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:
+    """Token ids of a finished completion and, for each, whether a model wrote it (1) or the swarm (0)."""
+    tokens: list[int] = []
+    own: list[int] = []
+    start = 0
+    spans = [*plan.foreign_spans(text), (len(text), len(text))]
+    for place, (begin, end) in enumerate(spans):
+        last = place + 1 == len(spans)
+        ids = policy.encode_completion(text[start:begin], cut or not last, tokens_max - len(tokens))
+        tokens, own = tokens + ids, own + [1] * len(ids)
+        ids = policy.encode_completion(text[begin:end], True, tokens_max - len(tokens)) if begin < end else []
+        tokens, own = tokens + ids, own + [0] * len(ids)
+        start = end
+    return tokens, own

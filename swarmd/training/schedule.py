@@ -1,27 +1,38 @@
-"""Which of peers' groups a stage trains on, and at which step.
+"""Which groups that this node did not just draw are in a step's batch: peers', and its own earlier ones.
 
-Left to chance, a task that few nodes can do is crowded out: it has few informative groups, so few are drawn, so nobody
-learns it, and once its only specialist unlearns it, nobody supplies any. So every task has the same number of
-groups as far as there are so many, of each task every peer's the same number, and spreads each over the whole stage.
+Peers' groups, left to chance, would crowd out a task that few nodes can do: it has few informative groups, so few are
+drawn, so nobody learns it, and once its only specialist unlearns it, nobody supplies any. So
 
-A peer that publishes much would crowd the others out all the same: whoever makes its groups up has as many as it
-likes, and none is flat. So no peer has more than `peer_max` groups in a batch, earlier ones drawn again included; one
-until something of it was looked at in the stage; and none where far less of it counts than of others (`Aside.judge`).
-What that leaves free is for own groups.
+* every task has the same number of groups as far as there are so many, of each task every peer's the same number, and
+  each is spread over the whole stage;
+* no peer has more than `peer_max` groups in a batch, earlier ones drawn again included: whoever makes its groups up has
+  as many as it likes, and none has zero variance. It has one until something of it was looked at in the stage, and none
+  where far less of it counts than of others (`swarmd.training.masking.SetAsideTally.judge`);
+* places that this leaves free are for own groups.
+
+`Replay` keeps this node's latest groups, so that what it can do is not lost while it learns what peers can do.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from random import Random
 from typing import Literal, TypeVar
 
-from swarmd.swarms.plan import hash_number
-from swarmd.training.batches.groups import TrainingGroup
+from cachetools import FIFOCache
 
+from swarmd.config import TrainingConfig
+from swarmd.swarms.plan import hash_number
+from swarmd.training.groups import TrainingGroup
+
+PEER_SHARE = 0.5  # of peers' places in a batch, at most so many are one peer's
+KEPT_PER_TASK = 64  # earlier groups
+TASKS_MAX = 256  # with earlier groups; the task that was longest without a new group leaves
 T = TypeVar("T")
 NO_WEIGHTS: Mapping[str, float] = {}
+NO_GROUPS: Mapping[str, Sequence[TrainingGroup]] = {}
 NOBODY: Mapping[str, bool] = {}
 WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
 Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
@@ -162,3 +173,76 @@ def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, f
         left -= shares[name]
         parts_left -= parts[name]
     return shares
+
+
+def bound_peer(training: TrainingConfig, peers: int) -> int:
+    """How many groups of a batch may come of one of the peers that published something: `PEER_SHARE` of peers' places,
+    rounded up. 0: no bound, as where there is only one peer, whose places nobody else could take."""
+    return max(1, math.ceil(training.peer_questions * PEER_SHARE)) if peers > 1 else 0
+
+
+def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
+    """How many of the ranks one peer may have groups on: each keeps to `bound_peer` of its own places by itself, which
+    is rounded up each time, and together they are to keep to that of all. `training` is of one rank."""
+    bound = bound_peer(training, peers)
+    if not bound:
+        return ranks
+    return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
+
+
+class Replay:
+    """The latest informative groups of each task.
+
+    It lives as long as the trainer process: after a restart it is empty, and fills within the next stage.
+    """
+
+    def __init__(self, by_task: Mapping[str, Sequence[TrainingGroup]] = NO_GROUPS) -> None:
+        self._by_task: FIFOCache[str, deque[TrainingGroup]] = FIFOCache(TASKS_MAX)
+        for task, groups in by_task.items():
+            self._by_task[task] = deque(groups, KEPT_PER_TASK)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_task.values()))
+
+    def copy(self) -> Replay:
+        """One that keeps the same, whatever is added to this one."""
+        return Replay(self._by_task)
+
+    def add(self, group: TrainingGroup) -> None:
+        """Keep a group; flat ones teach nothing and are not kept."""
+        if not group.is_flat:
+            kept = self._by_task.pop(group.question.task, None) or deque(maxlen=KEPT_PER_TASK)
+            kept.append(group)
+            self._by_task[group.question.task] = kept
+
+    def forget(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
+        """Keep these groups no longer."""
+        for task, groups in list(self._by_task.items()):
+            self._by_task[task] = deque((each for each in groups if not unwanted(each)), KEPT_PER_TASK)
+            if not self._by_task[task]:
+                del self._by_task[task]
+
+    def draw(
+        self,
+        count: int,
+        random: Random,
+        admit: Callable[[TrainingGroup], bool] = lambda group: True,
+        weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> list[TrainingGroup]:
+        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted.
+
+        Args:
+            weights: of tasks that are to be drawn so many times as often as the others.
+        """
+        left = {task: list(kept) for task, kept in self._by_task.items()}
+        drawn: list[TrainingGroup] = []
+        while len(drawn) < count and left:
+            tasks = list(left)
+            chances = [weights.get(each, 1.0) for each in tasks]
+            task = random.choices(tasks, chances)[0] if weights else random.choice(tasks)
+            group = left[task].pop(random.randrange(len(left[task])))
+            if admit(group):
+                drawn.append(group)
+            if not left[task]:
+                del left[task]
+        return drawn

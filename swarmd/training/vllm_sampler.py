@@ -1,4 +1,4 @@
-"""Completions drawn by vLLM, beside the trainer on its device or in a server, behind `Sampler`'s own signature.
+"""Completions drawn by vLLM, beside the trainer on its device or in a server, behind `Sampling`.
 
 TRL's `VLLMGeneration` does the work: it starts the colocated engine, or joins the server's group for weights, sends the
 weights and asks for completions. It is driven from here and not through GRPOConfig's `use_vllm`, because TRL then sends
@@ -27,15 +27,7 @@ from swarmd.training.models.memory import measure_room, vllm_share
 from swarmd.training.models.model import Policy, inspect_model
 from swarmd.training.models.smoke_test import first_line
 from swarmd.training.models.source import locate_model
-from swarmd.training.sampling.generation import (
-    Sampler,
-    Sampling,
-    SamplingRequest,
-    cut_at,
-    draw_evenly,
-    draw_seed,
-    pauses,
-)
+from swarmd.training.sampling import Sampler, Sampling, SamplingRequest, draw_seed
 
 CONNECT_S = 120.0  # longest wait for a server that is not up yet
 CALL_S = (10.0, 600.0)  # longest connecting and longest silence of a call to the server
@@ -57,10 +49,8 @@ class VllmSampler(Sampling):
 
     Args:
         generation: TRL's link to vLLM.
-        stop_ids: token ids that end a completion; the id stays in the completion.
         vocabulary: token ids that there are; an answer with others is refused.
         steps: optimiser steps of the node's life, by which it is known whether the weights have been sent.
-        decode: text of token ids, needed where generation pauses at texts.
     """
 
     shares_prefill = True  # vLLM computes a prompt once for its group by itself
@@ -73,11 +63,10 @@ class VllmSampler(Sampling):
         steps: Callable[[], int],
         decode: TokenDecoder,
     ) -> None:
+        super().__init__(stop_ids, decode)
         self._generation = generation
-        self._stop_ids = sorted(set(stop_ids))
         self._vocabulary = vocabulary
         self._steps = steps
-        self._decode = decode
         self._sent: int | None = None
         self._left: threading.Thread | None = None  # a call that was cancelled and still runs
 
@@ -95,7 +84,7 @@ class VllmSampler(Sampling):
         if self._sent != self._steps():
             self._guard(self._generation.sync_weights)
             self._sent = self._steps()
-        return draw_evenly(self._draw_alike, wanted, self._stop_ids, functools.partial(pauses, decode=self._decode))
+        return self._draw_evenly(self._draw_alike, wanted)
 
     def _draw_alike(self, wanted: SamplingRequest) -> list[list[int]]:
         """Draw where all completions have the same room: TRL asks for all with one."""
@@ -106,7 +95,8 @@ class VllmSampler(Sampling):
         beside = self._generation.mode == "server"
         answer = self._run_beside(call, cancellation) if beside else self._guard(call)
         cancellation.check()
-        return [self._cut(tokens, wanted) for tokens in self._check(answer[1], len(repeated))]
+        rows = self._check(answer[1], len(repeated))
+        return [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in rows]
 
     def _set(self, wanted: SamplingRequest) -> None:
         generation, seed = self._generation, draw_seed(wanted.generator)
@@ -161,16 +151,9 @@ class VllmSampler(Sampling):
             )
         return [[int(token) for token in row] for row in rows]
 
-    def _cut(self, tokens: list[int], wanted: SamplingRequest) -> list[int]:
-        """Up to the first stop id, or the first token with which one of the texts `stops` is there."""
-        stops = wanted.stops
-        tokens = cut_at(tokens[: wanted.tokens_max], self._stop_ids)
-        ends = (end for end in range(1, len(tokens) + 1) if pauses(tokens[:end], stops, self._decode))
-        return tokens[: next(ends, len(tokens))] if stops else tokens
 
-
-def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: Callable[[], int]) -> Any:
-    """What draws completions for a node, with `Sampler`'s signature.
+def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: Callable[[], int]) -> Sampling:
+    """What draws completions for a node.
 
     Args:
         trainer: TRL's; its model is what vLLM is given.
@@ -180,14 +163,12 @@ def make_sampler(policy: Policy, training: TrainingConfig, trainer: Any, steps: 
         ConfigError: vLLM is not installed, or does not go with the device or the quantisation.
         GenerationFailed: it cannot be started or reached.
     """
-    stop_ids, decode = policy.stop_ids, policy.decode_completion
     if training.vllm.mode == "off":
-        alone = training.processes <= 1
-        return Sampler(policy.model, stop_ids, policy.tokenizer.pad_token_id, policy.autocast, decode, splits=alone)
+        return Sampler(policy, splits=training.processes <= 1)
     check_vllm(training, policy.device)
     generation = make_generation(policy, training, trainer.model, trainer.accelerator)
     vocabulary = policy.model.get_input_embeddings().num_embeddings
-    return VllmSampler(generation, stop_ids, vocabulary, steps, decode)
+    return VllmSampler(generation, policy.stop_ids, vocabulary, steps, policy.decode_completion)
 
 
 def check_vllm(training: TrainingConfig, device: str) -> None:

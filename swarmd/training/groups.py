@@ -1,4 +1,9 @@
-"""Groups to train on: this node's own, and those that peers published."""
+"""Groups to train on: this node's own, and those that peers published.
+
+A peer's group is worth nothing by its own word: its questions are generated again, its completions tokenized and scored
+here, and of each token it is noted whether the truth alone vouches for it (`vouch`). What a peer sends, and what the
+plan raises over it, costs that group and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +23,11 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Material, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.plan_checks import score_completions
 from swarmd.swarms.rollouts import Group, Rollouts, check_origin, decode_rollouts
-from swarmd.training.batches.corroborate import vouch
 from swarmd.training.cancellation import BodyReader, Cancellation
 from swarmd.training.footprint import is_device_lost, is_out_of_memory
 from swarmd.training.models.model import Policy
 from swarmd.training.plan_failures import find_failure, score_own, warn_of
-from swarmd.training.sampling.turns import TurnCompletion, encode_turns
+from swarmd.training.sampling import TurnCompletion, encode_turns
 
 EXAMINED_MAX = 1024  # groups of one stage generated again and scored
 CUTS_MAX = 16  # of what peers wrote in one question
@@ -307,3 +311,39 @@ def read_body(ref: RolloutsRef, read: BodyReader) -> bytes:
         raise
     except SwarmdError as error:
         raise RecordRejected("missing", f"the rollouts of {ref.peer} are not here: {error}") from error
+
+
+def vouch(policy: Policy, text: str, tokens: Sequence[int], spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For each token of a completion whether it stands in a span of true text (1) or not (0).
+
+    A span counts only where whole tokens spell exactly its text: one that reaches over its edge would bring along what
+    stands beside it. The end token counts where a span ends the text.
+
+    Args:
+        text: of the completion.
+        tokens: of the completion, with the end token where it has one.
+        spans: in characters of the text.
+    """
+    sure = [0] * len(tokens)
+    offsets = measure_offsets(policy, text, tokens) if spans else []
+    for begin, end in spans:
+        inside = [place for place, (start, stop) in enumerate(offsets) if begin <= start < stop <= end]
+        if not inside or policy.decode_completion(tokens[inside[0] : inside[-1] + 1]) != text[begin:end]:
+            continue
+        sure[inside[0] : inside[-1] + 1] = [1] * (inside[-1] + 1 - inside[0])
+        if end == len(text) and inside[-1] + 2 == len(tokens) and tokens[-1] in policy.stop_ids:
+            sure[-1] = 1
+    return sure
+
+
+def measure_offsets(policy: Policy, text: str, tokens: Sequence[int]) -> list[tuple[int, int]]:
+    """Where each token stands in the text, in characters; none where the tokenizer cannot say, or says others."""
+    if not policy.tokenizer.is_fast:
+        return []
+    encoded = policy.tokenizer(
+        text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
+    )
+    count = min(len(encoded["input_ids"]), len(tokens))
+    if list(encoded["input_ids"][:count]) != list(tokens[:count]):
+        return []
+    return [(int(start), int(stop)) for start, stop in encoded["offset_mapping"][:count]]
