@@ -19,7 +19,7 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.gym.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.text import CLOSING, OPENING
-from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.embedded import Pair, build_tokenizer, list_questions, make_policy, supervise
 from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.models.model import Policy
 from swarmd.training.sampling import Sampler

@@ -53,7 +53,7 @@ from swarmd.paths import NodeDirectory
 from swarmd.settings import settings_of
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
-from swarmd.training.checkpoints.checkpoint_files import drop_older
+from swarmd.training.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {

@@ -18,7 +18,7 @@ from swarmd.config import StorageConfig
 from swarmd.core.events import SpaceFreed, SpaceLow, StopRequested
 from swarmd.errors import ExitCode, NoSpaceLeft
 from swarmd.shell.ports import FactSink
-from swarmd.training.checkpoints.checkpoint_files import newest_bytes
+from swarmd.training.checkpoint_files import newest_bytes
 
 LOOK_EVERY_S = 5.0
 MORE_TO_GO_ON = 1.25  # times what it pauses at, so that a node does not pause and go on by turns

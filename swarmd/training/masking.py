@@ -224,8 +224,13 @@ class SetAsideTally:
         )
         if mark is None:
             return told
-        shares = {"mark_right": mark.right, "mark_wrong": mark.wrong, "mark_own": mark.own}
-        return msgspec.structs.replace(told, mark=shorten(decode(mark.run)), **shares)
+        return msgspec.structs.replace(
+            told,
+            mark=shorten(decode(mark.run)),
+            mark_right=mark.right,
+            mark_wrong=mark.wrong,
+            mark_own=mark.own,
+        )
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -27,8 +27,6 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
-from swarmd.training.distributed.parallelism import SpreadKind, find_spread
-from swarmd.training.distributed.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
 from swarmd.training.gauges import Gauges
 from swarmd.training.kl import KlReference, bound_reference, use_reference
 from swarmd.training.lr_schedule import StepCallback
@@ -46,6 +44,8 @@ from swarmd.training.masking import (
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
 from swarmd.training.passes import computes_twice, count_rows
+from swarmd.training.ranks import SpreadKind, find_spread
+from swarmd.training.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)

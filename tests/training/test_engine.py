@@ -31,7 +31,7 @@ from swarmd.training.models.device import Precision
 from swarmd.training.sampling import Sampling, TurnCompletion
 from tests.log_capture import capture_logs
 from tests.training.conftest import order
-from tests.training.sampling.test_generation import AfterTokens
+from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
 
@@ -237,9 +237,9 @@ def test_no_room_for_a_checkpoint(make_engine: Maker, monkeypatch: pytest.Monkey
     first = train(engine, 0)
     before = weights(engine)
     with monkeypatch.context() as patch:
-        from swarmd.training.checkpoints import checkpoint
+        from swarmd.training import checkpoints
 
-        patch.setattr(checkpoint, "save_file", _raise_no_space)
+        patch.setattr(checkpoints, "save_file", _raise_no_space)
         with pytest.raises(CheckpointFailed, match="No space left"):
             train(engine, 1)
     assert same(weights(engine), before), "a stage that could not be kept did not happen"
@@ -365,7 +365,7 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
     engine = make_engine(steps=1, own_questions=32)
     tasks = engine._plan.tasks
     measured = iter([0.9, 0.9, 0.1])
-    engine._measure_alone = lambda cancellation: {  # type: ignore[method-assign]
+    engine._measure = lambda cancellation: {  # type: ignore[method-assign]
         task: Accuracy(next(measured) if task == tasks[0] else 0.5, 1.0, 64) for task in tasks
     }
     steady, fell = train(engine, 0), train(engine, 1)

@@ -18,7 +18,6 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.distributed.sharding import Holding, Replicas
 from swarmd.training.models.adapters import add_adapters, quantize_by, trained_parameters
 from swarmd.training.models.device import (
     Precision,
@@ -32,6 +31,7 @@ from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
 from swarmd.training.passes import LIGHT_PARAMETERS_MAX
+from swarmd.training.sharding import Holding, Replicas
 
 log = get_logger(__name__)
 

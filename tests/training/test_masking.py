@@ -1,4 +1,4 @@
-"""Which tokens of peers' completions count, and what is told of the others."""
+"""Which tokens of a batch count, and what is told of the others."""
 
 from __future__ import annotations
 

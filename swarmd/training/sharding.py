@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from swarmd.training.distributed.parallelism import Parallelism
+from swarmd.training.ranks import Parallelism
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -39,7 +39,7 @@ def set_up_deepspeed() -> None:
 
 
 class ZeroParts:
-    """What the ranks hold under ZeRO; see `swarmd.training.distributed.sharding.Holding`.
+    """What the ranks hold under ZeRO; see `swarmd.training.sharding.Holding`.
 
     Args:
         trainer: transformers', with its optimiser and not trained yet.

@@ -19,11 +19,10 @@ import torch
 from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import CheckpointDamaged, CheckpointFailed, CheckpointUnreadable, ExitCode, SwarmError
+from swarmd.training import checkpoint_files
+from swarmd.training import checkpoints as subject
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoints import checkpoint as subject
-from swarmd.training.checkpoints import checkpoint_files
-from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints, read_checkpoint
-from swarmd.training.checkpoints.progress import check_plain
+from swarmd.training.checkpoints import Checkpoint, Checkpoints, check_plain, read_checkpoint
 from swarmd.training.engine import TrainingEngine
 from tests.durability import recording
 from tests.log_capture import capture_logs
@@ -145,8 +144,8 @@ def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Pa
 CHILD = """
 import os, signal, sys
 from pathlib import Path
-from swarmd.training.checkpoints import checkpoint as subject
-from tests.training.checkpoints.test_checkpoint import save
+from swarmd.training import checkpoints as subject
+from tests.training.test_checkpoints import save
 
 calls = fatal = 0
 
@@ -178,7 +177,7 @@ def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
     for directory in directories:
         save(Checkpoints(directory, 1), 1)
     arguments = [sys.executable, "-c", CHILD, *map(str, directories)]
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[2]
     output = subprocess.run(arguments, cwd=root, capture_output=True, text=True, timeout=60, check=True).stdout
     ends = dict(line.split() for line in output.splitlines())
     killed = [directory for directory in directories if ends[directory.name] == str(-signal.SIGKILL)]

@@ -1,6 +1,6 @@
 """Checkpoints as files, for whoever does not load them: which there are, whether they are whole, what may go.
 
-`swarmd.training.checkpoints.checkpoint` writes and reads them and needs torch; nothing here does.
+`swarmd.training.checkpoints` writes and reads them and needs torch; nothing here does.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from swarmd.swarms.plan import Question
 from swarmd.swarms.rollouts import Reference
 from swarmd.training.evaluation import WEIGHT_MAX, Accuracy, SkillGuard, SkillRecord, favour
 from swarmd.training.schedule import PeerSchedule, share_evenly
-from tests.training.batches.test_peer_schedule import TASKS, group, tasks_of
+from tests.training.test_schedule import TASKS, group, tasks_of
 
 shares = st.floats(0, 1)
 histories = st.lists(shares, min_size=1, max_size=40)

@@ -22,7 +22,7 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
+from swarmd.training.checkpoints import Checkpoint, Checkpoints
 from swarmd.training.engine import TrainingEngine
 from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order

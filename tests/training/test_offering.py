@@ -18,12 +18,12 @@ from swarmd.core.events import StageTrained
 from swarmd.core.values import RolloutsRef
 from swarmd.errors import ModelError, RecordRejected
 from swarmd.paths import NodeDirectory
+from swarmd.training import peer_weights as offering_module
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoints.checkpoint import WEIGHTS
+from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.models.model import Policy
-from swarmd.training.weights import offering as offering_module
-from swarmd.training.weights.offering import WeightsOffering, read_announced, write_announced
+from swarmd.training.peer_weights import WeightsOffering, read_announced, write_announced
 from swarmd.training.worker import _make_offering
 from swarmd.weights.manifest import WeightsManifest, decode_manifest
 from swarmd.weights.offered import OfferedWeights
@@ -92,7 +92,7 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
     def full(*args: object, **named: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("swarmd.training.weights.offering.save_file", full)
+    monkeypatch.setattr("swarmd.training.peer_weights.save_file", full)
     offering = WeightsOffering(1, 1, tmp_path / "w")
     assert offering.take(checkpoint)
     offering.offer(trained(), cast(Policy, None))
@@ -102,7 +102,7 @@ def test_a_full_disk_as_safetensors_reports_it_ends_nothing(
 def test_a_disk_that_is_nearly_full_stays_so(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size_bytes = (checkpoint / WEIGHTS).stat().st_size
     monkeypatch.setattr(
-        "swarmd.training.weights.offering.save_file", lambda *args, **named: pytest.fail("there is no room")
+        "swarmd.training.peer_weights.save_file", lambda *args, **named: pytest.fail("there is no room")
     )
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size_bytes + 99))
     offering = WeightsOffering(1, 1, tmp_path / "w", free_bytes_min=100)

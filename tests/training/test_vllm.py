@@ -18,7 +18,7 @@ from swarmd.training.models.model import load_policy
 from swarmd.training.sampling import Sampler
 from swarmd.training.vllm_sampler import check_vllm, make_sampler
 
-DOUBLE = Path(__file__).parent.parent / "vllm_double"
+DOUBLE = Path(__file__).parent / "vllm_double"
 ROOT = DOUBLE.parents[2]
 
 
