@@ -43,8 +43,7 @@ def reference_server(
     check_listen(address, token, "the reference server")  # before torch is loaded
     configure("info", "auto", secrets=[token] if token else [])
 
-    from swarmd.training.reference.queue import QueueLimits
-    from swarmd.training.reference.server import ReferenceServerSetup, ServerLimits, run_server
+    from swarmd.training.reference.server import QueueLimits, ReferenceServerSetup, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
     limits = ServerLimits(

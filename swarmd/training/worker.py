@@ -205,11 +205,11 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    from swarmd.training.library_logging import quieten, refuse_telemetry
+    from swarmd.training.library_logging import quieten
     from swarmd.training.models.adapters import spare_unused
 
-    refuse_telemetry()
-    spare_unused(config.training)  # these two before anything imports TRL
+    spare_unused(config.training)
+    quieten()  # these two before anything imports TRL
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 
@@ -220,7 +220,6 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import TrainingEngine
 
-    quieten()
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
