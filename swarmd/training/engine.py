@@ -28,7 +28,7 @@ from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
 from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState
 from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
-from swarmd.training.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
+from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
@@ -361,16 +361,8 @@ class TrainingEngine:
 
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
-        limits = PeerLimits(
-            swarm=self._config.swarm.id,
-            generations=training.generations,
-            groups_max=max(training.share_groups, 1),
-            staleness_rounds=training.staleness_rounds,
-            prompt_tokens=training.prompt_tokens,
-            completion_tokens=training.completion_tokens,
-            questions=training.peer_questions,
-        )
-        peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
+        swarm = self._config.swarm.id
+        peers = PeerGroups(swarm, training, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
         self._replay.forget(lambda group: any(is_barred_by(each, group.peer, group.round) for each in order.barred))
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
@@ -378,7 +370,7 @@ class TrainingEngine:
         drawn = draw_questions(self._plan, place, collected.material)
         favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
-            self._config.swarm.id,
+            swarm,
             place,
             training,
             self.policy,

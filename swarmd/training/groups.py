@@ -16,6 +16,7 @@ from random import Random
 import msgspec
 
 from swarmd.bounds import INTEGER_MAX, fit
+from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.core.values import Judgement, RolloutsRef
 from swarmd.errors import FOREIGN_ERRORS, RecordRejected, SwarmdError
@@ -106,18 +107,6 @@ class Scorer:
         )
 
 
-class PeerLimits(msgspec.Struct, frozen=True):
-    """What is taken from peers."""
-
-    swarm: str
-    generations: int  # completions that a group must have
-    groups_max: int  # of one peer trained on in one stage
-    staleness_rounds: int
-    prompt_tokens: int
-    completion_tokens: int
-    questions: int = 1  # of peers' groups in a step; 0: they are material, and not trained on
-
-
 class Collected(msgspec.Struct):
     """What came of the rollouts that a command names."""
 
@@ -128,10 +117,18 @@ class Collected(msgspec.Struct):
 
 
 class PeerGroups:
-    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them."""
+    """Published groups: read, checked, generated again and scored, stage by stage, as later ones may build on them.
 
-    def __init__(self, limits: PeerLimits, policy: Policy, plan: Plan, scorer: Scorer, own: str) -> None:
-        self._limits = limits
+    Args:
+        own: this node's peer id.
+    """
+
+    def __init__(
+        self, swarm: str, training: TrainingConfig, policy: Policy, plan: Plan, scorer: Scorer, own: str
+    ) -> None:
+        self._swarm = swarm
+        self._training = training
+        self._groups_max = max(training.share_groups, 1)  # of one peer trained on in one stage
         self._policy = policy
         self._plan = plan
         self._scorer = scorer
@@ -154,7 +151,7 @@ class PeerGroups:
             Random(seed).shuffle(offers)
             for ref, group in choose_offers(offers, EXAMINED_MAX):
                 cancellation.check()
-                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._limits.groups_max
+                preceding = (ref.peer, ref.round, ref.stage) in recent and taken[ref.peer] < self._groups_max
                 if not preceding and self._plan.stages == 1:
                     continue
                 try:
@@ -194,19 +191,19 @@ class PeerGroups:
     def _read(self, ref: RolloutsRef, order: Train, read: BodyReader) -> Rollouts:
         self._check_age(ref, order)
         rollouts = decode_rollouts(read_body(ref, read))
-        check_origin(rollouts, ref, self._limits.swarm)
+        check_origin(rollouts, ref, self._swarm)
         return rollouts
 
     def _check_age(self, ref: RolloutsRef, order: Train) -> None:
         if (ref.round, ref.stage) >= (order.round, order.stage):
             raise RecordRejected("future", f"rollouts of round {ref.round} reached round {order.round}")
-        if ref.round < order.round - self._limits.staleness_rounds:
+        if ref.round < order.round - self._training.staleness_rounds:
             raise RecordRejected("stale", f"rollouts of round {ref.round} reached round {order.round}")
 
     def _take(self, ref: RolloutsRef, group: Group, preceding: bool, collected: Collected) -> TrainingGroup | None:
         """Score the group under this node's own question and truth: for the material, and for the vote where it is of
         the preceding stage. Such a one is trained on, too, if it has the size."""
-        if len(group.completions) != self._limits.generations:
+        if len(group.completions) != self._training.generations:
             raise RecordRejected("group-size", f"{ref.peer} sent a group of {len(group.completions)}")
         question, drawn, scores, sure = self._understand(ref, group, collected.material)
         texts = [each.text for each in drawn]
@@ -215,12 +212,11 @@ class PeerGroups:
             collected.material.add(outcome)
         if preceding:
             collected.judged.setdefault(ref.peer, []).append(outcome)
-        wanted = preceding and self._limits.questions > 0
-        if not wanted:
+        if not preceding or not self._training.peer_questions:  # without places, peers' groups are material alone
             return None
         with self._at_the_cost_of_the_group(ref):
-            question, prompt = fit_prompt(self._plan, self._policy, question, self._limits.prompt_tokens)
-        if len(prompt) > self._limits.prompt_tokens:
+            question, prompt = fit_prompt(self._plan, self._policy, question, self._training.prompt_tokens)
+        if len(prompt) > self._training.prompt_tokens:
             raise RecordRejected("prompt-length", f"a question of {ref.peer} has {len(prompt)} tokens here")
         rewards = [score.reward for score in scores]
         tokens, own = [each.tokens for each in drawn], [each.own for each in drawn]
@@ -254,7 +250,7 @@ class PeerGroups:
 
     def _encode(self, ref: RolloutsRef, group: Group, index: int) -> TurnCompletion:
         """One completion in this node's tokens; what does not fit is scored as it is trained on."""
-        text, limit = group.completions[index], self._limits.completion_tokens
+        text, limit = group.completions[index], self._training.completion_tokens
         tokens, own = encode_turns(self._plan, self._policy, text, index in group.cut, limit)
         if not tokens:
             raise RecordRejected("empty", f"{ref.peer} sent an empty completion")

@@ -17,7 +17,7 @@ import contextlib
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -38,8 +38,36 @@ def set_up_deepspeed() -> None:
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
-class ZeroParts:
-    """What the ranks hold under ZeRO; see `swarmd.training.sharding.Holding`.
+class Holding:
+    """How a rank holds the model: here the whole of it, as where there is but one rank.
+
+    `whole` lasts while any rank may run the model forward as often as it likes, and the weights do not change. Weights
+    are read and written as a whole, without gradients, and so is the optimiser's state, with its moments.
+    """
+
+    is_sharded = False  # whether each rank holds a part only, be it of the moments alone
+
+    def whole(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def shape(self, weight: torch.Tensor) -> torch.Size:
+        return weight.shape
+
+    def read(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.detach()
+
+    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
+        weight.copy_(value)
+
+    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
+        return dict(optimizer.state_dict())
+
+    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
+        optimizer.load_state_dict(state)
+
+
+class ZeroParts(Holding):
+    """What the ranks hold under ZeRO.
 
     Args:
         trainer: transformers', with its optimiser and not trained yet.
@@ -198,57 +226,7 @@ class ZeroSeams:
                 self.holding.hide(self.accelerator)
 
 
-class Holding(Protocol):
-    """What the engine asks of either way."""
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether each rank holds a part only, be it of the moments alone."""
-
-    def whole(self) -> AbstractContextManager[None]:
-        """While it lasts, any rank may run the model forward as often as it likes, and the weights do not change."""
-
-    def shape(self, weight: torch.Tensor) -> torch.Size:
-        """Of a weight as a whole."""
-
-    def read(self, weight: torch.Tensor) -> torch.Tensor:
-        """A weight as a whole, without its gradient."""
-
-    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
-        """Put a whole value into a weight."""
-
-    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
-        """The optimiser's state, its moments whole."""
-
-    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        """Put back what `read_optimizer` gave, or what torch's own `state_dict` did."""
-
-
-class Replicas:
-    """Every rank holds the whole model, or there is but one."""
-
-    is_sharded = False
-
-    def whole(self) -> AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def shape(self, weight: torch.Tensor) -> torch.Size:
-        return weight.shape
-
-    def read(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.detach()
-
-    def write(self, weight: torch.Tensor, value: torch.Tensor) -> None:
-        weight.copy_(value)
-
-    def read_optimizer(self, optimizer: Any) -> dict[str, Any]:
-        return dict(optimizer.state_dict())
-
-    def load_optimizer(self, optimizer: Any, state: Mapping[str, Any]) -> None:
-        optimizer.load_state_dict(state)
-
-
-class Shards:
+class Shards(Holding):
     """Every rank holds its part of each layer's parameters; done to the model in place.
 
     Args:
@@ -280,9 +258,6 @@ class Shards:
                 module.reshard()
             for layer in self._layers:
                 layer.set_reshard_after_forward(self._gathers_again, recurse=False)
-
-    def shape(self, weight: torch.Tensor) -> torch.Size:
-        return weight.shape
 
     def read(self, weight: torch.Tensor) -> torch.Tensor:
         if not isinstance(weight, DTensor):
@@ -335,7 +310,7 @@ def hold(trainer: Any, spread: Parallelism) -> Holding:
     """Give a trainer its optimiser, and cut its model where it is to be spread."""
     if spread.kind == "replicas":
         trainer.create_optimizer()
-        return Replicas()
+        return Holding()
     if spread.kind == "zero":
         trainer.create_optimizer()
         parts = ZeroParts(trainer, 3 if spread.weights > 1 else 2)

@@ -45,7 +45,7 @@ from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
 from swarmd.training.passes import computes_twice, count_rows
 from swarmd.training.ranks import SpreadKind, find_spread
-from swarmd.training.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
+from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
@@ -156,7 +156,7 @@ class SwarmTrainer(ZeroSeams, Gauges, GRPOTrainer):
     peer_floor: float = 0.0
     tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
-    holding: Holding = Replicas()
+    holding: Holding = Holding()
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:

@@ -82,7 +82,7 @@ class VllmSampler(Sampling):
         wanted.cancellation.check()
         self._await_left(wanted.cancellation)
         if self._sent != self._steps():
-            self._guard(self._generation.sync_weights)
+            _guard(self._generation.sync_weights)
             self._sent = self._steps()
         return self._draw_evenly(self._draw_alike, wanted)
 
@@ -93,7 +93,7 @@ class VllmSampler(Sampling):
         repeated = [list(prompt) for prompt in wanted.prompts for _ in range(group)]
         call = functools.partial(self._generation.generate, prompts=repeated, images=None, num_generations=group)
         beside = self._generation.mode == "server"
-        answer = self._run_beside(call, cancellation) if beside else self._guard(call)
+        answer = self._run_beside(call, cancellation) if beside else _guard(call)
         cancellation.check()
         rows = self._check(answer[1], len(repeated))
         return [self._cut(tokens[: wanted.tokens_max], wanted.stops)[0] for tokens in rows]
@@ -132,14 +132,6 @@ class VllmSampler(Sampling):
             cancellation.check()
             self._left.join(POLL_S)
         self._left = None
-
-    def _guard(self, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
-        except Exception as error:
-            raise _explain(error) from error
 
     def _check(self, rows: Any, expected: int) -> list[list[int]]:
         """The completions, if they are what was asked for."""
@@ -201,24 +193,21 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
     """
     server = training.vllm.mode == "server"
     share = 0.0 if server else _choose_share(policy, training)
-    try:
-        generation = Generation(
-            model=model,
-            accelerator=accelerator,
-            processing_class=policy.tokenizer,
-            mode=training.vllm.mode,
-            server_base_url=training.vllm.url if server else None,
-            server_timeout=CONNECT_S,
-            gpu_memory_utilization=share,
-            max_model_length=training.prompt_tokens + training.completion_tokens,
-            max_num_seqs=training.questions * training.generations,
-            top_k=0,
-            logprobs=0,
-        )
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        raise _explain(error) from error
+    make = functools.partial(
+        Generation,
+        model=model,
+        accelerator=accelerator,
+        processing_class=policy.tokenizer,
+        mode=training.vllm.mode,
+        server_base_url=training.vllm.url if server else None,
+        server_timeout=CONNECT_S,
+        gpu_memory_utilization=share,
+        max_model_length=training.prompt_tokens + training.completion_tokens,
+        max_num_seqs=training.questions * training.generations,
+        top_k=0,
+        logprobs=0,
+    )
+    generation: Generation = _guard(make)
     if server:
         session: Any = generation.vllm_client.session
         session.request = functools.partial(session.request, timeout=CALL_S)
@@ -228,6 +217,16 @@ def make_generation(policy: Policy, training: TrainingConfig, model: Any, accele
 def _choose_share(policy: Policy, training: TrainingConfig) -> float:
     shape = inspect_model(locate_model(policy.name), policy.name, policy.revision)
     return vllm_share(shape, training, measure_room(policy.device).total)
+
+
+def _guard(call: Callable[[], Any]) -> Any:
+    """What the call gives. Raises GenerationFailed where vLLM fails, but for memory that ran out."""
+    try:
+        return call()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise _explain(error) from error
 
 
 def _explain(error: Exception) -> GenerationFailed:

@@ -17,13 +17,13 @@ from swarmd.swarms.gym.reasoning_gym import DigitsPlan
 from swarmd.swarms.plan import NO_MATERIAL, Outcome, Plan, Question, Score, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.groups import PeerGroups, PeerLimits, Scorer, TrainingGroup, choose_offers, judge_peers
+from swarmd.training.groups import PeerGroups, Scorer, TrainingGroup, choose_offers, judge_peers
 from swarmd.training.models.model import Policy, load_policy
 from tests.training.conftest import order
 
 PLAN = DigitsPlan(SwarmConfig(id="test"))
-LIMITS = PeerLimits(
-    swarm="test", generations=2, groups_max=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12
+TRAINING = TrainingConfig(
+    generations=2, share_groups=8, staleness_rounds=1, prompt_tokens=100, completion_tokens=12, peer_questions=1
 )
 
 
@@ -50,7 +50,7 @@ def drawn(peer: str, count: int, round: int = 4) -> list[Question]:
 
 
 def collect(
-    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, plan: Plan = PLAN, **limits: Any
+    policy: Policy, *published: tuple[RolloutsRef, bytes], seed: int = 0, plan: Plan = PLAN, **settings: Any
 ) -> tuple[list[TrainingGroup], dict[str, int]]:
     bodies = {ref.digest: body for ref, body in published}
 
@@ -59,7 +59,7 @@ def collect(
             raise NotFoundError(f"no {digest}")
         return bodies[digest]
 
-    peers = PeerGroups(msgspec.structs.replace(LIMITS, **limits), policy, plan, Scorer(plan), "me")
+    peers = PeerGroups("test", msgspec.structs.replace(TRAINING, **settings), policy, plan, Scorer(plan), "me")
     refs = tuple(ref for ref, _ in published)
     collected = peers.collect(order(5, refs), read, seed, Cancellation())
     return collected.groups, dict(collected.rejected)
@@ -111,7 +111,7 @@ def test_no_peer_fills_the_batch(policy: Policy) -> None:
     many = publish("a", [answered(question, "right", "1") for question in drawn("a", 40)])
     few = publish("b", [answered(question, "right", "1") for question in drawn("b", 3)])
     groups, _ = collect(policy, many, few)
-    assert len(groups) == LIMITS.groups_max + 3
+    assert len(groups) == TRAINING.share_groups + 3
 
 
 def test_the_choice_is_seeded(policy: Policy) -> None:
@@ -175,7 +175,7 @@ def test_nothing_is_taken_of_a_group_that_was_scored_while_the_stage_was_cancell
     cancellation = Cancellation()
     ref, body = publish("a", [answered(drawn("a", 1)[0], "right", "wrong")])
     plan = Stopped(cancellation)
-    peers = PeerGroups(LIMITS, policy, plan, Scorer(plan), "me")
+    peers = PeerGroups("test", TRAINING, policy, plan, Scorer(plan), "me")
     with pytest.raises(Cancelled):
         peers.collect(order(5, (ref,)), lambda _: body, 0, cancellation)
 

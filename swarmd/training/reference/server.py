@@ -409,34 +409,25 @@ def _seconds(request: Request) -> float:
     return min(float(given), WAIT_S_MAX)
 
 
-class ReferenceServerSetup(NamedTuple):
-    """What a reference server is to do."""
-
-    training: TrainingConfig  # of which the model, device, dtype and threads count
-    listen: Address
-    token: str = ""
-    compat: bool = False
-    limits: ServerLimits = ServerLimits()
-
-
-async def run_server(order: ReferenceServerSetup) -> None:
+async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
     """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+
+    Args:
+        training: of which the model, device, dtype and threads count.
 
     Raises:
         ConfigError: strangers could reach it, or there is no such device.
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    check_listen(order.listen, order.token, "the reference server")
+    check_listen(listen, token, "the reference server")
     quieten()
-    reference = ReferenceScorer(load_frozen(order.training))
-    desk = ReferenceApp(reference, order.limits, order.token, order.compat)
+    reference = ReferenceScorer(load_frozen(training))
+    desk = ReferenceApp(reference, limits, token, compat)
     stopped = on_signals()
     computing = asyncio.create_task(desk.compute())
-    async with listening(desk.app(), order.listen, STOP_S) as url:
-        log.info(
-            "listening on %s with %s (%s) on %s", url, order.training.model, reference.digest, reference.frozen.device
-        )
+    async with listening(desk.app(), listen, STOP_S) as url:
+        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.frozen.device)
         await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         desk.close()
