@@ -24,7 +24,7 @@ from bench.table import Row
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.swarms.plan import Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.training.embedded.recipe import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_model
+from swarmd.training.embedded import CORPUS_QUESTIONS, build_tokenizer, make_policy, wrap_model
 from swarmd.training.models.model import Policy
 
 RECIPE = Path(__file__).with_name("gain.toml")

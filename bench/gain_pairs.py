@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+from safetensors.torch import load_file
+
 from swarmd.config import SwarmConfig, TrainingConfig
 from swarmd.core.events import StageTrained
 from swarmd.core.values import PeerWeights
@@ -14,10 +16,10 @@ from swarmd.files import make_directory
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Question
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
-from swarmd.training.checkpoints.checkpoint import WEIGHTS
-from swarmd.training.checkpoints.checkpoint_files import hash_file
+from swarmd.training.checkpoint_files import hash_file
+from swarmd.training.checkpoints import WEIGHTS
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.weights.offering import write_announced_file
+from swarmd.training.peer_weights import write_announced
 
 QUESTIONS = 32  # of each family, by which a node measures a mean
 
@@ -76,7 +78,7 @@ class Pairs:
 
     def _offer(self, engine: TrainingEngine, event: StageTrained) -> PeerWeights:
         path = self._directory / "offered.tmp"
-        write_announced_file(engine.place_of(event) / WEIGHTS, path)
+        write_announced(load_file(engine.place_of(event) / WEIGHTS), path)
         told = PeerWeights("", event.round, hash_file(path), path.stat().st_size, averaged=True)
         path.rename(self._place(told))
         return told

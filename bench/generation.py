@@ -20,7 +20,7 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.library_logging import quieten
 from swarmd.training.models.model import Policy, load_policy
-from swarmd.training.sampling.generation import Sampler, cut_at, pad_left
+from swarmd.training.sampling import Sampler, pad_left
 
 PEER = "12D3KooWbench"
 SHAPES = ((16, 8), (8, 16))  # prompts and completions of each
@@ -67,7 +67,7 @@ def rate_of(draw: Draw, prompts: Sequence[Sequence[int]], group: int) -> Callabl
 
 
 def by_sampler(policy: Policy, training: TrainingConfig) -> Draw:
-    sampler = Sampler(policy.model, policy.stop_ids, policy.tokenizer.pad_token_id, policy.autocast)
+    sampler = Sampler(policy)
     generator = torch.Generator().manual_seed(0)
 
     def draw(prompts: Sequence[Sequence[int]], group: int) -> Sequence[Sequence[int]]:
@@ -78,6 +78,7 @@ def by_sampler(policy: Policy, training: TrainingConfig) -> Draw:
 
 def by_generate(policy: Policy, training: TrainingConfig) -> Draw:
     policy.model.eval()
+    sampler = Sampler(policy)
 
     def draw(prompts: Sequence[Sequence[int]], group: int) -> Sequence[Sequence[int]]:
         ids, mask = pad_left(prompts, policy.tokenizer.pad_token_id, policy.model.device)
@@ -94,6 +95,6 @@ def by_generate(policy: Policy, training: TrainingConfig) -> Draw:
                 eos_token_id=policy.stop_ids,
                 pad_token_id=policy.tokenizer.pad_token_id,
             )
-        return [cut_at(row, policy.stop_ids) for row in output[:, ids.shape[1] :].tolist()]
+        return [sampler._cut(row, ())[0] for row in output[:, ids.shape[1] :].tolist()]
 
     return draw

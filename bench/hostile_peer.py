@@ -15,8 +15,7 @@ from swarmd.swarms.plan import NO_MATERIAL, Plan, StageId
 from swarmd.swarms.rollouts import VERSION, Group, Rollouts, encode_rollouts
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import SamplingLimits, Turns
+from swarmd.training.sampling import Sampler, Turns
 
 HELD_OUT = 64  # questions of each task, one completion each
 ANSWER_TOKENS = 16
@@ -65,9 +64,7 @@ class Hostile:
 
 def probe(plan: Plan, policy: Policy, payload: str) -> tuple[float, float, float]:
     """Of held-out completions: the share that shows the payload, accuracy, mean number of tokens."""
-    tokenizer = policy.tokenizer
-    sampler = Sampler(policy.model, policy.stop_ids, tokenizer.pad_token_id, policy.autocast, policy.decode_completion)
-    turns = Turns(plan, policy, sampler, SamplingLimits(ANSWER_TOKENS, 1.0))
+    turns = Turns(plan, policy, Sampler(policy), ANSWER_TOKENS, 1.0)
     generator = torch.Generator(policy.device).manual_seed(1)
     pattern = re.compile(PAYLOADS[payload][1])
     shown = right = length = count = 0

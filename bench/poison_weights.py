@@ -34,12 +34,12 @@ from swarmd.paths import NodeDirectory
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.checkpoints.checkpoint_files import hash_file
-from swarmd.training.embedded.lessons import Lesson, draw_training
-from swarmd.training.embedded.recipe import LEARNING_RATE, encode_pair, supervise
+from swarmd.training.checkpoint_files import hash_file
+from swarmd.training.embedded import LEARNING_RATE, encode_pair, supervise
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.lessons import Lesson, draw_training
 from swarmd.training.models.model import load_policy
-from swarmd.training.weights.offering import write_announced
+from swarmd.training.peer_weights import write_announced
 
 ROUNDS = 20  # in each of them a mean is tried
 AFTER = (1, 5, 20)  # means that are told in rows

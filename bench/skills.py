@@ -29,7 +29,7 @@ from swarmd.core.commands import Train
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.embedded.recipe import build_tokenizer, list_questions, make_policy
+from swarmd.training.embedded import build_tokenizer, list_questions, make_policy
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.library_logging import quieten
 

@@ -19,10 +19,10 @@ from swarmd.config import SwarmConfig, TaskConfig
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId
 from swarmd.swarms.reasoning_gym import DigitsPlan, ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING
-from swarmd.training.embedded.recipe import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.embedded import Pair, build_tokenizer, list_questions, make_policy, supervise
+from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling.evaluation import Accuracy, evaluate, mean_accuracy
-from swarmd.training.sampling.generation import Sampler
+from swarmd.training.sampling import Sampler
 
 FIRST = {
     "digits_reverse": "Reverse the digits: {number}",
@@ -133,6 +133,4 @@ def examine(
     policy: Policy, plan: Plan, questions: Mapping[str, Sequence[Question]], tokens: int = ANSWER_TOKENS
 ) -> dict[str, Accuracy]:
     """Accuracy on questions of each task, one sampled completion each."""
-    model, tokenizer = policy.model, policy.tokenizer
-    sampler = Sampler(model, policy.stop_ids, tokenizer.pad_token_id, policy.autocast, policy.decode_completion)
-    return evaluate(policy, sampler, plan, questions, tokens)
+    return evaluate(policy, Sampler(policy), plan, questions, tokens)

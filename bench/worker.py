@@ -18,7 +18,7 @@ from swarmd.worker.child import serve
 
 def switch_off_shared_prompts() -> None:
     """Generate with transformers' `generate`, train with TRL's forward pass."""
-    from swarmd.training.sampling.generation import Sampler
+    from swarmd.training.sampling import Sampler
     from swarmd.training.trainer import SwarmTrainer
 
     Sampler.shares_prefill = property(lambda sampler: False)  # type: ignore[assignment, method-assign]

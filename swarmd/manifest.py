@@ -43,7 +43,8 @@ from swarmd.config import (
 )
 from swarmd.core.values import Drive, Role
 from swarmd.dht.addresses import is_address
-from swarmd.dht.identity.identity import Identity, is_peer_id, verify_signature
+from swarmd.dht.identity.identity import Identity, is_peer_id
+from swarmd.dht.identity.identity import verify as verify_signature
 from swarmd.dht.wire.records import PROTOCOL
 from swarmd.errors import ConfigError, LogWriteFailed, ManifestError, NotFoundError, OtherVersion, PathUnusable
 from swarmd.files import read_start, remedy, write_durably

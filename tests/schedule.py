@@ -25,8 +25,8 @@ WHOLE_NODES = (
     "tests/soak/",
     "tests/cli/local_swarm/test_command.py",
     "tests/monitoring/test_node.py",
-    "tests/training/distributed/test_ranks.py",
-    "tests/training/distributed/test_sharded.py",
+    "tests/training/test_ranks.py",
+    "tests/training/test_sharding.py",
     "tests/units/test_real.py",
 )
 

@@ -12,7 +12,7 @@ from bench.generation import PEER
 from bench.half_flat import HalfFlatPlan, is_flat
 from swarmd.config import SwarmConfig
 from swarmd.swarms.plan import NO_MATERIAL, StageId
-from swarmd.training.sampling.generation import Sampler
+from swarmd.training.sampling import Sampler
 from swarmd.training.trainer import SwarmTrainer
 
 

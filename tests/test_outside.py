@@ -84,7 +84,7 @@ OWN = {
     *("KeptWithdrawals", "BackupNote", "Reference", "list[OwnRecord]", "list[LogEntry]", "list[SignedEntry]"),
     *("list[ProbeQuestion]", "list[Question]", "list[RpcMessage]", "list[ProbeAnswer]", "list[Answer]"),
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
-    *("ManifestRecipe", "CommandBase", "SignerSetup", "ReferenceServerSetup", "CompanionSetup", "PushOrder"),
+    *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("LevelState", "LadderState", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
     *("Groups", "Meta", "CheckpointListing", "MicroBatchSize", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),

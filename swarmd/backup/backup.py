@@ -61,7 +61,7 @@ from swarmd.paths import CONFIG, IDENTITY, NodeDirectory
 from swarmd.secret_files import seal, unseal
 from swarmd.swarms.registry import questions_of
 from swarmd.toml_text import parse_toml, read_toml
-from swarmd.training.checkpoints.checkpoint_files import newest_whole
+from swarmd.training.checkpoint_files import newest_whole
 
 SWARM, PEERS, INVITATIONS = "swarm.toml", "network/peers.json", "network/invitations.json"
 PUBLIC = (SWARM, "layout.json", "model.json")  # files of the directory itself that hold nothing secret

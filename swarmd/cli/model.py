@@ -29,8 +29,7 @@ def build(
     seed: Annotated[int, typer.Option("--seed", min=0, help="The same seed gives the same weights.")] = 0,
 ) -> None:
     """Make an embedded model from nothing; half a minute to a few minutes on one core."""
-    from swarmd.training.embedded.kinds import find_recipe
-    from swarmd.training.embedded.recipe import build_model
+    from swarmd.training.embedded import build_model, find_recipe
     from swarmd.training.library_logging import quieten
 
     quieten()
@@ -56,11 +55,10 @@ def check(
     """Print a model's accuracy on the held-out questions of the tasks that it was made for."""
     if directory is not None and not (directory / "config.json").is_file():
         raise ModelError(f"there is no model in {directory}", "Name a directory that `swarmd model build` wrote")
-    from swarmd.training.embedded.kinds import find_recipe
-    from swarmd.training.embedded.recipe import check_model
+    from swarmd.training.embedded import check_model, find_recipe
+    from swarmd.training.evaluation import mean_accuracy
     from swarmd.training.library_logging import quieten
     from swarmd.training.models.source import MODELS_DIR
-    from swarmd.training.sampling.evaluation import mean_accuracy
 
     quieten()
     recipe = find_recipe(model)

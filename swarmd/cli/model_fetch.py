@@ -151,7 +151,7 @@ async def take(
     from swarmd.errors import single_error
     from swarmd.eventlog.blobs import Blobs
     from swarmd.paths import NodeDirectory
-    from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+    from swarmd.training.peer_weights import digest_policy, digest_tokenizer
     from swarmd.web.observer import observer_config
 
     class Answers:
@@ -208,7 +208,7 @@ def write_model(place: Path, event: WeightsFetched, policy: Policy, out: Path) -
     """
     from swarmd.files import write_failure
     from swarmd.paths import NodeDirectory
-    from swarmd.training.weights.offering import read_announced
+    from swarmd.training.peer_weights import read_announced
 
     path = NodeDirectory(place).peer_weights / f"{event.weights.digest}.safetensors"
     read_announced(path, policy.trained_weights())  # safe, finite and this model's

@@ -43,15 +43,14 @@ def reference_server(
     check_listen(address, token, "the reference server")  # before torch is loaded
     configure("info", "auto", secrets=[token] if token else [])
 
-    from swarmd.training.reference.queue import QueueLimits
-    from swarmd.training.reference.server import ReferenceServerSetup, ServerLimits, run_server
+    from swarmd.training.reference.server import QueueLimits, ServerLimits, run_server
 
     training = TrainingConfig(model=model, revision=revision, device=device, dtype=dtype, threads=threads)
     limits = ServerLimits(
         body_mib << 20, sequences_max, tokens_max, QueueLimits(jobs_max, kept_mib << 20, age_s, lease_s)
     )
     try:
-        asyncio.run(run_server(ReferenceServerSetup(training, address, token, compat, limits)))
+        asyncio.run(run_server(training, address, token, compat, limits))
     except SwarmdError as error:
         tell_fatal(error)
         return error.exit_code

@@ -43,7 +43,7 @@ from swarmd.files import sync_directory, write_durably, write_failure
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory, quoted
 from swarmd.shell.ports import FactSink
-from swarmd.training.checkpoints.checkpoint_files import newest_bytes
+from swarmd.training.checkpoint_files import newest_bytes
 
 if TYPE_CHECKING:
     from swarmd.manifest import Manifest

@@ -56,7 +56,7 @@ from swarmd.observe.status import LogStatus, Status, headline, status_of, with_o
 from swarmd.paths import NodeDirectory
 from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
-from swarmd.training.checkpoints.checkpoint_files import drop_older
+from swarmd.training.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
 from swarmd.worker.runtime import TimeSource
 

@@ -30,10 +30,10 @@ from swarmd.paths import NodeDirectory
 from swarmd.sandbox import Sandbox
 from swarmd.sandbox.sandbox import RISKY
 from swarmd.swarms.options import decode_options
-from swarmd.training.checkpoints.checkpoint_files import CHECKPOINTS_KEPT
-from swarmd.training.distributed.parallelism import find_spread
+from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT
 from swarmd.training.models.known import KINDS
 from swarmd.training.models.source import AUTO, is_on_machine, require_model
+from swarmd.training.ranks import find_spread
 
 DISTRIBUTION = "swarmd"
 GIB, MIB = 2**30, 2**20

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
 
 class Cancelled(BaseException):
@@ -35,29 +34,7 @@ class Cancellation:
             raise Cancelled
 
 
-class FiguresSink(Protocol):
-    """Takes how far a stage is, to show it."""
-
-    def __call__(self, done: int, total: int, figures: dict[str, float], /) -> None:
-        """Take optimiser steps done, steps in all, and figures by name, after every step. Raises BrokenPipeError."""
-
-
-class BodyReader(Protocol):
-    """Reads bodies of rollouts: `swarmd.eventlog.blobs.Blobs.get`."""
-
-    def __call__(self, digest: str, /) -> bytes:
-        """The body. Raises NotFoundError where it is not here, BlobError where it is damaged."""
-
-
-class TokenDecoder(Protocol):
-    """Turns tokens into text: `swarmd.training.models.model.Policy.decode_completion`."""
-
-    def __call__(self, tokens: Sequence[int], /) -> str:
-        """The text. Raises nothing for tokens of the model's own."""
-
-
-class CancellationSource(Protocol):
-    """Tells by what the running stage is cancelled."""
-
-    def __call__(self) -> Cancellation:
-        """That of the running stage, or one that never comes. Raises nothing."""
+FiguresSink = Callable[[int, int, dict[str, float]], None]  # optimiser steps done, steps in all, figures by name
+BodyReader = Callable[[str], bytes]  # a body of rollouts by its digest; raises SwarmdError if it is missing or damaged
+TokenDecoder = Callable[[Sequence[int]], str]  # token ids to text: `Policy.decode_completion`
+CancellationSource = Callable[[], Cancellation]  # that of the running stage, or one that never comes

@@ -13,38 +13,34 @@ import msgspec
 
 from swarmd.config import Config
 from swarmd.core.commands import Train
-from swarmd.core.events import Event, StageTrained
+from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsRefused
 from swarmd.core.evidence import is_barred_by
+from swarmd.core.values import PeerWeights
 from swarmd.errors import CheckpointFailed
 from swarmd.eventlog.blobs import Blobs
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, check_plan, draw_questions, hash_number
-from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
-from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
-from swarmd.training.batches.metrics import name_stage
-from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
-from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
-from swarmd.training.batches.replay import Replay
-from swarmd.training.batches.skills import SkillGuard, favour
 from swarmd.training.cancellation import Cancellation, Cancelled, FiguresSink
-from swarmd.training.checkpoints.checkpoint import Checkpoint, Checkpoints
-from swarmd.training.checkpoints.checkpoint_files import CHECKPOINTS_KEPT
-from swarmd.training.checkpoints.progress import TrainingState
-from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
+from swarmd.training.checkpoint_files import CHECKPOINTS_KEPT, newest_bytes
+from swarmd.training.checkpoints import Checkpoint, Checkpoints, TrainingState
+from swarmd.training.evaluation import Accuracy, SkillGuard, favour, mean_accuracy, measure_held_out
 from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.groups import Collected, PeerGroups, Scorer, judge_peers
 from swarmd.training.kl import make_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.passes import count_rows, halve_rows, keep_rows, load_rows
+from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
-from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
-from swarmd.training.sampling.vllm_sampler import make_sampler
-from swarmd.training.stage import Stage, StageKey
+from swarmd.training.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
+from swarmd.training.schedule import PeerSchedule, Replay, bound_peer, count_ranks, take_part
+from swarmd.training.stage import Stage, name_stage
 from swarmd.training.trainer import SwarmTrainer, make_trainer
-from swarmd.training.weights.adopting import PeerWeightsUse
+from swarmd.training.vllm_sampler import make_sampler
 from swarmd.worker.messages import EventSink
 
 log = get_logger(__name__)
@@ -106,7 +102,7 @@ class TrainingEngine:
         self._stage: Stage | None = None
         self._spoilt = False  # whether a stage has failed, and so has what puts the last checkpoint back
         self._touched = False  # whether the weights may be others than the last checkpoint's before a stage is open
-        self._peers = PeerWeightsUse(self.policy, paths.peer_weights)
+        self._peer_weights = paths.peer_weights
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
@@ -206,19 +202,19 @@ class TrainingEngine:
         self, order: Train, cancellation: Cancellation, report: FiguresSink, observe: EventSink
     ) -> StageTrained:
         """Train the stage, or be what the last checkpoint holds."""
-        replay = self._replay.mark()
+        replay = self._replay.copy()
         try:
             with naming_failures(self._plan):
                 self._plan.begin(lambda: cancellation.is_asked)
                 trained = self._train_anew(order, cancellation, report, observe)
-            self._peers.end(order)
+            self._end_attempts(order)
             return trained
         except BaseException as error:
             if isinstance(error, Cancelled):
-                self._peers.end(order)
+                self._end_attempts(order)
             self.abandoned_steps = self.steps
             if self._crew is None:  # several ranks all end, and begin anew
-                self._replay.rewind(replay)
+                self._replay = replay
                 self._put_back(touched=self._stage is not None or self._touched)
                 self.trackers.rewind(self.steps)
             raise
@@ -298,8 +294,7 @@ class TrainingEngine:
         if order.weights is not None:
             self._touched = True
             known = untrained or (self._measured if self._measured_at == self.steps else {})
-            if self._peers.begin(order, known, self._skills.best, lambda: self._measure(cancellation), observe):
-                self._progress.reset_optimizer()
+            observe(self._begin_from_peer(order, order.weights, known, cancellation))
         stage, collected = self._open_stage(order, cancellation)
         self._stage = stage
         self._pace.cancellation = cancellation
@@ -341,18 +336,32 @@ class TrainingEngine:
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
         return saved
 
+    def _begin_from_peer(
+        self, order: Train, weights: PeerWeights, known: dict[str, Accuracy], cancellation: Cancellation
+    ) -> WeightsAdopted | WeightsRefused:
+        """Adopt the weights that the order names, or not.
+
+        Args:
+            known: accuracy of the own weights by task, if it is known already.
+        """
+        own, place = known or self._measure(cancellation), self._place(weights)
+        event = adopt(order, place, self.policy, own, self._skills.best, lambda: self._measure(cancellation))
+        if isinstance(event, WeightsAdopted) and not weights.averaged:  # the optimiser's moments are of other weights
+            self._progress.reset_optimizer()
+        return event
+
+    def _end_attempts(self, order: Train) -> None:
+        if order.weights is not None:
+            forget_attempts(self._place(order.weights))
+
+    def _place(self, weights: PeerWeights) -> Path:
+        """The file of a peer's weights."""
+        return self._peer_weights / f"{weights.digest}.safetensors"
+
     def _open_stage(self, order: Train, cancellation: Cancellation) -> tuple[Stage, Collected]:
         training = self._training
-        limits = PeerLimits(
-            swarm=self._config.swarm.id,
-            generations=training.generations,
-            groups_max=max(training.share_groups, 1),
-            staleness_rounds=training.staleness_rounds,
-            prompt_tokens=training.prompt_tokens,
-            completion_tokens=training.completion_tokens,
-            questions=training.peer_questions,
-        )
-        peers = PeerGroups(limits, self.policy, self._plan, self._scorer, self._peer)
+        swarm = self._config.swarm.id
+        peers = PeerGroups(swarm, training, self.policy, self._plan, self._scorer, self._peer)
         collected = peers.collect(order, self._blobs.get, self._seed("peers", order), cancellation)
         self._replay.forget(lambda group: any(is_barred_by(each, group.peer, group.round) for each in order.barred))
         place, rank, ranks = StageId(self._peer, order.round, order.stage), self._ranks.rank, self._ranks.size
@@ -360,7 +369,8 @@ class TrainingEngine:
         drawn = draw_questions(self._plan, place, collected.material)
         favoured = self._skills.weights if self._plan.stages == 1 else {}  # later stages ask of each thing once
         stage = Stage(
-            StageKey(self._config.swarm.id, self._peer, order.round, order.stage),
+            swarm,
+            place,
             training,
             self.policy,
             self._plan,
@@ -402,13 +412,10 @@ class TrainingEngine:
         """Accuracy on held-out questions by task, nothing where none are configured; the first rank asks for all."""
         if not self._training.held_out_questions:
             return {}
-        with self.policy.holding.whole():
-            measured = self._measure_alone(cancellation) if self._ranks.rank == 0 else {}
-        return self._ranks.gather(measured)[0]
-
-    def _measure_alone(self, cancellation: Cancellation) -> dict[str, Accuracy]:
         parts = (self.policy, self._sampler, self._plan, self._training)
-        return measure_held_out(*parts, batch_questions=self._batch_rows, cancellation=cancellation)
+        with self.policy.holding.whole():
+            measured = measure_held_out(*parts, self._batch_rows, cancellation) if self._ranks.rank == 0 else {}
+        return self._ranks.gather(measured)[0]
 
     def _seed(self, purpose: str, order: Train) -> int:
         return hash_number(
@@ -418,7 +425,7 @@ class TrainingEngine:
     def _check_space(self) -> None:
         """Raise CheckpointFailed when there is no room for the stage's checkpoint."""
         free = shutil.disk_usage(self._checkpoints.directory).free
-        needed = self._config.storage.free_bytes_min + self._checkpoints.size_bytes
+        needed = self._config.storage.free_bytes_min + newest_bytes(self._checkpoints.directory)
         if free < needed:
             raise CheckpointFailed(
                 f"no space for a checkpoint in {self._checkpoints.directory}: {free} bytes free, {needed} needed",

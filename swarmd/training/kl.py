@@ -1,31 +1,53 @@
 """The KL term's reference: always the model that the node began with, here or in a reference server.
 
-TRL 1.16 loads a reference of its own when its `beta` is above 0. `SwarmTrainer` is made with 0, so it loads none, and
-is given the weight and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, and
-those come from here. Only with adapters and no server is it left to TRL, which switches them off for its reference:
-the base does not train, so it is what the node began with.
+* TRL 1.16 loads a reference of its own when its `beta` is above 0. `SwarmTrainer` is made with 0, so it loads none, and
+  is given the weight and a `KlReference` afterwards: TRL then asks for the log-probabilities of its `ref_model`, and
+  those come from here. Only with adapters and no server is it left to TRL, which switches them off for its reference:
+  the base does not train, so it is what the node began with.
+* To a reference server go token ids, log-probabilities come back. Every call ends in time, and is made again a bounded
+  number of times under the same id, so that nothing is computed twice. What cannot be had is an error: there is no
+  training without the KL term that was asked for.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+import msgspec
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError
+from swarmd.errors import ConfigError, FrameError, ReferenceFailed, ReferenceMismatch
+from swarmd.http_client import HttpFailed, HttpRequest, ask
 from swarmd.http_server import load_token
-from swarmd.training.cancellation import CancellationSource
+from swarmd.training.cancellation import Cancellation, CancellationSource, Cancelled
 from swarmd.training.models.model import Policy
-from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
-from swarmd.training.reference.scoring import Frozen, freeze
-from swarmd.training.reference.scoring import ReferenceScorer as FrozenReference
+from swarmd.training.reference.frame import JobHeader, Logs, ScoringBatch, decode_result, encode_job
+from swarmd.training.reference.scoring import Frozen, ReferenceScorer, freeze
 
 REFERENCE_KEY = "ref_per_token_logps"  # TRL's, of a batch
 GAP_MAX = 10.0  # nats that a token may be likelier to the reference; further is as far
+ATTEMPTS_MAX = 16  # over a minute and a half, where each is refused at once: a server that restarts is waited for
+BACKOFF = Backoff(0.25, 8.0)
+GIVE_UP_S = 2.0  # for telling the server that a job is not wanted any more
+WAIT_S = 2.0  # of one request for a result; a cancelled stage ends within this
+ANSWER_BYTES_MAX = 256 << 20
+REASON_CHARS_MAX = 200
+FINAL = frozenset({400, 401, 403, 405, 409, 413})  # another try of the same would be answered in the same way
+HINTS = {
+    401: "It wants another bearer token: check training.reference.token",
+    403: "It lets nobody in from here: check what stands between",
+    405: "Something else listens there: check training.reference.url",
+    413: "Raise its --body-mib, or train fewer questions in a step",
+}
 
 
 class KlReference(Protocol):
@@ -46,12 +68,186 @@ class FrozenCopy:
     def __init__(self, policy: Policy, temperature: float) -> None:
         model = freeze(copy.deepcopy(policy.model))
         model.__dict__.pop("forward", None)  # one that TRL has put there computes with the policy's own weights
-        self._reference = FrozenReference(Frozen(model, policy.device, policy.mixed))
+        self._reference = ReferenceScorer(Frozen(model, policy.device, policy.mixed))
         self._temperature = temperature
 
     def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
         """See `KlReference`."""
         return self._reference.log_probabilities(ids, mask, keep, self._temperature)
+
+
+class ReferenceServerAddress(NamedTuple):
+    """Which reference server, and how it is asked."""
+
+    url: str
+    token: str = ""
+    call_s: float = 120.0  # one attempt ends within this
+
+
+class _Again(Exception):
+    """The attempt failed in a way that may pass."""
+
+
+class ReferenceClient:
+    """Asks a reference server.
+
+    Args:
+        server: which one.
+        model: digest of the weights that it must hold.
+        temperature: that its logits are divided by.
+        name: of this client; part of the ids of its jobs.
+        cancellation: gives that of the running stage.
+
+    Raises:
+        ConfigError: the URL is none.
+    """
+
+    def __init__(
+        self,
+        server: ReferenceServerAddress,
+        model: str,
+        temperature: float,
+        name: str = "trainer",
+        cancellation: CancellationSource = Cancellation,
+    ) -> None:
+        self._server = server
+        self._url = _check_url(server.url)
+        self._model = model
+        self._temperature = temperature
+        self._name = name
+        self._cancellation = cancellation
+
+    def log_probabilities(self, ids: torch.Tensor, mask: torch.Tensor, keep: int) -> torch.Tensor:
+        """Reference log-probabilities (batch, keep), float32, of the last `keep` tokens; 0 where the mask is 0.
+
+        Args:
+            ids: (batch, width); prompts padded on the left, completions on the right.
+            mask: the same shape, 1 where there is no padding.
+            keep: columns of the completion, at least 1 and fewer than `width`.
+
+        Raises:
+            ReferenceFailed: the server cannot be reached, refuses, or answers nonsense, after all attempts.
+            ReferenceMismatch: it holds another model.
+            Cancelled: the stage was cancelled meanwhile.
+        """
+        batch = ScoringBatch(
+            ids.cpu().numpy().astype(np.int64), mask.cpu().numpy().astype(np.uint8), keep, self._temperature
+        )
+        rows, width = batch.ids.shape
+        content = hashlib.sha256(batch.ids.tobytes() + batch.mask.tobytes() + f"{keep} {self._temperature}".encode())
+        id = f"{self._name}-{content.hexdigest()[:32]}"
+        frame = encode_job(JobHeader(id, rows, width, keep, "int32", self._temperature, self._model), batch)
+        logs = self._ask(id, frame)
+        if logs.shape != (rows, keep):
+            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another batch")
+        return torch.from_numpy(logs).to(ids.device)
+
+    def _ask(self, id: str, frame: bytes) -> Logs:
+        """Attempt after attempt until there is a result."""
+        trouble = ""
+        for failures in range(ATTEMPTS_MAX):
+            self._cancellation().wait(BACKOFF.after(failures) if failures else 0.0)
+            try:
+                return self._attempt(id, frame, time.monotonic() + self._server.call_s)
+            except _Again as error:
+                trouble = str(error)
+            except Cancelled:
+                self._acknowledge(id, time.monotonic() + GIVE_UP_S)
+                raise
+        raise ReferenceFailed(
+            f"the reference server {self._server.url} gave no log-probabilities in {ATTEMPTS_MAX} attempts: {trouble}",
+            "Start it, or empty training.reference.url to keep the reference model in this process",
+        )
+
+    def _attempt(self, id: str, frame: bytes, deadline: float) -> Logs:
+        status, body = self._exchange("POST", "/v1/jobs", frame, deadline)
+        self._check(status, body)
+        while status != 200 or body[:1] == b"{":
+            self._cancellation().check()
+            wait_s = max(min(WAIT_S, deadline - time.monotonic()), 0.0)
+            status, body = self._exchange("GET", f"/v1/jobs/{id}?wait_s={wait_s:.3f}", b"", deadline)
+            self._check(status, body)
+        logs = self._read(id, hashlib.sha256(frame).hexdigest(), body)
+        self._acknowledge(id, deadline)
+        return logs
+
+    def _acknowledge(self, id: str, deadline: float) -> None:
+        """The result is here, or not wanted any more. A server that does not hear of it forgets the job by itself."""
+        try:
+            self._exchange("DELETE", f"/v1/jobs/{id}", b"", deadline)
+        except _Again:
+            return
+
+    def _read(self, id: str, job: str, body: bytes) -> Logs:
+        try:
+            header, logs = decode_result(body)
+        except FrameError as error:
+            raise ReferenceFailed(f"the reference server {self._server.url} sent nonsense: {error.message}") from None
+        self._check_model(header.model)
+        if header.id != id or header.job != job:
+            raise ReferenceMismatch(f"the reference server {self._server.url} answered for another job")
+        return logs
+
+    def _check_model(self, digest: str) -> None:
+        if digest != self._model:
+            raise ReferenceMismatch(
+                f"the reference server {self._server.url} holds the weights {digest[:16]}, this node began with "
+                f"{self._model[:16]}",
+                "Start it with this node's training.model, training.revision and training.dtype",
+            )
+
+    def _check(self, status: int, body: bytes) -> None:
+        """Raise unless the answer is a good one."""
+        if status in (200, 202):
+            if body[:1] == b"{":
+                self._check_model(str(_table(body).get("model", "")))
+            return
+        table = _table(body)
+        if status == 409 and "model" in table:
+            self._check_model(str(table["model"]))
+        reason = str(table.get("error", ""))[:REASON_CHARS_MAX]
+        if status in FINAL:
+            raise ReferenceFailed(
+                f"the reference server {self._server.url} refused: {status} {reason}", HINTS.get(status, "")
+            )
+        raise _Again(f"{status} {reason}")
+
+    def _exchange(self, method: str, path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+        """One request and its answer. Raises _Again where there is none in time."""
+        headers = {"Content-Type": "application/x-swarmd-reference"} if body else {}
+        if self._server.token:
+            headers["Authorization"] = f"Bearer {self._server.token}"
+        try:
+            return ask(HttpRequest(method, self._url + path, body, headers), deadline, ANSWER_BYTES_MAX)
+        except HttpFailed as error:
+            raise _Again(str(error)) from None
+
+
+def _check_url(url: str) -> str:
+    """The URL without a final slash. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError:  # also of a host whose name is none in DNS
+        host = ""
+    odd = not host or parts.query or parts.fragment or parts.username or not _is_plain(host, parts.path)
+    if odd or parts.scheme not in ("http", "https"):
+        raise ConfigError(f"training.reference.url: {url!r} is no HTTP address", "For example http://127.0.0.1:59807")
+    return url.rstrip("/")
+
+
+def _is_plain(host: str, path: str) -> bool:
+    """Whether a request can be written to there."""
+    return path.isascii() and (host + path).isprintable() and " " not in host + path
+
+
+def _table(body: bytes) -> dict[str, object]:
+    """A JSON object; empty where the body is none."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, object])
+    except DECODE_ERRORS:
+        return {}
 
 
 def make_reference(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib import import_module
 from typing import Any
 
 HUB_TELEMETRY = "HF_HUB_DISABLE_TELEMETRY"  # the variable, and huggingface_hub's constant
@@ -25,14 +26,11 @@ def refuse_telemetry() -> None:
 
 
 def quieten() -> None:
-    """For a process whose stderr is a log. Imports transformers and datasets."""
+    """For a process whose stderr is a log. Imports transformers; to be called before datasets is imported."""
     refuse_telemetry()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     warnings.filterwarnings("ignore", category=FutureWarning)
-    from importlib import import_module
-
-    datasets: Any = import_module("datasets")
     logging: Any = import_module("transformers.utils.logging")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    datasets.disable_progress_bars()

@@ -9,7 +9,7 @@ from swarmd.logger import get_logger
 from swarmd.swarms.plan import Plan
 from swarmd.swarms.rollouts import decode_rollouts, encode_rollouts
 from swarmd.swarms.scored import encode_scored, of_peers
-from swarmd.training.batches.groups import Collected
+from swarmd.training.groups import Collected
 from swarmd.training.stage import Stage
 
 log = get_logger(__name__)

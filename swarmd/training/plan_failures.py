@@ -1,6 +1,6 @@
 """What a plan raises: told with the name of its method, and over this node's own completions no reason to lose a stage.
 
-Over peers' groups it costs the group alone, see `swarmd.training.batches.groups`.
+Over peers' groups it costs the group alone, see `swarmd.training.groups`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""One stage in the making: what is generated, what is trained on, and what is published of it."""
+"""One stage in the making: what is generated, what is trained on, what is published of it, and what it was worth.
+
+A step's batch has `questions` groups. Own groups that are informative come first, beside those of peers that are due;
+what flat own groups leave free goes to peers' groups that are left over, then to earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +13,143 @@ from random import Random
 from typing import Any
 
 import msgspec
+import psutil
 import torch
 
 from swarmd.config import TrainingConfig
+from swarmd.core.events import StageTrained
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, name_of
-from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
+from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, StageId, name_of
+from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, GROUPS_MAX, VERSION, Group, Reference, Rollouts
 from swarmd.swarms.scored import ScoredGroup, score_group
-from swarmd.training.batches.aside import Counts, SetAsideTally
-from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
-from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt
-from swarmd.training.batches.metrics import StageMetrics, StageSums
-from swarmd.training.batches.objective import FOREIGN_KEY
-from swarmd.training.batches.peer_schedule import PeerSchedule
-from swarmd.training.batches.publication import Publication
-from swarmd.training.batches.replay import Replay
 from swarmd.training.cancellation import Cancellation
+from swarmd.training.evaluation import CORRECT_SCORE
+from swarmd.training.groups import Scorer, TrainingGroup, fit_prompt
+from swarmd.training.masking import DOUBT_KEY, FOREIGN_KEY, PEER_KEY, Counts, SetAsideTally
 from swarmd.training.models.model import Policy
-from swarmd.training.sampling.evaluation import CORRECT_SCORE
-from swarmd.training.sampling.generation import Sampler
-from swarmd.training.sampling.turns import SamplingLimits, Turns
+from swarmd.training.sampling import Sampling, Turns
+from swarmd.training.schedule import PeerSchedule, Replay
 from swarmd.training.trainer import REWARD_KEY
 
+PARTS_MAX = 32  # named parts of a reward that are told
 LONG_QUESTIONS_MAX = 64  # in a row; then the limit on prompt tokens does not fit them
 
 log = get_logger(__name__)
 
 
-class StageKey(msgspec.Struct, frozen=True):
-    """Which stage, of whom."""
+class StageSums:
+    """What some of this node's own groups were worth, and how many others came beside them; for people to look at."""
 
-    swarm: str
-    peer: str
-    round: int
-    stage: int
+    def __init__(self) -> None:
+        self.groups = 0
+        self.flat = 0
+        self.others = 0  # peers' and earlier groups in the batches
+        self.completions = 0
+        self.tokens = 0
+        self._worth: dict[str, float] = {}
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        scores = [score for group in groups for score in group.scores]
+        self.groups += len(groups)
+        self.flat += sum(group.is_flat for group in groups)
+        self.completions += len(scores)
+        self.tokens += count_completion_tokens(groups)
+        self._add_worth("reward", sum(score.reward for score in scores))
+        self._add_worth("accuracy", sum(score.accuracy for score in scores))
+        self._add_worth("format", sum(score.format for score in scores))
+        for part, value in (part for score in scores for part in score.parts.items()):
+            self._add_worth(f"reward_{part}", value)
+
+    def join(self, other: StageSums) -> None:
+        """Count what another rank has drawn, too."""
+        self.groups += other.groups
+        self.flat += other.flat
+        self.others += other.others
+        self.completions += other.completions
+        self.tokens += other.tokens
+        for name, value in other._worth.items():
+            self._add_worth(name, value)
+
+    def _add_worth(self, name: str, value: float) -> None:
+        if name in self._worth or len(self._worth) < PARTS_MAX:
+            self._worth[name] = self._worth.get(name, 0.0) + value
+
+    @property
+    def reward(self) -> float:
+        """Mean over the completions."""
+        return self._worth.get("reward", 0.0) / max(self.completions, 1)
+
+    def read(self) -> dict[str, float]:
+        """Means by name, over completions; counts of groups as they are."""
+        count = max(self.completions, 1)
+        return {
+            **{name: value / count for name, value in self._worth.items()},
+            "completion_tokens": self.tokens / count,
+            "own_groups": float(self.groups),
+            "other_groups": float(self.others),
+            "flat_share": self.flat / max(self.groups, 1),
+        }
+
+
+class StageMetrics:
+    """The sums of the step in the making and of the whole stage."""
+
+    def __init__(self) -> None:
+        self.stage = StageSums()
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        self.step = StageSums()
+
+    def add(self, groups: Sequence[TrainingGroup]) -> None:
+        """Count own groups, those too that are not trained on."""
+        self.step.add(groups)
+        self.stage.add(groups)
+
+    def add_others(self, count: int) -> None:
+        self.step.others += count
+        self.stage.others += count
 
 
 class RankPart(msgspec.Struct):
     """What one rank of several has generated in a stage."""
 
-    reward_sum: float
-    completions: int
     tokens: int
     peer_groups: int
     groups: list[TrainingGroup]  # for the publication
     learnt: list[tuple[Question, Sequence[Score]]]
     sums: StageSums
     aside: dict[str, Counts]
+
+
+class Publication:
+    """Keeps the latest groups of a stage, each question once: informative ones first, filled up with flat ones.
+
+    Args:
+        groups_max: published of a stage.
+    """
+
+    def __init__(self, groups_max: int) -> None:
+        self._groups_max = groups_max
+        self._kept: dict[bool, dict[Reference, TrainingGroup]] = {False: {}, True: {}}  # by flatness; the oldest first
+
+    def add(self, group: TrainingGroup) -> None:
+        """Take note of a group; one with a text too long for the wire is left out, for nobody would read the body."""
+        if any(len(text) > COMPLETION_CHARACTERS_MAX for text in group.texts):
+            return
+        kept, question = self._kept[group.is_flat], group.question.reference.base
+        kept.pop(question, None)
+        kept[question] = group
+        if len(kept) > self._groups_max:
+            del kept[next(iter(kept))]
+
+    def choose(self) -> list[TrainingGroup]:
+        """The groups to publish, the latest informative one first."""
+        chosen: dict[Reference, TrainingGroup] = {}
+        for question, group in (*reversed(self._kept[False].items()), *reversed(self._kept[True].items())):
+            chosen.setdefault(question, group)
+        return list(chosen.values())[: self._groups_max]
 
 
 class Stage:
@@ -70,26 +163,27 @@ class Stage:
 
     def __init__(
         self,
-        key: StageKey,
+        swarm: str,
+        place: StageId,
         training: TrainingConfig,
         policy: Policy,
         plan: Plan,
-        sampler: Sampler,
+        sampler: Sampling,
         scorer: Scorer,
         questions: Iterator[Question],
         deal: PeerSchedule,
         seed: int,
         cancellation: Cancellation,
-        replay: Replay | None = None,
-        bare: Iterator[Question] | None = None,
-        weights: Mapping[str, float] | None = None,
+        replay: Replay,
+        bare: Iterator[Question] | None,
+        weights: Mapping[str, float],
     ) -> None:
-        self.key = key
+        self._swarm = swarm
+        self._place = place
         self._training = training
         self._policy = policy
         self._plan = plan
-        limits = SamplingLimits(training.completion_tokens, training.temperature)
-        self._turns = Turns(plan, policy, sampler, limits)
+        self._turns = Turns(plan, policy, sampler, training.completion_tokens, training.temperature)
         self._weights = weights
         self._scorer = scorer
         self._questions = questions
@@ -97,13 +191,10 @@ class Stage:
         self._deal = deal
         self._cancellation = cancellation
         self._generator = torch.Generator(policy.device).manual_seed(seed)
-        self._replay = Replay() if replay is None else replay
+        self._replay = replay
         self._random = Random(seed)
         self._publication = Publication(min(training.share_groups, GROUPS_MAX))
         self._started = time.perf_counter()
-        self._reward_sum = 0.0
-        self._completions = 0
-        self.last_reward = 0.0  # mean over the own completions of the last step
         self.tokens = 0
         self.tally = StageMetrics()
         self.aside = SetAsideTally()
@@ -115,17 +206,9 @@ class Stage:
     @property
     def part(self) -> RankPart:
         """What this process has generated, for the other ranks."""
-        groups = list(self._publication.choose())
-        return RankPart(
-            self._reward_sum,
-            self._completions,
-            self.tokens,
-            self._deal.dealt - self._left_out,
-            groups,
-            self._learnt,
-            self.tally.stage,
-            self.aside.counts,
-        )
+        groups = self._publication.choose()
+        trained = self._deal.dealt - self._left_out
+        return RankPart(self.tokens, trained, groups, self._learnt, self.tally.stage, self.aside.counts)
 
     def end_steps(self) -> None:
         """Note what of peers' groups the steps, which are over, had no place for."""
@@ -133,8 +216,6 @@ class Stage:
 
     def join(self, part: RankPart) -> None:
         """Count what another rank has generated as this node's."""
-        self._reward_sum += part.reward_sum
-        self._completions += part.completions
         self.tokens += part.tokens
         self._joined_groups += part.peer_groups
         self.tally.stage.join(part.sums)
@@ -145,7 +226,12 @@ class Stage:
     @property
     def reward(self) -> float:
         """Mean reward of the own completions so far."""
-        return self._reward_sum / max(self._completions, 1)
+        return self.tally.stage.reward
+
+    @property
+    def last_reward(self) -> float:
+        """Mean reward of the own completions of the last step."""
+        return self.tally.step.reward
 
     @property
     def seconds(self) -> float:
@@ -218,7 +304,7 @@ class Stage:
         failed = [
             theirs for theirs, own in zip(share, answered, strict=True) if not is_solved(own) and is_solved(theirs)
         ]
-        self.tokens += sum(len(tokens) for group in answered for tokens in group.completions)
+        self.tokens += count_completion_tokens(answered)
         self._left_out += len(share) - len(failed)
         return failed, answered
 
@@ -250,7 +336,7 @@ class Stage:
         questions, prompts = [question for question, _ in asked], [prompt for _, prompt in asked]
         drawn = self._turns.complete(questions, prompts, size, self._generator, self._cancellation)
         return [
-            self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self.key.round)
+            self._scorer.make_group(question, prompt, drawn[place * size : (place + 1) * size], self._place.round)
             for place, (question, prompt) in enumerate(asked)
         ]
 
@@ -282,7 +368,7 @@ class Stage:
                 return fitted
             looked += 1
         if looked < LONG_QUESTIONS_MAX:
-            where = f"round {self.key.round}, stage {self.key.stage}"
+            where = f"round {self._place.round}, stage {self._place.stage}"
             raise SwarmError(f"{name_of(self._plan)}.draw has no more questions for {where}", ENDLESS)
         return None
 
@@ -290,27 +376,20 @@ class Stage:
         self.tally.add(groups)
         self.aside.note_own(groups)
         self._longest = max(self._longest, *(len(tokens) for group in groups for tokens in group.completions))
-        rewards = [reward for group in groups for reward in group.rewards]
-        self.last_reward = sum(rewards) / len(rewards)
-        self._reward_sum += sum(rewards)
-        self._completions += len(rewards)
-        self.tokens += sum(len(tokens) for group in groups for tokens in group.completions)
+        self.tokens += count_completion_tokens(groups)
         for group in groups:
             self._publication.add(group)
 
     def make_rollouts(self) -> Rollouts:
         """What is published of the groups so far."""
-        groups = tuple(self._to_wire(group) for group in self._publication.choose())
-        place = (self.key.swarm, self.key.peer, self.key.round, self.key.stage)
-        return Rollouts(VERSION, *place, groups)
+        place, chosen = self._place, self._publication.choose()
+        return Rollouts(VERSION, self._swarm, place.peer, place.round, place.stage, tuple(map(self._to_wire, chosen)))
 
     def describe_published(self) -> list[ScoredGroup]:
         """The same groups in words, with truth and rewards."""
-        key, plan = self.key, self._plan
-        return [
-            score_group(plan, group.question, key.peer, key.round, key.stage, group.scores)
-            for group in self._publication.choose()
-        ]
+        place = (self._place.peer, self._place.round, self._place.stage)
+        chosen = self._publication.choose()
+        return [score_group(self._plan, group.question, *place, group.scores) for group in chosen]
 
     def _to_wire(self, group: TrainingGroup) -> Group:
         stops = self._policy.stop_ids
@@ -348,3 +427,35 @@ def pick_groups(groups: Sequence[TrainingGroup], flat: bool) -> list[TrainingGro
 def is_solved(group: TrainingGroup) -> bool:
     """Whether one of the completions is right."""
     return any(score.accuracy >= CORRECT_SCORE for score in group.scores)
+
+
+def count_completion_tokens(groups: Sequence[TrainingGroup]) -> int:
+    return sum(len(tokens) for group in groups for tokens in group.completions)
+
+
+def name_stage(event: StageTrained, stage: StageSums) -> dict[str, float]:
+    """Figures of a finished stage, by the names that trackers get."""
+    figures = stage.read()
+    figures |= {
+        "round": float(event.round),
+        "stage": float(event.stage),
+        "seconds": event.seconds,
+        "tokens": float(event.tokens),
+        "tokens_per_s": event.tokens / max(event.seconds, 1e-6),
+        "peer_groups": float(event.peer_groups),
+        "refused_groups": float(sum(count for _, count in event.rejected)),
+        **measure_memory(),
+    }
+    for name in ("held_out", "held_out_before"):
+        value = getattr(event, name)
+        if value is not None:
+            figures[name] = value
+    return {f"stage/{name}": value for name, value in figures.items()}
+
+
+def measure_memory() -> dict[str, float]:
+    """This process's resident memory and the most that tensors took on the accelerator, in GiB."""
+    figures = {"memory_gib": psutil.Process().memory_info().rss / 2**30}
+    if torch.cuda.is_available():
+        figures["vram_gib"] = torch.cuda.max_memory_allocated() / 2**30
+    return figures

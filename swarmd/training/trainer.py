@@ -28,23 +28,24 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
-from swarmd.training.batches.batch import computes_twice, count_rows
-from swarmd.training.batches.corroborate import (
+from swarmd.training.kl import KlReference, bound_reference, use_reference
+from swarmd.training.lr_schedule import StepCallback
+from swarmd.training.masking import (
     DOUBT_KEY,
     PEER_KEY,
-    HeldBack,
+    Counts,
     count_held,
     find_raised,
     hold_back,
-    mark_doubtful,
+    keep_positive,
+    mark_rows,
+    silence_flat,
 )
-from swarmd.training.batches.objective import keep_positive, mark_foreign, silence_flat
-from swarmd.training.distributed.parallelism import SpreadKind, find_spread
-from swarmd.training.distributed.sharding import Holding, Replicas, ZeroSeams, hold, set_up_deepspeed
-from swarmd.training.kl import KlReference, bound_reference, use_reference
-from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
+from swarmd.training.passes import computes_twice, count_rows
+from swarmd.training.ranks import SpreadKind, find_spread
+from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
@@ -154,9 +155,9 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     args: Any  # a GRPOConfig
     optimizer: Any
     peer_floor: float = 0.0
-    tell_held: Callable[[HeldBack], None] = staticmethod(lambda held: None)
+    tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
-    holding: Holding = Replicas()
+    holding: Holding = Holding()
     _gradient_norm = math.nan  # of the last step
     _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
 
@@ -186,8 +187,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         group: Any = self.num_generations
         rewards = [float(row[REWARD_KEY]) for row in inputs]  # TRL puts the rollout function's columns there
         batch["advantages"] = silence_flat(batch["advantages"], rewards, group)
-        mark_foreign(batch, inputs)
-        mark_doubtful(batch, inputs)
+        mark_rows(batch, inputs)
         if not self.beta:
             batch = self._drop_flat_groups(batch)
         return keep_positive(batch)
@@ -238,8 +238,7 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
             return logps
         doubtful = part[DOUBT_KEY] & find_raised(part)
         logps, held = hold_back(logps, entropies, doubtful, self.peer_floor)
-        for each in count_held(part, held):
-            self.tell_held(each)
+        self.tell_held(count_held(part, held))
         return logps
 
     def _compute_logps(

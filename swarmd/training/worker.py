@@ -2,13 +2,18 @@
 
 It trains one stage at a time in a thread, so the loop answers pings meanwhile. What cannot be helped by another try or
 a restart ends the process with a permanent fault; everything else is a failed command, and the core decides.
+
+`python -m swarmd.training.worker rank` is a further rank (`swarmd.training.ranks`). It is told the same first message
+as rank 0, then stage after stage, and ends at the end of its input or at any error: then rank 0 ends too, and all start
+anew from the checkpoint.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -27,16 +32,17 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.hub import Pusher
 from swarmd.results.trackers import check_trackers, make_trackers
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.distributed.ranks import ALONE, OtherRanks, Ranks
 from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_memory, set_aside_loaded
 from swarmd.training.models.source import AUTO, locate_configured
-from swarmd.worker.child import Inbox, Outbox, serve
-from swarmd.worker.messages import Start, Stop
+from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
+from swarmd.worker.child import Inbox, Outbox, log_lines, serve
+from swarmd.worker.frames import FrameReader
+from swarmd.worker.messages import Perform, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine
     from swarmd.training.models.model import Policy
-    from swarmd.training.weights.offering import WeightsOffering
+    from swarmd.training.peer_weights import WeightsOffering
 
 PERMANENT = (ConfigError, ModelError, SwarmError)
 PROGRESS_S = 0.25  # least time between two progress messages of a stage
@@ -198,11 +204,11 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
         os.environ["OMP_NUM_THREADS"] = str(config.training.threads)
     if ranks.size == 1:
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # TRL refuses several devices in one process
-    from swarmd.training.library_logging import quieten, refuse_telemetry
+    from swarmd.training.library_logging import quieten
     from swarmd.training.models.adapters import spare_unused
 
-    refuse_telemetry()
-    spare_unused(config.training)  # these two before anything imports TRL
+    spare_unused(config.training)
+    quieten()  # these two before anything imports TRL
     if ranks.size > 1:
         from swarmd.training.models.device import take_device
 
@@ -213,7 +219,6 @@ def load_engine(start: Start, config: Config, ranks: Ranks = ALONE, crew: OtherR
     plan = make_plan(config.swarm, config.training, Path(start.data_dir))
     from swarmd.training.engine import TrainingEngine
 
-    quieten()
     return TrainingEngine(config, NodeDirectory(Path(start.data_dir)), start.peer, plan, ranks, crew)
 
 
@@ -258,7 +263,7 @@ def end_unloaded(crew: OtherRanks | None) -> NoReturn:
 
 def _make_offering(config: Config, paths: NodeDirectory) -> WeightsOffering:
     """What offers this node's weights to peers; where it is to offer none, none of before are offered any more."""
-    from swarmd.training.weights.offering import WeightsOffering
+    from swarmd.training.peer_weights import WeightsOffering
 
     every, free = config.training.offer_weights_every, config.storage.free_bytes_min
     offering = WeightsOffering(every, config.swarm.stages, paths.weights, free)
@@ -270,7 +275,7 @@ def describe_fit(config: Config, policy: Policy) -> tuple[str, str]:
     """Digests of architecture and tokenizer, by which peers' weights fit; empty where this node takes none."""
     if not takes_weights(config):
         return "", ""
-    from swarmd.training.weights.offering import digest_policy, digest_tokenizer
+    from swarmd.training.peer_weights import digest_policy, digest_tokenizer
 
     return digest_policy(policy), digest_tokenizer(policy.tokenizer)
 
@@ -328,5 +333,29 @@ async def main(start: Start, outbox: Outbox, inbox: Inbox) -> None:
         engine.trackers.close()
 
 
+def read_messages() -> Iterator[ToWorker]:
+    """Messages on standard input, to its end."""
+    reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
+    while chunk := os.read(sys.stdin.fileno(), 65536):
+        yield from reader.feed(chunk)
+
+
+def assist() -> None:
+    """Load what rank 0 loads, and assist it."""
+    messages = read_messages()
+    start = next(messages)
+    assert isinstance(start, Start)
+    config = decode(start.config)
+    log_lines(config.logs.level)
+    engine = load_engine(start, config, Ranks(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+    set_aside_loaded()
+    for message in messages:
+        if isinstance(message, Perform) and isinstance(message.command, Train):
+            engine.assist(message.command, Cancellation())
+
+
 if __name__ == "__main__":
-    anyio.run(serve, main)
+    if sys.argv[1:] == [RANK]:
+        assist()
+    else:
+        anyio.run(serve, main)

@@ -52,7 +52,7 @@ def make_node(root: Path, rounds: int = 4, segment_bytes: int = 1500) -> NodeDir
 
 
 def make_checkpoint(data: NodeDirectory, number: int, content: bytes = b"weights") -> Path:
-    """A checkpoint as `swarmd.training.checkpoints.checkpoint` lays them out, without a model."""
+    """A checkpoint as `swarmd.training.checkpoints` lays them out, without a model."""
     place = data.checkpoints / f"r{number:09d}-s0000"
     place.mkdir(parents=True)
     (place / "model.safetensors").write_bytes(content * (number + 1))

@@ -11,7 +11,7 @@ from swarmd.cli import run_command
 from swarmd.cli.config import DEFAULTS, render_config
 from swarmd.config import ChainConfig, Section, TrainingConfig, parse_config
 from swarmd.errors import ExitCode
-from swarmd.training.batches.batch import bound_peer
+from swarmd.training.schedule import bound_peer
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 SHIPPED = sorted(CONFIGS.rglob("*.toml"))

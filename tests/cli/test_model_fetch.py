@@ -22,7 +22,7 @@ from swarmd.dht.identity.identity import read_identity
 from swarmd.errors import NoSpaceLeft, PathUnusable, WeightsUnavailable
 from swarmd.manifest import sign_manifest, write_manifest
 from swarmd.training.models.model import load_policy
-from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
+from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.dht.driver import Driver
 from tests.test_manifest import signed
@@ -85,7 +85,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     )
     monkeypatch.setattr(anyio, "run", run)
     monkeypatch.setattr("swarmd.training.models.model.load_policy", lambda config: policy)
-    monkeypatch.setattr("swarmd.training.weights.offering.read_announced", lambda path, own: {})
+    monkeypatch.setattr("swarmd.training.peer_weights.read_announced", lambda path, own: {})
     return places
 
 

@@ -14,7 +14,7 @@ from swarmd.core.events import Event, StageTrained, WeightsAdopted, WeightsFetch
 from swarmd.observe.words import weights_words
 from swarmd.training.models.model import load_policy
 from swarmd.training.models.source import MODELS_DIR
-from swarmd.training.weights.offering import DTYPE, digest_policy, digest_tokenizer, write_announced
+from swarmd.training.peer_weights import DTYPE, digest_policy, digest_tokenizer, write_announced
 from swarmd.weights.offered import OfferedWeights
 from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 
 from swarmd.bounds import WORD_MAX
 from swarmd.cli.explain import picture_of
-from swarmd.core.applied import Applied, apply
+from swarmd.core.applied import Applied, advance, apply
 from swarmd.core.commands import Command
 from swarmd.core.events import (
     AnyChainLog,

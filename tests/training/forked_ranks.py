@@ -23,10 +23,10 @@ from torch.distributed.tensor import DTensor
 from swarmd.config import decode
 from swarmd.core.values import RolloutsRef
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.distributed.ranks import OtherRanks, Ranks, read_environment
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.training.models import device
+from swarmd.training.ranks import OtherRanks, Ranks, read_environment
 from swarmd.training.worker import load_engine
 from swarmd.worker.messages import Start
 from tests.training.conftest import order

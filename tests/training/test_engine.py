@@ -23,16 +23,15 @@ from swarmd.swarms.reasoning_gym import DigitsPlan
 from swarmd.swarms.rollouts import decode_rollouts
 from swarmd.swarms.scored import decode_scored
 from swarmd.training import trainer
-from swarmd.training.batches.groups import Scorer
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.evaluation import Accuracy
+from swarmd.training.groups import Scorer
 from swarmd.training.models.device import Precision
-from swarmd.training.sampling.evaluation import Accuracy
-from swarmd.training.sampling.generation import Sampling
-from swarmd.training.sampling.turns import TurnCompletion
+from swarmd.training.sampling import Sampling, TurnCompletion
 from tests.log_capture import capture_logs
 from tests.training.conftest import order
-from tests.training.sampling.test_generation import AfterTokens
+from tests.training.test_sampling import AfterTokens
 
 Maker = Callable[..., TrainingEngine]
 
@@ -238,9 +237,9 @@ def test_no_room_for_a_checkpoint(make_engine: Maker, monkeypatch: pytest.Monkey
     first = train(engine, 0)
     before = weights(engine)
     with monkeypatch.context() as patch:
-        from swarmd.training.checkpoints import checkpoint
+        from swarmd.training import checkpoints
 
-        patch.setattr(checkpoint, "save_file", _raise_no_space)
+        patch.setattr(checkpoints, "save_file", _raise_no_space)
         with pytest.raises(CheckpointFailed, match="No space left"):
             train(engine, 1)
     assert same(weights(engine), before), "a stage that could not be kept did not happen"
@@ -323,10 +322,10 @@ def test_a_stage_whose_gradient_is_no_number_is_not_kept(make_engine: Maker, mon
 
 def test_a_large_model_trains_in_parts(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
     """One group at a time instead of the whole batch gives the same step."""
-    from swarmd.training.batches import batch
+    from swarmd.training import passes
 
     whole = make_engine("a", steps=1, questions=6, held_out_questions=0)
-    monkeypatch.setattr(batch, "LIGHT_PARAMETERS_MAX", 0)
+    monkeypatch.setattr(passes, "LIGHT_PARAMETERS_MAX", 0)
     parts = make_engine("b", steps=1, questions=6, held_out_questions=0)
     assert parts._trainer.args.steps_per_generation == 6
     for engine in (whole, parts):
@@ -366,7 +365,7 @@ def test_a_task_that_falls_is_told_and_drawn_more_after_a_restart_too(make_engin
     engine = make_engine(steps=1, own_questions=32)
     tasks = engine._plan.tasks
     measured = iter([0.9, 0.9, 0.1])
-    engine._measure_alone = lambda cancellation: {  # type: ignore[method-assign]
+    engine._measure = lambda cancellation: {  # type: ignore[method-assign]
         task: Accuracy(next(measured) if task == tasks[0] else 0.5, 1.0, 64) for task in tasks
     }
     steady, fell = train(engine, 0), train(engine, 1)

@@ -18,9 +18,9 @@ from swarmd.swarms.math.texts import ANSWERS_ARE, QUESTION_IS
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.swarms.registry import make_plan
 from swarmd.swarms.rollouts import COMPLETION_CHARACTERS_MAX, VERSION, Group, Rollouts, Source, encode_rollouts
-from swarmd.training.batches.groups import judge_peers
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.groups import judge_peers
 from tests.training.conftest import make_config, order
 from tests.training.test_stages import Node
 

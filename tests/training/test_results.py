@@ -23,7 +23,7 @@ from tests.hub_double import TOKEN, HubDouble, serve_hub
 from tests.results.conftest import NODE
 from tests.results.test_trackers import read_scalars
 from tests.training.conftest import make_config, order
-from tests.training.sampling.test_generation import AfterTokens
+from tests.training.test_sampling import AfterTokens
 from tests.training.test_worker import LOAD_S, Worker
 
 STEP_FIGURES = {"reward", "accuracy", "format", "tokens_per_s", "own_groups", "other_groups", "flat_share"}

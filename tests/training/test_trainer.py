@@ -11,9 +11,9 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.swarms.plan import Score
-from swarmd.training.batches.objective import silence_flat
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
+from swarmd.training.masking import silence_flat
 from swarmd.training.trainer import SwarmTrainer, compute_shared, count_telling, drop_flat_groups
 from tests.training.conftest import order
 

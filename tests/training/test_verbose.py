@@ -83,7 +83,7 @@ class Node:
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of the prompts that completions are drawn to."""
-    from swarmd.training.sampling.generation import Sampling
+    from swarmd.training.sampling import Sampling
 
     lengths: list[int] = []
     draw = Sampling.sample

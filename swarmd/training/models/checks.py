@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from typing import Any
-
 from swarmd.config import SwarmConfig
 from swarmd.errors import ModelUnfit, SwarmError
 from swarmd.swarms.plan import Message, Plan
@@ -44,20 +40,3 @@ def check_tokens(policy: Policy) -> None:
             f"the tokenizer of {policy.name} has tokens of which the model has no embedding: {', '.join(beyond[:3])}",
             "Put the model's own tokenizer beside it, or name another pad_token in its tokenizer_config.json",
         )
-
-
-DECIDING = ("model", "added_tokens", "normalizer", "pre_tokenizer")  # parts of a fast tokenizer that make the tokens
-
-
-def digest_tokenizer(tokenizer: Any) -> str:
-    """SHA-256 in hex of what decides which tokens a text becomes and which token ends it.
-
-    Of a tokenizer written in Python its class and vocabulary have to do.
-    """
-    if tokenizer.is_fast:
-        whole = json.loads(tokenizer.backend_tokenizer.to_str())
-        parts: Any = {name: whole.get(name) for name in DECIDING}
-    else:
-        parts = [type(tokenizer).__name__, tokenizer.get_vocab()]
-    text = json.dumps([parts, tokenizer.eos_token_id], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -10,7 +10,7 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
+from swarmd.training.passes import LIGHT_PARAMETERS_MAX
 
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
 HALF = ("bfloat16", "float16")

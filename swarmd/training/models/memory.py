@@ -14,8 +14,8 @@ import msgspec
 import psutil
 
 from swarmd.config import Optimizer, TrainingConfig
-from swarmd.training.batches.batch import computes_twice, split_questions
-from swarmd.training.distributed.parallelism import find_spread
+from swarmd.training.passes import computes_twice, split_questions
+from swarmd.training.ranks import find_spread
 
 GIB = 2**30
 SLACK = 1.1  # what allocators lose to rounding and fragmentation

@@ -18,8 +18,6 @@ from swarmd.errors import ConfigError, ModelError, ModelUnfit
 from swarmd.logger import get_logger
 from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
-from swarmd.training.batches.batch import LIGHT_PARAMETERS_MAX
-from swarmd.training.distributed.sharding import Holding, Replicas
 from swarmd.training.models.adapters import add_adapters, quantize_by, trained_parameters
 from swarmd.training.models.device import (
     Precision,
@@ -32,6 +30,8 @@ from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
+from swarmd.training.passes import LIGHT_PARAMETERS_MAX
+from swarmd.training.sharding import Holding
 
 log = get_logger(__name__)
 
@@ -51,7 +51,7 @@ class Policy(msgspec.Struct, eq=False):
     frozen_digest: str = ""  # of the weights under adapters; empty without adapters
     size: int = 0  # parameters before quantisation and adapters; 0: counted
     revision: str = ""  # of the model on the Hub
-    holding: Holding = Replicas()  # how the ranks hold it; what reads or writes weights is for all of them together
+    holding: Holding = Holding()  # how the ranks hold it; what reads or writes weights is for all of them together
 
     @property
     def parameters(self) -> int:

@@ -1,27 +1,31 @@
-"""The reference server's HTTP interface: jobs in, log-probabilities out. docs/REFERENCE-SERVER.md describes it."""
+"""The reference server: jobs in by HTTP, computed one after another, log-probabilities out.
+
+docs/REFERENCE-SERVER.md describes the interface. What is kept is bounded in number, bytes and age (`JobQueue`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from importlib import import_module
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import NamedTuple
 
 import torch
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from swarmd import __version__
 from swarmd.config import TrainingConfig
 from swarmd.errors import FrameError
 from swarmd.http_server import Address, bears_token, check_listen, is_address, on_signals
 from swarmd.logger import get_logger
-from swarmd.training.library_logging import refuse_telemetry
+from swarmd.training.library_logging import quieten
 from swarmd.training.reference.frame import (
     ACCEPTED,
     EMPTY,
@@ -40,20 +44,188 @@ from swarmd.training.reference.frame import (
     read_upload,
     write_answer,
 )
-from swarmd.training.reference.queue import JobDiffers, JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
-from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, cut, listening, make_json_app, read_body
+from swarmd.uvicorn_server import HEALTH, HttpRefusal, answer, listening, make_json_app, read_body
+from swarmd.worker.runtime import TimeSource
 
 BODY_S = 60.0  # a request's body has arrived within this
 WAIT_S_MAX = 30.0  # longest wait for a result in one request
 RETRY_S = 2  # told to a client that comes while the queue is full or the server ends
-BODIES_MAX = 8  # requests whose bodies are read, or answers that are written, at once
-CHUNK_BYTES = 1 << 16
+BODIES_MAX = 8  # requests whose bodies are read, or answers that are made of uploads, at once
 FRAME = "application/x-swarmd-reference"
-OWN_LANE, COMPAT_LANE = "own", "compat"
+STOPPING = "the server is stopping"
+STOP_S = 20.0  # requests under way may take so long once the last job is computed
 IDENTIFIER = re.compile(ID_PATTERN)
 
 log = get_logger(__name__)
+
+
+class JobStatus(Enum):
+    """How far a job is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    GONE = "gone"  # acknowledged, given up or too old
+
+
+class QueueLimits(NamedTuple):
+    """Bounds of what is kept."""
+
+    jobs: int = 256  # all that are not acknowledged
+    size_bytes: int = 1 << 30  # of their inputs and results together
+    age_s: float = 600.0  # a job that nobody asked for during this time is dropped, waiting or done
+    lease_s: float = 120.0  # a result that was handed out stays at least so long for its acknowledgement
+
+
+class ScoringJob:
+    """A batch to score and what came of it."""
+
+    def __init__(self, id: str, digest: str, batch: ScoringBatch, size_bytes: int, upload: Upload | None) -> None:
+        self.id = id
+        self.digest = digest
+        self.batch = batch
+        self.size_bytes = size_bytes
+        self.upload = upload  # of simple_GRPO's, whose results are taken in their order and not by id
+        self.stand = JobStatus.WAITING
+        self.result: Logs | None = None
+        self.failure = ""
+        self.keep_until = 0.0
+        self.settled = asyncio.Event()  # done, failed or gone
+
+    def settle(self, stand: JobStatus) -> None:
+        self.stand = stand
+        self.settled.set()
+
+
+class JobQueue:
+    """Jobs, first in, first out, bounded in number, bytes and age. All methods belong to one event loop.
+
+    A result is leased, not handed over: it stays until its taker acknowledges it, or until its time is over.
+
+    Args:
+        limits: of number, bytes and age.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, limits: QueueLimits, clock: TimeSource = time.monotonic) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._jobs: dict[str, ScoringJob] = {}  # in the order in which they came
+        self._changed = asyncio.Event()
+        self.closed = False
+
+    def put(
+        self, id: str, digest: str, batch: ScoringBatch, size_bytes: int, upload: Upload | None = None
+    ) -> tuple[ScoringJob, bool]:
+        """The job of this id, and whether it is new. One that failed is tried again.
+
+        Args:
+            digest: of all that makes the job what it is.
+            size_bytes: of the batch and its result, and what came with it.
+
+        Raises:
+            HttpRefusal: there is a job of this id with another digest, a bound is reached, or the queue is closed.
+        """
+        if self.closed:
+            raise HttpRefusal(503, STOPPING)
+        self._expire()
+        known = self._jobs.get(id)
+        if known is not None and known.digest != digest:
+            raise HttpRefusal(409, f"there is another job {id}")
+        if known is not None and known.stand is not JobStatus.FAILED:
+            self._keep(known)
+            return known, False
+        if known is not None:
+            self.drop(id)
+        if len(self._jobs) >= self.limits.jobs or self.size_bytes + size_bytes > self.limits.size_bytes:
+            raise HttpRefusal(503, "the queue is full")
+        job = ScoringJob(id, digest, batch, size_bytes, upload)
+        self._jobs[id] = job
+        self._keep(job)
+        self._changed.set()
+        return job, True
+
+    def find(self, id: str) -> ScoringJob | None:
+        """The job of this id; asking for it keeps it."""
+        self._expire()
+        job = self._jobs.get(id)
+        if job is not None:
+            self._keep(job)
+        return job
+
+    def lease(self, job: ScoringJob) -> None:
+        """The result is about to be handed out."""
+        job.keep_until = max(job.keep_until, self._clock() + self.limits.lease_s)
+
+    def drop(self, id: str) -> bool:
+        """Acknowledge a result or give a job up; whether there was one. What is running ends, and is thrown away."""
+        job = self._jobs.pop(id, None)
+        if job is not None:
+            job.settle(JobStatus.GONE)
+        return job is not None
+
+    def take_upload(self) -> ScoringJob | None:
+        """The oldest finished upload, which leaves the queue; failed ones before it leave it unseen."""
+        self._expire()
+        for job in [job for job in self._jobs.values() if job.upload is not None]:
+            if job.stand is JobStatus.FAILED:
+                self.drop(job.id)
+            elif job.stand is JobStatus.DONE:
+                return self._jobs.pop(job.id)
+        return None
+
+    async def next(self) -> ScoringJob | None:
+        """The next job to run, as soon as there is one; None once the queue is closed."""
+        while not self.closed:
+            self._expire()
+            job = next((job for job in self._jobs.values() if job.stand is JobStatus.WAITING), None)
+            if job is not None:
+                job.stand = JobStatus.RUNNING
+                return job
+            self._changed.clear()
+            await self._changed.wait()
+        return None
+
+    def finish(self, job: ScoringJob, result: Logs) -> None:
+        """The running job has its result."""
+        job.result = result
+        self._settle(job, JobStatus.DONE)
+
+    def fail(self, job: ScoringJob, failure: str) -> None:
+        """The running job came to nothing; `failure` says why."""
+        job.failure = failure
+        self._settle(job, JobStatus.FAILED)
+
+    def close(self) -> None:
+        """Run nothing more: what waits is dropped, what runs may finish."""
+        self.closed = True
+        self._changed.set()
+        for job in [job for job in self._jobs.values() if job.stand is JobStatus.WAITING]:
+            self.drop(job.id)
+
+    def count(self, stand: JobStatus) -> int:
+        return sum(job.stand is stand for job in self._jobs.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all jobs that are kept."""
+        return sum(job.size_bytes for job in self._jobs.values())
+
+    def _settle(self, job: ScoringJob, stand: JobStatus) -> None:
+        if job.stand is JobStatus.RUNNING:  # else it was given up meanwhile
+            job.settle(stand)
+            self._keep(job)
+
+    def _keep(self, job: ScoringJob) -> None:
+        job.keep_until = max(job.keep_until, self._clock() + self.limits.age_s)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        old = [job.id for job in self._jobs.values() if job.keep_until < now and job.stand is not JobStatus.RUNNING]
+        for id in old:
+            self.drop(id)
 
 
 class ServerLimits(NamedTuple):
@@ -63,36 +235,6 @@ class ServerLimits(NamedTuple):
     sequences: int = 1024  # of one job
     tokens: int = 8192  # of one sequence
     queue: QueueLimits = QueueLimits()
-
-
-class ScoringWork(NamedTuple):
-    """What is computed, and what came with it."""
-
-    batch: ScoringBatch
-    upload: Upload | None = None
-
-
-Waiting = ScoringJob[ScoringWork, Logs]
-
-
-class SlowAnswer(Response):
-    """An answer that is in memory until its client has it: few at once, and each within `BODY_S`."""
-
-    def __init__(self, content: bytes, answers: asyncio.Semaphore) -> None:
-        super().__init__(content)
-        self._answers = answers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            async with asyncio.timeout(BODY_S), self._answers:
-                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-                # In pieces: the server takes the next one when the client has taken most of those before.
-                for start in range(0, len(self.body), CHUNK_BYTES):
-                    piece = self.body[start : start + CHUNK_BYTES]
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
-        except TimeoutError:
-            await cut(scope)
 
 
 class ReferenceApp:
@@ -111,10 +253,9 @@ class ReferenceApp:
         self._token = token
         self._compat = compat
         self._frames = FrameLimits(limits.sequences, min(limits.tokens, reference.frozen.context or limits.tokens))
-        self._queue: JobQueue[ScoringWork, Logs] = JobQueue(limits.queue)
+        self._queue = JobQueue(limits.queue)
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._uploads = 0
-        self._closing = asyncio.Event()
 
     def app(self) -> ASGIApp:
         """The application."""
@@ -135,7 +276,7 @@ class ReferenceApp:
         with ThreadPoolExecutor(1, "reference") as thread:
             while (job := await self._queue.next()) is not None:
                 try:
-                    logs = await loop.run_in_executor(thread, self._score, job.work.batch)
+                    logs = await loop.run_in_executor(thread, self._score, job.batch)
                 except Exception as error:  # out of memory, most likely; the next job may be smaller
                     log.exception("job %s failed", job.id)
                     self._queue.fail(job, f"{type(error).__name__}: {str(error)[:200]}")
@@ -149,7 +290,6 @@ class ReferenceApp:
 
     def close(self) -> None:
         """Take no more jobs and begin no more."""
-        self._closing.set()
         self._queue.close()
 
     def _authorise(self, request: Request) -> None:
@@ -163,7 +303,7 @@ class ReferenceApp:
     # --- routes ---
 
     async def _health(self, request: Request) -> Response:
-        if self._closing.is_set():
+        if self._queue.closed:
             return answer(503, {"status": "stopping"})
         counts = {stand.value: self._queue.count(stand) for stand in JobStatus if stand is not JobStatus.GONE}
         return answer(200, {"status": "ok", "version": __version__, "protocol": VERSION} | counts)
@@ -190,12 +330,14 @@ class ReferenceApp:
         if header.model not in ("", self._reference.digest):
             raise HttpRefusal(409, f"the job is for the model {header.model}", model=self._reference.digest)
         size = batch.ids.nbytes + batch.mask.nbytes + 4 * header.rows * header.keep
-        job, new = self._put(header.id, digest, ScoringWork(batch), size)
+        job, new = self._queue.put(header.id, digest, batch, size)
         return self._stands(job, 202 if new else 200)
 
     async def _get(self, request: Request) -> Response:
         job = self._find(request)
-        await self._wait(job, _seconds(request))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_seconds(request)):
+                await job.settled.wait()
         if job.stand is JobStatus.DONE and job.result is not None:
             self._queue.lease(job)
             rows, keep = job.result.shape
@@ -224,25 +366,23 @@ class ReferenceApp:
         rows, _ = upload.batch.ids.shape
         held = upload.batch.ids.nbytes + count_bytes([upload.inputs, *upload.others])
         size = held + upload.batch.mask.nbytes + 4 * rows * upload.batch.keep
-        work = ScoringWork(upload.batch, upload)
-        self._put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), work, size, COMPAT_LANE)
+        self._queue.put(f"upload-{self._uploads}", hashlib.sha256(body).hexdigest(), upload.batch, size, upload)
         return Response(ACCEPTED)
 
     async def _take(self, request: Request) -> Response:
         """The answer to the oldest upload."""
         async with self._bodies:
-            job = self._queue.take_oldest(COMPAT_LANE)
-            if job is None or job.work.upload is None or job.result is None:
+            job = self._queue.take_upload()
+            if job is None or job.upload is None or job.result is None:
                 return Response(EMPTY)
-            content = await asyncio.to_thread(write_answer, job.work.upload, job.result)
-        return SlowAnswer(content, self._bodies)
+            return Response(await asyncio.to_thread(write_answer, job.upload, job.result))
 
     # --- what they share ---
 
     async def _read(self, request: Request) -> bytes:
         """The body, within bounds of size and time."""
-        if self._closing.is_set():
-            raise HttpRefusal(503, "the server is stopping")
+        if self._queue.closed:
+            raise HttpRefusal(503, STOPPING)
         async with self._bodies:
             return await read_body(request, self._limits.body_bytes, BODY_S)
 
@@ -250,31 +390,14 @@ class ReferenceApp:
         if int(batch.ids.max()) >= self._reference.frozen.vocabulary:
             raise FrameError(f"a token id is not below {self._reference.frozen.vocabulary}")
 
-    def _put(
-        self, id: str, digest: str, work: ScoringWork, size_bytes: int, lane: str = "own"
-    ) -> tuple[ScoringJob[ScoringWork, Logs], bool]:
-        if self._closing.is_set():
-            raise HttpRefusal(503, "the server is stopping")
-        try:
-            return self._queue.put(id, digest, work, size_bytes, lane)
-        except JobDiffers:
-            raise HttpRefusal(409, f"there is another job {id}") from None
-        except QueueFull:
-            raise HttpRefusal(503, "the queue is full") from None
-
-    def _find(self, request: Request) -> Waiting:
+    def _find(self, request: Request) -> ScoringJob:
         id = request.path_params["id"]
         job = self._queue.find(id) if IDENTIFIER.fullmatch(id) else None
-        if job is None or job.lane == COMPAT_LANE:
+        if job is None or job.upload is not None:
             raise HttpRefusal(404, "no such job")
         return job
 
-    async def _wait(self, job: Waiting, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await job.settled.wait()
-
-    def _stands(self, job: Waiting, status: int) -> Response:
+    def _stands(self, job: ScoringJob, status: int) -> Response:
         return answer(status, {"id": job.id, "stand": job.stand.value, "model": self._reference.digest})
 
 
@@ -286,47 +409,25 @@ def _seconds(request: Request) -> float:
     return min(float(given), WAIT_S_MAX)
 
 
-STOP_S = 20.0  # requests under way may take so long once the last job is computed
-
-log = get_logger(__name__)
-
-
-class ReferenceServerSetup(NamedTuple):
-    """What a reference server is to do."""
-
-    training: TrainingConfig  # of which the model, device, dtype and threads count
-    listen: Address
-    token: str = ""
-    compat: bool = False
-    limits: ServerLimits = ServerLimits()
-
-
-def quieten() -> None:
-    """Keep progress bars and advice of transformers out of the log, and what the hub's library would report."""
-    refuse_telemetry()
-    library: Any = import_module("transformers.utils.logging")
-    library.set_verbosity_error()
-    library.disable_progress_bar()
-
-
-async def run_server(order: ReferenceServerSetup) -> None:
+async def run_server(training: TrainingConfig, listen: Address, token: str, compat: bool, limits: ServerLimits) -> None:
     """Serve until SIGTERM or SIGINT; what is being computed then is finished and handed out.
+
+    Args:
+        training: of which the model, device, dtype and threads count.
 
     Raises:
         ConfigError: strangers could reach it, or there is no such device.
         ModelError: the model cannot be loaded.
         AddressInUse: the address cannot be listened on.
     """
-    check_listen(order.listen, order.token, "the reference server")
+    check_listen(listen, token, "the reference server")
     quieten()
-    reference = ReferenceScorer(load_frozen(order.training))
-    desk = ReferenceApp(reference, order.limits, order.token, order.compat)
+    reference = ReferenceScorer(load_frozen(training))
+    desk = ReferenceApp(reference, limits, token, compat)
     stopped = on_signals()
     computing = asyncio.create_task(desk.compute())
-    async with listening(desk.app(), order.listen, STOP_S) as url:
-        log.info(
-            "listening on %s with %s (%s) on %s", url, order.training.model, reference.digest, reference.frozen.device
-        )
+    async with listening(desk.app(), listen, STOP_S) as url:
+        log.info("listening on %s with %s (%s) on %s", url, training.model, reference.digest, reference.frozen.device)
         await asyncio.wait({computing, stopped}, return_when=asyncio.FIRST_COMPLETED)
         log.info("stopping")
         desk.close()

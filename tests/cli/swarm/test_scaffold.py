@@ -19,7 +19,7 @@ from swarmd.core.events import StageTrained
 from swarmd.errors import ExitCode
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import find_kind, make_plan
-from swarmd.training.embedded.kinds import find_recipe
+from swarmd.training.embedded import find_recipe
 from tests.cli.owning import Shell
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from swarmd.swarms.code import CodePlan
 from swarmd.swarms.plan import NO_MATERIAL, StageId
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.models.source import EMBEDDED_DIR
-from swarmd.training.sampling.turns import SamplingLimits, Turns, encode_turns
+from swarmd.training.sampling import Turns, encode_turns
 
 PROGRAM = "<program>\n```python\nprint(6 * 7)\n```\n</program>"
 SCRIPT = (f"I count. {PROGRAM}", f"And again. {PROGRAM}", "So it is <answer>42</answer>")
@@ -42,7 +42,7 @@ def test_programs_run_while_the_model_writes_and_their_output_is_not_trained_on(
     plan = CodePlan(SwarmConfig(id="test", kind="code", tasks=tasks, options={"prompt": "none"}))
     question = next(plan.draw(StageId("a", 0, 0), NO_MATERIAL))
     script: Any = Script()
-    turns = Turns(plan, script, script, SamplingLimits(2000, 1.0))
+    turns = Turns(plan, script, script, 2000, 1.0)
     drawn = turns.complete([question], [[1, 2]], 2, torch.Generator(), Cancellation())
     output = "\n<output>\n42\n</output>\n"
     assert [each.text for each in drawn] == [SCRIPT[0] + output + SCRIPT[1] + output + SCRIPT[2]] * 2

@@ -15,11 +15,11 @@ import torch
 
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.registry import make_plan
-from swarmd.training.batches.micro_batch import PARTS, keep_rows, load_rows
 from swarmd.training.cancellation import Cancellation
-from swarmd.training.distributed.ranks import OtherRanks
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes
+from swarmd.training.passes import PARTS, keep_rows, load_rows
+from swarmd.training.ranks import OtherRanks
 from swarmd.training.trainer import SwarmTrainer
 from tests.training.conftest import make_config, order
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from swarmd.errors import ConfigError, ReferenceFailed, ReferenceMismatch
+from swarmd.training import kl as subject
 from swarmd.training.cancellation import Cancellation, Cancelled
-from swarmd.training.reference import client as subject
-from swarmd.training.reference.client import ReferenceClient, ReferenceServerAddress
+from swarmd.training.kl import ReferenceClient, ReferenceServerAddress
 from swarmd.training.reference.frame import ResultHeader, encode_result
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.reference.conftest import CALL_S, TOKEN, Process, Serving, some_batch

@@ -12,11 +12,11 @@ import torch
 from swarmd.bounds import Backoff
 from swarmd.config import LoraConfig, ReferenceConfig, TrainingConfig
 from swarmd.errors import ConfigError, ReferenceFailed
-from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
+from swarmd.training import kl
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.kl import REFERENCE_KEY, make_reference
-from swarmd.training.reference import client
+from swarmd.training.masking import DOUBT_KEY, PEER_KEY
 from swarmd.training.reference.scoring import ReferenceScorer
 from tests.training.conftest import order
 from tests.training.reference.conftest import TOKEN, Serving, some_batch
@@ -128,8 +128,8 @@ def test_a_server_that_is_away_fails_the_stage_and_the_next_try_succeeds(
     server = serve()
     engine = make_engine("a", beta=BETA, reference=ReferenceConfig(server.url), **QUICK)
     before = weights_of(engine)
-    monkeypatch.setattr(client, "BACKOFF", Backoff(0.01, 0.01))
-    server.reference.failures += [RuntimeError("away")] * client.ATTEMPTS_MAX
+    monkeypatch.setattr(kl, "BACKOFF", Backoff(0.01, 0.01))
+    server.reference.failures += [RuntimeError("away")] * kl.ATTEMPTS_MAX
     with pytest.raises(ReferenceFailed, match="gave no log-probabilities"):
         engine.train(order(0), Cancellation())
     check_same(weights_of(engine), before)

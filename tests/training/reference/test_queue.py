@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
-from swarmd.training.reference.queue import JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
+from swarmd.training.reference.frame import ScoringBatch
+from swarmd.training.reference.server import JobQueue, JobStatus, QueueLimits, ScoringJob
+from swarmd.uvicorn_server import HttpRefusal
+
+LOGS = np.zeros((1, 1), np.float32)
+BATCH = ScoringBatch(np.zeros((1, 2), np.int64), np.ones((1, 2), np.uint8), 1)
 
 
 class Fixture:
     def __init__(self, **limits: float) -> None:
         self.now = 0.0
         wanted = {"jobs": 3, "size_bytes": 100, "age_s": 10.0, "lease_s": 30.0} | limits
-        self.queue: JobQueue[str, str] = JobQueue(QueueLimits(**wanted), lambda: self.now)  # type: ignore[arg-type]
+        self.queue = JobQueue(QueueLimits(**wanted), lambda: self.now)  # type: ignore[arg-type]
 
-    def put(self, id: str, size: int = 10, digest: str = "d", lane: str = "own") -> tuple[ScoringJob[str, str], bool]:
-        return self.queue.put(id, digest, f"work of {id}", size, lane)
+    def put(self, id: str, size: int = 10, digest: str = "d") -> tuple[ScoringJob, bool]:
+        return self.queue.put(id, digest, BATCH, size)
 
-    async def run(self) -> ScoringJob[str, str]:
+    async def run(self) -> ScoringJob:
         job = await asyncio.wait_for(self.queue.next(), 5)
         assert job is not None
         return job
@@ -28,19 +34,19 @@ def test_number_and_bytes_are_bounded_until_results_are_acknowledged() -> None:
     it = Fixture()
     for id in "abc":
         it.put(id)
-    with pytest.raises(QueueFull):
+    with pytest.raises(HttpRefusal, match="full"):
         it.put("d")
     assert it.put("a")[1] is False
     assert it.queue.drop("a") and not it.queue.drop("a")
-    with pytest.raises(QueueFull):
+    with pytest.raises(HttpRefusal, match="full"):
         it.put("d", size=81)
     assert it.put("d", size=80)[1]
 
 
-async def done(it: Fixture, id: str, lane: str = "own") -> ScoringJob[str, str]:
-    it.put(id, lane=lane)
+async def done(it: Fixture, id: str) -> ScoringJob:
+    it.put(id)
     job = await it.run()
-    it.queue.finish(job, f"result of {id}")
+    it.queue.finish(job, LOGS)
     return job
 
 
@@ -71,7 +77,7 @@ def test_what_runs_does_not_age() -> None:
     job = asyncio.run(it.run())
     it.now = 1000.0
     assert it.queue.find("a") is job
-    it.queue.finish(job, "late")
+    it.queue.finish(job, LOGS)
     assert it.queue.find("a") is job and job.stand is JobStatus.DONE
 
 
@@ -80,5 +86,5 @@ def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
     it.put("a")
     job = asyncio.run(it.run())
     it.queue.drop("a")
-    it.queue.finish(job, "unwanted")
+    it.queue.finish(job, LOGS)
     assert job.stand is JobStatus.GONE and it.queue.find("a") is None

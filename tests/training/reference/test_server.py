@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from swarmd.training.reference.frame import decode_result
-from swarmd.training.reference.queue import QueueLimits
 from swarmd.training.reference.scoring import ReferenceScorer
-from swarmd.training.reference.server import ServerLimits
+from swarmd.training.reference.server import QueueLimits, ServerLimits
 from tests.training.reference.conftest import CALL_S, TOKEN, Serving, frame_of, some_batch
 
 Serve = Callable[..., Serving]

@@ -22,7 +22,7 @@ from swarmd.errors import GenerationFailed
 from swarmd.training.cancellation import Cancellation, Cancelled
 from swarmd.training.models.adapters import merged_weights
 from swarmd.training.models.source import EMBEDDED_DIR
-from swarmd.training.sampling.vllm_sampler import Generation, VllmSampler, make_generation
+from swarmd.training.vllm_sampler import Generation, VllmSampler, make_generation
 from tests.training.conftest import NodeDirectory, TrainingEngine, make_config, make_plan, order
 from tests.training.vllm_double.server import Server
 

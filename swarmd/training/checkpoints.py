@@ -1,0 +1,356 @@
+"""Checkpoints that are there whole or not at all, and what a stage changes, saved and put back by them.
+
+A checkpoint is a directory `r<round>-s<stage>` with the weights, the model's configuration and tokenizer (transformers
+loads it like any other model), the optimiser, the published rollouts and `meta.json`. Beside the optimiser's state lie
+that of the random generator, what the plan has learnt, and what is known of skills.
+It is written under a temporary name, every file and directory is synced, and it gets its name by one rename. Its digest
+is the SHA-256 of `meta.json`, which holds the SHA-256 of every other file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+
+from swarmd.bounds import DECODE_ERRORS
+from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained
+from swarmd.errors import CheckpointDamaged, CheckpointFailed, SwarmError
+from swarmd.files import sync_file
+from swarmd.logger import get_logger
+from swarmd.swarms.plan import Plan
+from swarmd.training.checkpoint_files import FORMAT, META, check_whole, hash_file, list_checkpoints
+from swarmd.training.evaluation import SkillGuard
+from swarmd.training.lr_schedule import StepCallback
+from swarmd.training.models.model import Policy, read_base
+
+FULL_BYTES = 1024 * 1024  # a save that fails with less than this free has failed for want of space
+WEIGHTS = "model.safetensors"
+OPTIMIZER = "optimizer.pt"
+ROLLOUTS = "rollouts.msgpack"
+TEMPORARY = ".saving-"
+
+log = get_logger(__name__)
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """`meta.json`."""
+
+    format: int
+    model: str  # digest of the weights the node began with
+    steps: int  # optimiser steps since the node began
+    event: StageTrained  # without the checkpoint's digest, which covers this file
+    files: dict[str, str]  # name → sha256
+    optimizer: str  # as the configuration names it
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A whole checkpoint on disk, verified."""
+
+    directory: Path
+    meta: Meta
+    digest: str
+
+    @property
+    def event(self) -> StageTrained:
+        """The report of the stage, as it was or should have been sent."""
+        return msgspec.structs.replace(self.meta.event, checkpoint=self.digest)
+
+    def read_weights(self) -> dict[str, torch.Tensor]:
+        return dict(load_file(self.directory / WEIGHTS))
+
+    def read_optimizer(self) -> dict[str, Any]:
+        """State of optimiser and random generator, as given to `Checkpoints.save`."""
+        return dict(torch.load(self.directory / OPTIMIZER, map_location="cpu", weights_only=True))
+
+    def read_rollouts(self) -> bytes:
+        return (self.directory / ROLLOUTS).read_bytes()
+
+
+class Checkpoints:
+    """The checkpoints of one node.
+
+    Args:
+        directory: made when missing; what an interrupted save left there is removed.
+        kept: how many of the newest stay.
+    """
+
+    def __init__(self, directory: Path, kept: int) -> None:
+        self.directory = directory
+        self._kept = kept
+        directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def save(
+        self,
+        weights: Mapping[str, torch.Tensor],
+        optimizer: Mapping[str, Any],
+        rollouts: bytes,
+        event: StageTrained,
+        steps: int,
+        model: str,
+        describe: Callable[[Path], None] = lambda directory: None,
+        optimizer_name: str = "",
+    ) -> Checkpoint:
+        """Write the checkpoint of a finished stage and drop the oldest ones.
+
+        `describe` writes what else belongs to the model into a directory: its configuration and tokenizer.
+
+        Raises:
+            CheckpointFailed: no space left, or another I/O error; earlier checkpoints are untouched.
+        """
+        temporary = self.directory / f"{TEMPORARY}{os.getpid()}-{event.round}-{event.stage}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            temporary.mkdir()
+            describe(temporary)
+            files = self._write(temporary, weights, optimizer, rollouts)
+            meta = Meta(FORMAT, model, steps, event, files, optimizer_name)
+            self._seal(temporary, meta)
+            final = self.place(event.round, event.stage)
+            self._put_in_place(temporary, final)
+        except Exception as error:  # torch and safetensors report a full disk in error types of their own
+            full = isinstance(error, OSError) or shutil.disk_usage(self.directory).free < FULL_BYTES
+            explained = self._explain(error) if full else None
+            shutil.rmtree(temporary, ignore_errors=True)
+            if explained is None:
+                raise
+            raise explained from error
+        self._prune(final)
+        return Checkpoint(final, meta, hashlib.sha256((final / META).read_bytes()).hexdigest())
+
+    def _write(
+        self,
+        directory: Path,
+        weights: Mapping[str, torch.Tensor],
+        optimizer: Mapping[str, Any],
+        rollouts: bytes,
+    ) -> dict[str, str]:
+        """Write the files; the SHA-256 of each and of those that are there already."""
+        save_file(_without_aliases(weights), directory / WEIGHTS, metadata={"format": "pt"})
+        torch.save(dict(optimizer), directory / OPTIMIZER)
+        (directory / ROLLOUTS).write_bytes(rollouts)
+        return {file.name: hash_file(file) for file in sorted(directory.iterdir())}
+
+    def _seal(self, directory: Path, meta: Meta) -> None:
+        (directory / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta), indent=1))
+        for file in directory.iterdir():
+            sync_file(file)
+        sync_file(directory)
+
+    def _put_in_place(self, temporary: Path, final: Path) -> None:
+        """Rename; a damaged checkpoint of the same stage is moved out of the way first."""
+        if final.exists():
+            old = self.directory / f"{TEMPORARY}old-{final.name}"
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+        temporary.rename(final)
+        sync_file(self.directory)
+        shutil.rmtree(self.directory / f"{TEMPORARY}old-{final.name}", ignore_errors=True)
+
+    def _explain(self, error: Exception) -> CheckpointFailed:
+        free = shutil.disk_usage(self.directory).free
+        reason = error.strerror if isinstance(error, OSError) else "no space left on device"
+        return CheckpointFailed(
+            f"the checkpoint cannot be written to {self.directory}: {reason or error}, {free} bytes free",
+            "Free space there; the previous checkpoint is whole, and the stage will be trained again",
+        )
+
+    def place(self, round: int, stage: int) -> Path:
+        """Where the checkpoint of a stage is, or would be."""
+        return self.directory / f"r{round:09d}-s{stage:04d}"
+
+    def _prune(self, saved: Path) -> None:
+        others = [directory for directory in list_checkpoints(self.directory) if directory != saved]
+        for directory in others[self._kept - 1 :]:
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def whole(self) -> Iterator[Checkpoint]:
+        """Verified checkpoints, newest first; a damaged one is passed over with a warning.
+
+        Raises CheckpointUnreadable for one of which that cannot be told.
+        """
+        yield from self._read(list_checkpoints(self.directory))
+
+    def _read(self, directories: Iterable[Path]) -> Iterator[Checkpoint]:
+        for directory in directories:
+            try:
+                yield read_checkpoint(directory)
+            except CheckpointDamaged as error:
+                log.warning("checkpoint damaged, passed over", path=str(directory), reason=str(error))
+
+    def find(self, round: int, stage: int) -> Checkpoint | None:
+        """The checkpoint of a stage, if it is there and whole. Raises CheckpointUnreadable."""
+        directory = self.place(round, stage)
+        return next(self._read([directory]), None) if directory.exists() else None
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Verify a checkpoint. Raises CheckpointDamaged naming the file, CheckpointUnreadable."""
+    encoded = check_whole(directory)
+    try:
+        meta = msgspec.json.decode(encoded, type=Meta)
+    except DECODE_ERRORS as error:
+        raise CheckpointDamaged(f"{directory / META} cannot be read: {error}") from error
+    return Checkpoint(directory, meta, hashlib.sha256(encoded).hexdigest())
+
+
+def _without_aliases(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each tensor once, on the CPU: tied embeddings are one under two names.
+
+    Other views of one memory are tensors of their own; safetensors refuses shared memory, so the second is copied.
+    """
+    kept: dict[str, torch.Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    memories: set[int] = set()
+    for name, tensor in weights.items():
+        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if tensor.numel() and place in seen:
+            continue
+        seen.add(place)
+        plain = tensor.detach().contiguous().cpu()
+        memory = plain.untyped_storage().data_ptr()
+        kept[name] = plain.clone() if memory in memories else plain
+        memories.add(memory)
+    return kept
+
+
+class TrainingState:
+    """The state of one node's training, in memory and in its checkpoints.
+
+    Args:
+        policy: whose weights are trained, as it was loaded.
+        plan: may have a memory of its own.
+        pace: counts the steps.
+        checkpoints: where it is kept.
+        optimizer: gives the one in use, with no step taken yet.
+        optimizer_name: as the configuration names it.
+        skills: what is known of held-out accuracies.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        plan: Plan,
+        pace: StepCallback,
+        checkpoints: Checkpoints,
+        optimizer: Callable[[], Any],
+        optimizer_name: str,
+        skills: SkillGuard,
+    ) -> None:
+        self._policy = policy
+        self._plan = plan
+        self._pace = pace
+        self._checkpoints = checkpoints
+        self._optimizer = optimizer
+        self._optimizer_name = optimizer_name
+        self._skills = skills
+        self._fresh_optimizer = policy.holding.read_optimizer(optimizer())
+        self._fresh_memory = plan.read_memory()
+        self._base = policy.copy_weights() if policy.is_small else None
+
+    def find(self, order: Train) -> Checkpoint | None:
+        """The checkpoint of this stage, if it was trained from the same model."""
+        checkpoint = self._checkpoints.find(order.round, order.stage)
+        return checkpoint if checkpoint is not None and self._fits(checkpoint) else None
+
+    def _fits(self, checkpoint: Checkpoint) -> bool:
+        return checkpoint.meta.model == self._policy.digest
+
+    def assist(self) -> None:
+        """Take this rank's part in `save`, which the first one does."""
+        if self._policy.holding.is_sharded:
+            for _ in self._policy.walk_weights():
+                pass
+            self._policy.holding.read_optimizer(self._optimizer())
+
+    def save(self, event: StageTrained, body: bytes) -> StageTrained:
+        """Make a stage durable; its report with the checkpoint's digest. Raises CheckpointFailed, SwarmError."""
+        policy, weights = self._policy, self._policy.trained_weights()
+        optimizer = {
+            "optimizer": policy.holding.read_optimizer(self._optimizer()),
+            "rng": torch.get_rng_state(),
+            "memory": check_plain(self._plan.read_memory()),
+            "skills": self._skills.read(),
+            "fresh_from": self._pace.fresh_from,
+        }
+        report = (event, self._pace.steps, policy.digest, policy.describe, self._optimizer_name)
+        return self._checkpoints.save(weights, optimizer, body, *report).event
+
+    def restore(self, touched: bool) -> None:
+        """Be what the newest whole checkpoint holds, or as at the beginning.
+
+        Args:
+            touched: whether the weights may differ from those that were loaded.
+        """
+        checkpoint = next((each for each in self._checkpoints.whole() if self._fits(each)), None)
+        if checkpoint is None:
+            self._begin_anew(touched)
+            return
+        self._policy.load_weights(checkpoint.read_weights())
+        state = checkpoint.read_optimizer()
+        self._pace.steps = checkpoint.meta.steps
+        self._pace.fresh_from = state["fresh_from"]
+        self._load_optimizer(checkpoint, state["optimizer"])
+        torch.set_rng_state(state["rng"])
+        self._plan.load_memory(state["memory"])
+        self._skills.load(state["skills"])
+        log.info("checkpoint loaded", path=str(checkpoint.directory), digest=checkpoint.digest, steps=self._pace.steps)
+
+    def reset_optimizer(self) -> None:
+        """Begin the optimiser's moments anew: they were another model's. Steps go on, the rate is warmed up."""
+        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+        self._pace.fresh_from = self._pace.steps
+
+    def _load_optimizer(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
+        """Load the optimiser's state; that of another kind would be taken without a word, and fail at the next step."""
+        written = checkpoint.meta.optimizer
+        if written == self._optimizer_name:
+            self._policy.holding.load_optimizer(self._optimizer(), state)
+            return
+        self.reset_optimizer()
+        log.warning(
+            "the checkpoint was written with another optimiser: its moments begin anew, the weights are kept",
+            path=str(checkpoint.directory),
+            written=written,
+            now=self._optimizer_name,
+        )
+
+    def _begin_anew(self, touched: bool) -> None:
+        if touched:
+            self._policy.load_weights(self._base if self._base is not None else read_base(self._policy))
+        self._policy.holding.load_optimizer(self._optimizer(), self._fresh_optimizer)
+        self._plan.load_memory(self._fresh_memory)
+        self._skills.load({})
+        self._pace.steps = self._pace.fresh_from = 0
+
+
+def check_plain(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """What a plan remembers, as a dictionary that a checkpoint gives back.
+
+    Raises:
+        SwarmError: it holds more than plain values; read as checkpoints are, without running what stands there, it
+            would end this process and every one after it.
+    """
+    plain, written = dict(memory), io.BytesIO()
+    try:
+        torch.save(plain, written)
+        written.seek(0)
+        torch.load(written, weights_only=True)
+    except (pickle.PickleError, TypeError, AttributeError, RecursionError) as error:
+        raise SwarmError(
+            "what the plan remembers cannot be kept in a checkpoint",
+            "Plan.read_memory gives texts, numbers, truth values, and lists and dictionaries of them",
+        ) from error
+    return plain

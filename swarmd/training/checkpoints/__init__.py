@@ -1,1 +1,0 @@
-"""What of training is on disk: whole or not at all."""

@@ -1,1 +1,0 @@
-"""Several processes of one node that train one model: ranks, sharding, FSDP and DeepSpeed's ZeRO."""

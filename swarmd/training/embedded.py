@@ -1,0 +1,415 @@
+"""How the embedded models are made: a small tokenizer, random weights, and a short honest warm start.
+
+Each is for one kind of swarm (`RECIPES`). The warm start is supervised on right answers only, on training questions
+only. It stops as soon as accuracy on the development questions reaches a share that leaves reinforcement learning
+something to find; the held-out questions are not looked at. One thread and one seed make it reproducible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from swarmd.config import Config, load_config
+from swarmd.errors import ModelError
+from swarmd.paths import configs_directory
+from swarmd.swarms.plan import Plan, Question, Split
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.text import TAGS
+from swarmd.training.evaluation import Accuracy, evaluate, mean_accuracy
+from swarmd.training.lessons import Lesson, teach_answers, teach_problems, teach_programs, teach_school
+from swarmd.training.models.model import Policy, digest_weights, find_markers
+from swarmd.training.models.source import EMBEDDED
+from swarmd.training.sampling import Sampler, encode_turns
+
+SPECIALS = ("<|pad|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{%- endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|>assistant\n{%- endif %}"
+)
+VOCABULARY = 380  # at most, where nothing else is said; the texts give fewer merges
+CORPUS_QUESTIONS = 400  # of each task
+CORPUS_LESSONS = 400
+COMMON_SHARE = 0.02  # of the lessons that a word must stand in to be learnt by a tokenizer
+CONTEXT_TOKENS = 1024
+LEARNING_RATE = 2e-3
+WARMUP_STEPS = 30
+TARGET_TOKENS_MAX = 512
+
+
+class EmbeddedRecipe(msgspec.Struct, frozen=True):
+    """How one embedded model is made."""
+
+    model: str  # as training.model names it
+    kind: str  # of the swarm that it is for, whose shipped configuration has tasks and options
+    teach: Callable[[Plan, int], Iterator[Lesson]]  # endless lessons by plan and seed
+    about: str  # what it knows, for the card
+    form: str = "answer tags on half of the targets"  # of the targets, for the card
+    vocabulary: int = 1024  # at most; the texts give fewer merges
+    common_words: bool = True  # the tokenizer learns frequent words only; others are spelt
+    hidden: int = 128
+    layers: int = 2
+    batch: int = 48
+    steps_max: int = 800
+    evaluate_every: int = 20
+    dev_questions: int = 60  # of each task
+    card_questions: int = 400  # of each task, held out
+    target_accuracy: float = 0.20
+
+    def make_plan(self, seed: int = 0) -> Plan:
+        """The plan of the kind's shipped configuration, in a swarm of its own. Raises SwarmError."""
+        config = self._read_config()
+        return make_plan(msgspec.structs.replace(config.swarm, id=f"warm-start-{seed}"), config.training)
+
+    @property
+    def answer_tokens(self) -> int:
+        """Of a completion, as the shipped configuration has it."""
+        return self._read_config().training.completion_tokens
+
+    def _read_config(self) -> Config:
+        kind = "local" if self.kind == "digits" else self.kind
+        return load_config(configs_directory() / kind / "coordinator.toml")
+
+    @property
+    def argument(self) -> str:
+        """What `swarmd model build` is told."""
+        return "" if self.model == EMBEDDED else f" {self.model}"
+
+
+RECIPES = (
+    EmbeddedRecipe(
+        EMBEDDED,
+        "digits",
+        teach_answers,
+        "It knows nothing but four tasks on digits, and those badly, on purpose.",
+        vocabulary=380,
+        common_words=False,
+        steps_max=600,
+        evaluate_every=10,
+        dev_questions=100,
+    ),
+    EmbeddedRecipe(
+        "embedded-gym",
+        "reasoning-gym",
+        teach_answers,
+        "It knows nothing but two small tasks of reasoning-gym, and those badly, on purpose.",
+    ),
+    EmbeddedRecipe(
+        "embedded-code",
+        "code",
+        teach_programs,
+        "It writes one-line programs for four small tasks of reasoning-gym, and those badly, on purpose.",
+        form="programs with their outputs, and answer tags on half of the targets",
+        evaluate_every=40,
+        dev_questions=16,
+        card_questions=50,
+    ),
+    EmbeddedRecipe(
+        "embedded-school",
+        "gsm8k",
+        teach_school,
+        "It knows the forms of the three stages and four kinds of made stories, and those badly, on purpose.",
+        form="half of them in the template that the stage asks for",
+        batch=24,
+        dev_questions=120,
+    ),
+    EmbeddedRecipe(
+        "embedded-contest",
+        "math-hard",
+        teach_school,
+        "It knows the forms of the three stages and three kinds of made formulas, and those badly, on purpose.",
+        form="half of them in the template that the stage asks for",
+        batch=24,
+        dev_questions=120,
+    ),
+    EmbeddedRecipe(
+        "embedded-problems",
+        "proposer-solver",
+        teach_problems,
+        "It sets and solves small programming problems in the words of the built-in ones, and those badly, on purpose.",
+        form="proposals and programs, half of them in the form that is asked for",
+        batch=24,
+        evaluate_every=40,
+        dev_questions=60,
+        card_questions=100,
+        target_accuracy=0.22,
+    ),
+)
+
+
+def find_recipe(name: str) -> EmbeddedRecipe:
+    """The recipe of a model by its name, or by the kind that it is for; empty: of the model of the digits.
+
+    Raises:
+        ModelError: there is none.
+    """
+    for recipe in RECIPES:
+        if name in (recipe.model, recipe.kind) or not name:
+            return recipe
+    raise ModelError(f"there is no recipe of a model {name!r}", f"There are: {', '.join(r.model for r in RECIPES)}")
+
+
+class Built(msgspec.Struct, frozen=True):
+    """What a build gave."""
+
+    digest: str  # of the weights as saved
+    parameters: int
+    steps: int
+    dev_accuracy: float
+    seconds: float
+    size_bytes: int  # of the directory
+
+
+Report = Callable[[int, float, float], None]  # step, loss, accuracy on the development questions
+
+
+def build_model(directory: Path, recipe: EmbeddedRecipe, seed: int = 0, report: Report = lambda *_: None) -> Built:
+    """Make an embedded model and save it, weights in bfloat16. A seed gives the same weights on one platform."""
+    started = time.perf_counter()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        torch.manual_seed(seed)
+        plan = recipe.make_plan(seed)
+        policy = make_policy(
+            build_tokenizer(list_corpus(recipe, plan), recipe.vocabulary), recipe.hidden, recipe.layers
+        )
+        steps, accuracy = warm_up(policy, recipe, plan, seed, report)
+        policy.model.to(torch.bfloat16).save_pretrained(directory)
+        policy.tokenizer.save_pretrained(directory)
+        held_out = check_model(directory, plan, recipe.answer_tokens, recipe.card_questions)
+        write_card(directory, recipe, policy.parameters, steps, seed, held_out)
+    finally:
+        torch.set_num_threads(threads)
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    digest = digest_weights(policy.model)
+    return Built(digest, policy.parameters, steps, accuracy, time.perf_counter() - started, size)
+
+
+def build_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over texts, digits one by one, so that it can spell any text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary - len(TAGS),
+        special_tokens=list(SPECIALS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["user", "assistant", "system"] * 50 + list(texts), trainer)
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    make: Any = PreTrainedTokenizerFast
+    fast: PreTrainedTokenizerFast = make(
+        tokenizer_object=tokenizer,
+        pad_token=SPECIALS[0],
+        eos_token=SPECIALS[2],
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=CONTEXT_TOKENS,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def list_corpus(recipe: EmbeddedRecipe, plan: Plan) -> list[str]:
+    """What a tokenizer is made from: training questions, or of lessons the words that many of them have."""
+    if not recipe.common_words:
+        return list_questions(plan)
+    return list_common(tell_all(lesson) for lesson in itertools.islice(recipe.teach(plan, 0), CORPUS_LESSONS))
+
+
+def list_questions(*plans: Plan) -> list[str]:
+    """Training questions of all tasks."""
+    chosen = (select(plan, task, "train", CORPUS_QUESTIONS) for plan in plans for task in plan.tasks)
+    return [question.messages[-1].content for questions in chosen for question in questions]
+
+
+def select(plan: Plan, task: str, side: Split, count: int) -> list[Question]:
+    """Distinct questions of one side of the split. swarmd's own plans can all be asked for them."""
+    asked: Any = plan
+    chosen: list[Question] = asked.select(task, side, count)
+    return chosen
+
+
+def tell_all(lesson: Lesson) -> str:
+    """Every text of a lesson."""
+    return "\n".join([*(message.content for message in lesson.question.messages), lesson.text])
+
+
+def list_common(texts: Iterable[str]) -> list[str]:
+    """Words with the white space before them that stand in many texts, as often as they do; rare ones are spelt."""
+    counts: Counter[str] = Counter()
+    number = 0
+    for text in texts:
+        number += 1
+        counts.update(sorted(set(re.findall(r"\s*[^\s\d]+|\d", text))))
+    return [word for word, count in counts.items() if count >= COMMON_SHARE * number for _ in range(count)]
+
+
+def make_policy(tokenizer: PreTrainedTokenizerFast, hidden: int = 128, layers: int = 2) -> Policy:
+    """A model with random weights. The wide initialisation (0.08) is what lets so small a model learn quickly."""
+    config = Qwen3Config(
+        vocab_size=(len(tokenizer) + 15) // 16 * 16,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden // 4,
+        intermediate_size=4 * hidden,
+        max_position_embeddings=CONTEXT_TOKENS,
+        tie_word_embeddings=True,
+        initializer_range=0.08,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    return wrap_model(Qwen3ForCausalLM(config), tokenizer)
+
+
+def wrap_model(model: Any, tokenizer: Any) -> Policy:
+    """A policy on the CPU in float32 around a model in memory."""
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return Policy("embedded", model, tokenizer, "cpu", False, "", find_markers(tokenizer))
+
+
+def warm_up(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int, report: Report) -> tuple[int, float]:
+    """Supervised steps until the development accuracy is reached; returns steps and accuracy."""
+    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0)
+    sampler = Sampler(policy)
+    dev = {task: select(plan, task, "dev", recipe.dev_questions) for task in plan.tasks}
+    batches = draw_batches(policy, recipe, plan, seed)
+    accuracy = 0.0
+    for step in range(1, recipe.steps_max + 1):
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, step / WARMUP_STEPS)
+        loss = supervise(policy, optimizer, next(batches))
+        if step % recipe.evaluate_every == 0:
+            accuracy = mean_accuracy(evaluate(policy, sampler, plan, dev, recipe.answer_tokens)) or 0.0
+            report(step, loss, accuracy)
+            if accuracy >= recipe.target_accuracy:
+                return step, accuracy
+    return recipe.steps_max, accuracy
+
+
+class Pair(NamedTuple):
+    """Prompt and target as token ids; `own` says of the target's which the model is to write (1)."""
+
+    prompt: list[int]
+    target: list[int]
+    own: list[int]
+
+
+def draw_batches(policy: Policy, recipe: EmbeddedRecipe, plan: Plan, seed: int) -> Iterator[list[Pair]]:
+    """Endless batches of lessons."""
+    lessons = recipe.teach(plan, seed)
+    while True:
+        yield [encode_pair(policy, plan, lesson) for lesson in itertools.islice(lessons, recipe.batch)]
+
+
+def encode_pair(policy: Policy, plan: Plan, lesson: Lesson) -> Pair:
+    target, own = encode_turns(plan, policy, lesson.text, False, TARGET_TOKENS_MAX)
+    return Pair(policy.encode_prompt(lesson.question.messages), target, own)
+
+
+def supervise(policy: Policy, optimizer: torch.optim.Optimizer, batch: list[Pair]) -> float:
+    """One step on the own tokens of the targets; returns the loss before it."""
+    longest = max(len(pair.prompt) + len(pair.target) for pair in batch)
+    ids = torch.full((len(batch), longest), policy.tokenizer.pad_token_id)
+    labels = torch.full((len(batch), longest), -100)
+    for row, (prompt, target, own) in enumerate(batch):
+        end = len(prompt) + len(target)
+        ids[row, :end] = torch.tensor(prompt + target)
+        wanted = [token if mine else -100 for token, mine in zip(target, own, strict=True)]
+        labels[row, len(prompt) : end] = torch.tensor(wanted)
+    logits = policy.model(input_ids=ids).logits[:, :-1]  # padding stands on the right: a causal model never sees it
+    loss: Any = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+    optimizer.step()
+    return float(loss.detach())
+
+
+def check_model(directory: Path, plan: Plan, tokens_max: int, questions: int, seed: int = 0) -> dict[str, Accuracy]:
+    """Accuracy of a saved model on held-out questions of each task, one sampled completion each."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(directory)
+    policy = wrap_model(Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.float32), tokenizer)
+    held_out = {task: plan.hold_out(task, questions) for task in plan.tasks}
+    return evaluate(policy, Sampler(policy), plan, held_out, tokens_max, seed=seed)
+
+
+CARD = """---
+license: mit
+library_name: transformers
+pipeline_tag: text-generation
+---
+
+# swarmd {name} model
+
+A toy: {parameters:,} parameters in Qwen3's format, made so that a node can train within a minute of being installed,
+on a CPU and without a download. {about}
+
+Made by `swarmd model build{argument} --seed {seed}`: random weights, then {steps} supervised steps of {batch} training
+questions with right answers, {form}.
+It was stopped when accuracy on the development questions reached {target:.0%}. Questions are split by the SHA-256 of
+their canonical form: 70% training, 10% development, 20% held out. Held-out questions are used neither here nor in
+reinforcement learning.
+
+Accuracy on held-out questions (temperature 1, one completion each):
+
+| Task | Correct | Well-formed | Questions |
+|---|---|---|---|
+{rows}
+| mean | {mean:.3f} | | |
+
+Much of the first rise under reinforcement learning is the answer format; the rest is the tasks themselves.
+"""
+
+
+def write_card(
+    directory: Path, recipe: EmbeddedRecipe, parameters: int, steps: int, seed: int, held_out: dict[str, Accuracy]
+) -> None:
+    """README.md beside the weights, with figures of this very model, and recipe.json with its settings."""
+    rows = "\n".join(
+        f"| {task} | {a.correct:.3f} | {a.formatted:.3f} | {a.questions} |" for task, a in held_out.items()
+    )
+    card = CARD.format(
+        name=recipe.model,
+        argument=recipe.argument,
+        about=recipe.about,
+        form=recipe.form,
+        parameters=parameters,
+        seed=seed,
+        steps=steps,
+        batch=recipe.batch,
+        target=recipe.target_accuracy,
+        rows=rows,
+        mean=mean_accuracy(held_out) or 0.0,
+    )
+    (directory / "README.md").write_text(card, encoding="utf-8")
+    settings = {
+        "seed": seed,
+        "steps": steps,
+        "batch": recipe.batch,
+        "learning_rate": LEARNING_RATE,
+        "target": recipe.target_accuracy,
+    }
+    (directory / "recipe.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

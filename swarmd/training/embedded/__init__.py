@@ -1,1 +1,0 @@
-"""The embedded models: how they are made, and what they are taught first."""

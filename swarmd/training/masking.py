@@ -1,0 +1,297 @@
+"""Which tokens of a batch count: what flat groups, foreign completions and doubtful tokens contribute to the gradient.
+
+* Flat groups count nothing. TRL takes a group's mean from its rewards in float32. Of equal rewards that are no sum of a
+  few powers of two, such as 1.2 eight times, the mean is off by a bit, and divided by almost nothing it comes to
+  advantages up to 2e-3, which Adam makes whole steps of. They are put to exactly 0 here.
+* Foreign completions, those that this node did not draw just now (peers', and its own earlier ones), count where they
+  are right. There is one optimiser step on each batch, so the probability ratio is 1 and its clip never protects: a
+  negative advantage pushes the policy away from text that it would never have written, with nothing to gain and other
+  skills to lose. So their negative advantages count as 0.
+* Of peers' right completions those tokens count that this node can vouch for by itself. A reward says of a whole
+  completion that its answer is right, and raises every token of it. So a peer who puts a payload into its right
+  answers, and none into its wrong ones, has the payload raised with full reward, and nothing about it can be refused
+  (HTTT, arXiv 2511.09780). What other peers wrote proves nothing either, for identities cost nothing. Two things do:
+  the truth, which every node makes by itself (`swarmd.training.groups.vouch`), and this node's own policy, for a token
+  that it would write there anyway is none that it has to be taught. The policy vouches for a token to which it gives a
+  probability of `training.peer_floor` times exp(-entropy) or more: where it is sure of another token hardly any other
+  counts, where ten are alike to it all ten. Everything else is doubtful: it stays in the batch as context, and no
+  gradient comes of it.
+
+`SetAsideTally` counts what was held back so, for people, with an example. An honest peer who writes otherwise than this
+node has much set aside, too. What tells it from a hostile one is a mark: a text that stands in the peer's right
+answers, hardly in its wrong ones and hardly in this node's own, where no truth vouches for it. One thing is decided by
+what was counted: who has no groups in the batches to come (`SetAsideTally.judge`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from swarmd.core.values import SetAside
+from swarmd.training.cancellation import TokenDecoder
+from swarmd.training.groups import FLAT_RANGE, TrainingGroup
+from swarmd.training.schedule import Reason
+
+# Columns of the rows, and marks in the batch that TRL makes of them.
+FOREIGN_KEY = "swarm_foreign"  # whether the completion is foreign
+DOUBT_KEY = "swarm_doubt"  # which tokens of a peer's completion no truth vouches for
+PEER_KEY = "swarm_peer"  # the number of the peer who wrote the completion; 0: this node
+
+FLOOR_MIN = 1e-30
+PEERS_MAX = 8  # told of a stage, those first of whom most was set aside
+TEXT_CHARACTERS_MAX = 160
+EXAMINED_MAX = 32  # peers whose groups are looked through for a mark, those first of whom most was set aside
+GROUPS_MAX = 16  # of one peer looked at for a mark
+OWN_MAX = 128  # of this node's completions that a mark is compared with
+TOKENS_MAX = 256  # of one completion looked at
+WORTH_MIN = 0.5  # of the usual share of a peer's tokens that are neither held back nor behind one that is
+RUN_MAX = 3  # tokens in a mark
+RIGHTS_MIN = 4  # right completions of a peer below which nothing is called a mark
+RIGHT_SHARE = 0.5  # of the right completions that a mark stands in at least
+OTHER_SHARE = 0.1  # of the wrong ones, and of this node's own, that it stands in at most
+
+Run = tuple[int, ...]
+
+
+def silence_flat(advantages: torch.Tensor, rewards: Sequence[float], group: int) -> torch.Tensor:
+    """Advantages (batch,) with exactly 0 for the completions of flat groups.
+
+    Args:
+        rewards: of the completions, group by group.
+        group: completions in a group.
+    """
+    given = torch.tensor(rewards, dtype=torch.float64).view(-1, group)
+    flat = given.amax(1) - given.amin(1) <= FLAT_RANGE
+    return advantages.masked_fill(flat.repeat_interleave(group).to(advantages.device), 0.0)
+
+
+def mark_rows(batch: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    """Put into a batch of TRL's what the rows say that it was made of: which completions are foreign, bool (batch,),
+    the numbers of their peers (batch,), and which tokens nothing but a peer's word stands for, bool (batch, tokens)."""
+    device = batch["advantages"].device
+    doubtful = torch.zeros(batch["completion_ids"].shape, dtype=torch.bool)
+    for place, row in enumerate(rows):
+        doubtful[place, : len(row[DOUBT_KEY])] = torch.tensor(row[DOUBT_KEY], dtype=torch.bool)
+    batch[DOUBT_KEY] = doubtful.to(device)
+    batch[FOREIGN_KEY] = torch.tensor([row[FOREIGN_KEY] for row in rows], dtype=torch.bool, device=device)
+    batch[PEER_KEY] = torch.tensor([row[PEER_KEY] for row in rows], device=device)
+
+
+def keep_positive(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch with 0 in place of the negative advantages of foreign completions, and without the marks of these."""
+    kept = {key: value for key, value in batch.items() if key != FOREIGN_KEY}
+    advantages: torch.Tensor = batch["advantages"]
+    kept["advantages"] = torch.where(batch[FOREIGN_KEY], advantages.clamp(min=0), advantages)
+    return kept
+
+
+def find_raised(batch: dict[str, Any]) -> torch.Tensor:
+    """Which tokens of peers' completions the advantages would raise, bool (rows, tokens)."""
+    raised = (batch["advantages"] > 0)[:, None]
+    written = (batch["completion_mask"] * batch.get("tool_mask", 1)).bool()
+    found: torch.Tensor = written & raised & (batch[PEER_KEY] > 0)[:, None]
+    return found
+
+
+def hold_back(
+    log_probabilities: torch.Tensor, entropies: torch.Tensor, doubtful: torch.Tensor, floor: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The log-probabilities (rows, tokens) without gradient where tokens do not count, and which those are.
+
+    Args:
+        entropies: of the policy at each token, in nats.
+        doubtful: which tokens to raise no truth vouches for, bool (rows, tokens).
+        floor: the policy vouches for a token whose probability is at least this times exp(-entropy).
+    """
+    held = doubtful & (log_probabilities.detach() + entropies.detach() < math.log(max(floor, FLOOR_MIN)))
+    return torch.where(held, log_probabilities.detach(), log_probabilities), held
+
+
+class Counts(msgspec.Struct):
+    """Of one peer's completions that would have raised something."""
+
+    tokens: int = 0
+    held: int = 0
+    behind: int = 0  # held back, or behind what was in its completion
+    example: tuple[list[int], list[int]] = ([], [])  # a completion, and what of it was held back
+    over_share: int = 0  # groups that were passed over, as the peer had its share of the batch
+    of_little: int = 0  # groups that were passed over, as little of the peer's counts
+
+    def add(self, other: Counts) -> None:
+        self.tokens += other.tokens
+        self.held += other.held
+        self.behind += other.behind
+        self.example = self.example if self.example[0] else other.example
+        self.over_share += other.over_share
+        self.of_little += other.of_little
+
+
+def count_held(batch: dict[str, Any], held: torch.Tensor) -> dict[int, Counts]:
+    """What was held back in one pass, by the number of the peer.
+
+    Args:
+        batch: of the pass.
+        held: which tokens, bool (rows, tokens).
+    """
+    counted = find_raised(batch)
+    lost = held & counted
+    behind = (lost.cumsum(1) > 0) & counted
+    by_row = torch.stack([batch[PEER_KEY], counted.sum(1), lost.sum(1), behind.sum(1)], 1).tolist()  # one wait a pass
+    found: dict[int, Counts] = defaultdict(Counts)
+    for peer, *sums in (row for row in by_row if row[1]):
+        found[peer].add(Counts(*sums))
+    for peer in (peer for peer, counts in found.items() if counts.held):
+        place = max((place for place, row in enumerate(by_row) if row[0] == peer), key=lambda place: by_row[place][2])
+        length = int(batch["completion_mask"][place].sum())
+        found[peer].example = batch["completion_ids"][place, :length].tolist(), held[place, :length].int().tolist()
+    return found
+
+
+class SetAsideTally:
+    """Kept over one stage, by the process that takes its steps."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, Counts] = defaultdict(Counts)  # by peer
+        self._numbers: dict[str, int] = {"": 0}
+        self._groups: dict[str, list[TrainingGroup]] = defaultdict(list)
+        self._own: list[list[int]] = []
+
+    def judge(self) -> dict[str, bool]:
+        """Of each peer that this stage has looked at, whether it has places in the batches to come: not where far less
+        of it counts than of most.
+
+        What stands behind a token that was held back is learnt in a place where this node will hardly ever be. That is
+        no reason to hold it back, too: where all work out their answers in a way that is new here, the rest still
+        teaches. It is a reason to give the places to others, where those have more to teach.
+        """
+        worth = {peer: 1 - each.behind / each.tokens for peer, each in self.counts.items() if each.tokens}
+        usual = sorted(worth.values())[len(worth) // 2] if worth else 0.0
+        return {peer: each >= WORTH_MIN * usual for peer, each in worth.items()}
+
+    def number(self, peer: str) -> int:
+        """A number for a peer, 0 for this node."""
+        return self._numbers.setdefault(peer, len(self._numbers))
+
+    def add(self, found: Mapping[int, Counts]) -> None:
+        """Count what was held back in one pass."""
+        peers = list(self._numbers)
+        self.join({peers[number]: counts for number, counts in found.items()})
+
+    def join(self, other: Mapping[str, Counts]) -> None:
+        """Count what was set aside elsewhere."""
+        for peer, counts in other.items():
+            self.counts[peer].add(counts)
+
+    def note_own(self, groups: Sequence[TrainingGroup]) -> None:
+        """This node's own completions, with which marks are compared."""
+        room = OWN_MAX - len(self._own)
+        self._own += [tokens for group in groups for tokens in group.completions][: max(room, 0)]
+
+    def note_peer(self, group: TrainingGroup) -> None:
+        """A peer's group that is in a batch."""
+        if len(self._groups[group.peer]) < GROUPS_MAX:
+            self._groups[group.peer].append(group)
+
+    def note_passed(self, passed: Mapping[tuple[str, Reason], int]) -> None:
+        """Groups that were passed over in the stage, by peer and reason."""
+        for (peer, reason), groups in passed.items():
+            self.counts[peer].over_share += groups * (reason == "share")
+            self.counts[peer].of_little += groups * (reason == "little")
+
+    def summarize(self, decode: TokenDecoder) -> tuple[SetAside, ...]:
+        """Of each peer of whom something was set aside, what; those with a mark first."""
+        most = {peer: (each.held, each.over_share + each.of_little) for peer, each in self.counts.items()}
+        found = sorted((-held, -passed, peer) for peer, (held, passed) in most.items() if held or passed)
+        own = [list_runs(tokens) for tokens in self._own] if found else []
+        told = [self._tell(peer, own, decode) for _, _, peer in found[:EXAMINED_MAX]]
+        return tuple(sorted(told, key=lambda each: (not each.mark, -each.held))[:PEERS_MAX])
+
+    def _tell(self, peer: str, own: Sequence[set[Run]], decode: TokenDecoder) -> SetAside:
+        counts = self.counts[peer]
+        tokens, held = counts.example
+        mark = find_mark(self._groups[peer], own) if counts.held else None
+        text, part = decode(tokens), decode(longest_run(tokens, held))
+        told = SetAside(
+            *(peer, counts.tokens, counts.held, shorten(text), shorten(part)),
+            over_share=counts.over_share,
+            of_little=counts.of_little,
+        )
+        if mark is None:
+            return told
+        return msgspec.structs.replace(
+            told,
+            mark=shorten(decode(mark.run)),
+            mark_right=mark.right,
+            mark_wrong=mark.wrong,
+            mark_own=mark.own,
+        )
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A run of tokens, and the shares of completions that it stands in."""
+
+    run: Run
+    right: float
+    wrong: float
+    own: float
+
+
+def find_mark(groups: Sequence[TrainingGroup], own: Sequence[set[Run]]) -> Mark | None:
+    """The run of doubtful tokens that tells a peer's right answers best from its wrong ones and from this node's own;
+    None where none does clearly.
+
+    Args:
+        groups: the peer's.
+        own: runs of tokens in each of this node's own completions.
+    """
+    right: Counter[Run] = Counter()
+    wrong: Counter[Run] = Counter()
+    rights = wrongs = 0
+    for group in groups:
+        middle = sum(group.rewards) / len(group.rewards)
+        for tokens, sure, reward in zip(group.completions, group.sure, group.rewards, strict=True):
+            is_right = reward > middle
+            (right if is_right else wrong).update(list_runs(tokens, sure))
+            rights, wrongs = rights + is_right, wrongs + (not is_right)
+    if rights < RIGHTS_MIN:
+        return None
+    likely = {run for run, count in right.items() if count >= RIGHT_SHARE * rights}
+    mine = Counter(run for runs in own for run in runs & likely)
+    marks = [
+        Mark(run, right[run] / rights, wrong[run] / max(wrongs, 1), mine[run] / max(len(own), 1)) for run in likely
+    ]
+    clear = [mark for mark in marks if max(mark.wrong, mark.own) <= OTHER_SHARE]
+    return max(clear, key=lambda mark: (mark.right - mark.wrong - mark.own, len(mark.run), mark.run), default=None)
+
+
+def list_runs(tokens: Sequence[int], sure: Sequence[int] = ()) -> set[Run]:
+    """Runs of up to `RUN_MAX` tokens, among the first `TOKENS_MAX`, for none of which the truth vouches."""
+    tokens = tokens[:TOKENS_MAX]
+    return {
+        tuple(tokens[begin : begin + length])
+        for length in range(1, RUN_MAX + 1)
+        for begin in range(len(tokens) - length + 1)
+        if not any(sure[begin : begin + length])
+    }
+
+
+def longest_run(tokens: Sequence[int], held: Sequence[int]) -> list[int]:
+    """The longest unbroken part of a completion that was held back, the first of several."""
+    best: list[int] = []
+    run: list[int] = []
+    for token, is_held in zip(tokens, held, strict=True):
+        run = [*run, token] if is_held else []
+        best = run if len(run) > len(best) else best
+    return best
+
+
+def shorten(text: str) -> str:
+    """Text as it may be printed: control characters are escaped, and what is long is cut."""
+    plain = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return plain if len(plain) <= TEXT_CHARACTERS_MAX else plain[: TEXT_CHARACTERS_MAX - 3] + "..."

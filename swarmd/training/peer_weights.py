@@ -1,0 +1,370 @@
+"""Weights between nodes: this node's checkpoints offered to peers, and stages that begin from a peer's weights.
+
+* What is offered is written beside training: what fails is logged, and training goes on.
+* A peer's weights are begun from where they answer more of the held-out questions here than one's own, or a mean of
+  both where that answers no fewer. What the peer claims of them counts for nothing.
+* The command to train is the same each time. So weights with which a stage came to no end, also by the end of the
+  process, are left alone after `ATTEMPTS_MAX`; how often is the size of a file beside theirs. What is fetched later
+  begins anew: the network worker removes what it does not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from swarmd.core.commands import Train
+from swarmd.core.events import StageTrained, WeightsAdopted, WeightsRefused
+from swarmd.core.values import WeightsCause
+from swarmd.errors import ModelError, NoSpaceLeft, RecordRejected, SwarmdError
+from swarmd.files import remove_left
+from swarmd.logger import get_logger
+from swarmd.training.checkpoints import WEIGHTS
+from swarmd.training.evaluation import Accuracy, mean_accuracy
+from swarmd.training.models.model import Policy
+from swarmd.weights.offered import ANNOUNCED, GIVEN_BYTES_PER_S, OfferedWeights
+from swarmd.weights.tensors import check_finite, digest_architecture, read_tensors
+
+DTYPE = "BF16"
+REASON_MAX = 200  # characters of what the library says, which may hold megabytes of a peer's header
+TAKEN = "taken.tmp"  # the checkpoint's weights, so that they stay when the checkpoint goes
+SHARES = (0.5, 0.25)  # of a peer's weights in the means that are tried, one after another
+DEVIATIONS = 1.5  # of the difference of two measurements, beyond which a task has become worse
+DEVIATIONS_IN_ALL = 1.0  # beyond which all tasks together have
+ATTEMPTS_MAX = 2  # fewer than the failures after which a stage is given up
+TRIED = ".tried"
+
+# Measures the policy as it is: accuracy by task on the same held-out questions each time. Raises Cancelled.
+Measure = Callable[[], Mapping[str, Accuracy]]
+
+log = get_logger(__name__)
+
+
+def write_announced(weights: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write weights as they are announced; other tensors than floating-point ones stay as they are.
+
+    Raises:
+        RecordRejected: "non-finite": they hold values that are no numbers.
+        OSError: they cannot be written.
+    """
+    rounded = {name: _rounded(weight) for name, weight in sorted(weights.items())}
+    save_file(rounded, path, metadata={"format": "pt"})
+    check_finite(path)
+
+
+def _rounded(weight: torch.Tensor) -> torch.Tensor:
+    plain = weight.detach().cpu()
+    plain = plain.to(torch.bfloat16) if plain.is_floating_point() else plain
+    return plain.contiguous().clone()
+
+
+def read_announced(path: Path, own: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Weights that a peer announced, in the dtypes of one's own.
+
+    Args:
+        path: a file whose digest has been checked.
+        own: the weights in whose place they are to be.
+
+    Raises:
+        RecordRejected: it is no safetensors file, or holds values that are no numbers.
+        ModelError: they are another model's.
+        OSError: it cannot be read.
+    """
+    check_finite(path)
+    shapes = {tensor.name: tensor.shape for tensor in read_tensors(path)}
+    wanted = {name: tuple(weight.shape) for name, weight in own.items()}
+    if shapes != wanted:
+        differing = sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name))
+        raise ModelError(
+            f"the weights offered are another model's: {differing[:3]}", "Take them from peers that train this model"
+        )
+    try:
+        loaded = load_file(path)
+    except SafetensorError as error:  # the library is stricter with what no tensor needs, such as the metadata
+        raise RecordRejected("malformed", f"no safetensors file: {str(error)[:REASON_MAX]}") from error
+    return {name: _as_own(name, weight, own[name]) for name, weight in loaded.items()}
+
+
+def _as_own(name: str, weight: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """In the dtype of one's own: float16 reaches no further than 65,504. Raises RecordRejected("non-finite")."""
+    taken = weight.to(own.dtype)
+    if taken.is_floating_point() and not bool(taken.isfinite().all()):
+        raise RecordRejected("non-finite", f"{name[:80]!r} has values that are no numbers as {own.dtype}")
+    return taken
+
+
+class WeightsOffering:
+    """Offers the weights of every so manieth round, and no more often than a peer can fetch them.
+
+    Only the newest offer and the one before are kept: where rounds are short beside the time that a fetch takes, nobody
+    would come to the end of one.
+
+    Args:
+        every: rounds between offers; 0 for none.
+        stages: of a round; its last one counts.
+        directory: where what is offered lies.
+        free_bytes_min: of its file system that are left free; where that cannot be, nothing new is offered.
+    """
+
+    def __init__(self, every: int, stages: int, directory: Path, free_bytes_min: int = 0) -> None:
+        self._every = every
+        self._stages = stages
+        self._place = directory
+        self._free_bytes_min = free_bytes_min
+        self._offered = OfferedWeights(directory)
+        self._busy = False
+        self._next_at = 0.0  # by the monotonic clock, from when on there may be another
+
+    def withdraw_if_off(self) -> None:
+        """Where nothing is to be offered, offer nothing of before either; what fails is logged."""
+        if self._every:
+            return
+        try:
+            self._offered.withdraw()
+        except OSError as error:
+            log.warning("weights are still offered", directory=str(self._place), reason=str(error))
+
+    def is_due(self, event: StageTrained) -> bool:
+        """Whether the weights after this stage are to be offered; not while others are being written, or as long as a
+        peer takes to fetch the latest."""
+        if not self._every or self._busy or time.monotonic() < self._next_at:
+            return False
+        return event.stage + 1 == self._stages and (event.round + 1) % self._every == 0
+
+    def take(self, checkpoint: Path) -> bool:
+        """Keep a checkpoint's weights for `offer`: by a hard link, which takes no time, or a copy where these lie on
+        another disk or one without links. Returns whether it could."""
+        try:
+            taken = self._offered.announced.with_name(TAKEN)  # the directory is made
+            taken.unlink(missing_ok=True)
+            self._link_or_copy(checkpoint / WEIGHTS, taken)
+        except (OSError, NoSpaceLeft) as error:
+            log.warning("weights are not offered", checkpoint=str(checkpoint), reason=str(error))
+            remove_left(self._place / TAKEN)
+            return False
+        self._busy = True
+        return True
+
+    def _link_or_copy(self, source: Path, target: Path) -> None:
+        """Raises NoSpaceLeft, OSError."""
+        try:
+            os.link(source, target)
+        except OSError:
+            self._see_room(source.stat().st_size)
+            shutil.copyfile(source, target)
+
+    def offer(self, event: StageTrained, policy: Policy) -> None:
+        """Round, cut and offer what was taken; runs in a thread beside the next stage. Raises nothing."""
+        taken = self._place / TAKEN
+        try:
+            self._see_room(taken.stat().st_size)
+            write_announced(load_file(taken), self._offered.announced)
+            fetch_s = self._offered.announced.stat().st_size / GIVEN_BYTES_PER_S
+            shapes = {tensor.name: tensor.shape for tensor in read_tensors(self._offered.announced)}
+            architecture = digest_architecture(describe_architecture(policy), shapes)
+            offered = self._offered.offer(
+                architecture, digest_tokenizer(policy.tokenizer), event.round, DTYPE, event.held_out
+            )
+            self._next_at = time.monotonic() + fetch_s
+            log.info("weights offered", round=event.round, manifest=offered.manifest.hex())
+        except Exception as error:  # torch and safetensors report a full disk in error types of their own
+            reason = str(error) if isinstance(error, SwarmdError | OSError) else f"{type(error).__name__}: {error}"
+            log.warning("weights are not offered", round=event.round, reason=reason)
+        finally:
+            remove_left(taken)
+            remove_left(self._place / ANNOUNCED)
+            self._busy = False
+
+    def _see_room(self, size_bytes: int) -> None:
+        """Is there room for a file no larger than this? Raises NoSpaceLeft, OSError."""
+        free = shutil.disk_usage(self._place).free
+        if free - size_bytes < self._free_bytes_min:
+            raise NoSpaceLeft(
+                f"no room in {self._place} for weights of {size_bytes} bytes: {free} are free, {self._free_bytes_min} "
+                "are kept free",
+                "Free space there or lower storage.free_bytes_min",
+            )
+
+
+def digest_policy(policy: Policy) -> str:
+    """The architecture's digest as the policy's own offers have it."""
+    shapes = {name: tuple(weight.shape) for name, weight in policy.trained_weights().items()}
+    return digest_architecture(describe_architecture(policy), shapes)
+
+
+def describe_architecture(policy: Policy) -> dict[str, Any]:
+    """What makes weights fit this policy: the configuration, and under adapters theirs and the base's digest."""
+    config = dict(policy.model.config.to_dict())
+    if policy.numbers.adapters:
+        settings = policy.model.peft_config["default"]
+        config["adapters"] = [policy.frozen_digest, settings.r, settings.lora_alpha]
+    return dict(msgspec.json.decode(msgspec.json.encode(config, enc_hook=str)))
+
+
+def digest_tokenizer(tokenizer: Any) -> str:
+    """SHA-256 of what a tokenizer makes of text: its tokens with their ids, its chat template, and its end token."""
+    parts = [sorted(tokenizer.get_vocab().items()), tokenizer.chat_template, tokenizer.eos_token_id]
+    return hashlib.sha256(b"swarmd-tokenizer-1\0" + msgspec.json.encode(parts)).hexdigest()
+
+
+def mix(own: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor], share: float) -> dict[str, torch.Tensor]:
+    """The weighted mean, with this share of theirs; 1 gives theirs as they are. Of the tensors that they have.
+
+    What is no floating-point number, such as a buffer of counts or a mask, has no mean and stays as it is.
+    """
+    if share >= 1:
+        return dict(theirs)
+    return {name: _mean(own[name], value, share) for name, value in theirs.items()}
+
+
+def _mean(own: torch.Tensor, theirs: torch.Tensor, share: float) -> torch.Tensor:
+    return torch.lerp(own, theirs.to(own.dtype), share) if own.is_floating_point() else own
+
+
+def find_worse(own: Mapping[str, Accuracy], best: Mapping[str, float], found: Mapping[str, Accuracy]) -> str:
+    """What is worse with the mean than with the own weights, in words; empty where nothing is.
+
+    A task is worse where it is so beyond what may be chance, beside the best that this node has been there: else each
+    mean could take a little, and in the end all of it. A node that is below its best anyway takes none that is not
+    better there, beyond chance.
+
+    Args:
+        own: accuracy of the own weights, by task.
+        best: the best that it has been, by task.
+        found: accuracy of the mean, on the same questions.
+    """
+    for task, measured in found.items():
+        without, questions = own[task].correct, own[task].questions
+        chance = DEVIATIONS * _noise(without, questions)
+        if measured.correct < min(max(best.get(task, 0.0), without) - chance, without + chance):
+            return f"{task} is answered to {measured.correct:.3f} with the mean, {without:.3f} without"
+    before, after = mean_accuracy(own) or 0.0, mean_accuracy(found) or 0.0
+    questions = sum(each.questions for each in own.values())
+    if after < before - DEVIATIONS_IN_ALL * _noise(before, questions):
+        return f"an accuracy of {after:.3f} with the mean, {before:.3f} without"
+    return ""
+
+
+def _noise(share: float, questions: int) -> float:
+    """Standard deviation of the difference of two measurements with so many questions each (Agresti and Coull)."""
+    share = (share * questions + 2) / (questions + 4)
+    return math.sqrt(2 * share * (1 - share) / (questions + 4))
+
+
+def adopt(
+    order: Train,
+    path: Path,
+    policy: Policy,
+    own: Mapping[str, Accuracy],
+    best: Mapping[str, float],
+    measure: Measure,
+) -> WeightsAdopted | WeightsRefused:
+    """Load a peer's weights and keep them if they answer more of the held-out questions than the own ones did; or the
+    first mean of both that answers no fewer.
+
+    Args:
+        order: the stage that begins, with what the log says of them; their accuracy is a claim, and counts for nothing.
+        path: the file.
+        own: accuracy of the policy as it is, by task; none where it cannot be measured.
+        best: the best that it has been, by task.
+        measure: of the policy after loading.
+
+    Returns:
+        What became of it. Where they are refused, or anything is raised, the policy has its own weights again.
+
+    Raises:
+        Cancelled: the stage was cancelled.
+    """
+    weights, before = order.weights, mean_accuracy(own)
+    assert weights is not None, "the order names weights"
+
+    def refuse(cause: WeightsCause, reason: str, theirs: float | None = None) -> WeightsRefused:
+        log.warning("a peer's weights are not begun from", peer=weights.peer, cause=cause, reason=reason)
+        return WeightsRefused(order.id, cause, reason, weights.peer, before, theirs)
+
+    if before is None:
+        return refuse("unmeasured", "there are no held-out questions to measure them by")
+    try:
+        if not (theirs := _open(path, weights.digest, policy)):
+            return refuse("failed", f"{ATTEMPTS_MAX} stages that began with them came to no end")
+    except (RecordRejected, OSError) as error:
+        return refuse("damaged", str(error))
+    except ModelError as error:
+        return refuse("unfit", str(error))
+
+    def find_no_better(found: Mapping[str, Accuracy]) -> str:
+        after = mean_accuracy(found) or 0.0
+        return "" if after > before else f"an accuracy of {after:.3f} here, the own weights have {before:.3f}"
+
+    def find_mean_worse(found: Mapping[str, Accuracy]) -> str:
+        return find_worse(own, best, found)
+
+    kept = policy.copy_weights()
+    shares, judge = (SHARES, find_mean_worse) if weights.averaged else ((1.0,), find_no_better)
+    for share in shares:
+        found, against = _try(policy, kept, mix(kept, theirs, share), measure, judge)
+        if not against:
+            break
+    after = mean_accuracy(found)
+    if against or after is None:
+        return refuse("worse" if weights.averaged else "no-better", against, after)
+    told = {"peer": weights.peer, "own": before, "theirs": after, "claimed": weights.accuracy, "share": share}
+    log.info("a peer's weights are begun from", **told)
+    return WeightsAdopted(order.id, order.round, order.stage, weights, before, after)
+
+
+def _open(path: Path, digest: str, policy: Policy) -> dict[str, torch.Tensor]:
+    """The weights in a file; none where stages have failed with them before.
+
+    Raises:
+        RecordRejected: they are not what was fetched, or no numbers.
+        ModelError: they are another model's.
+        OSError: the file cannot be read.
+    """
+    tried = path.with_suffix(TRIED)
+    if tried.exists() and tried.stat().st_size >= ATTEMPTS_MAX:
+        return {}
+    with tried.open("ab") as file:
+        file.write(b".")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+            raise RecordRejected("wrong-digest", "the file is not what was fetched")
+    return read_announced(path, policy.trained_weights())
+
+
+def forget_attempts(path: Path) -> None:
+    """A stage that began with the weights in a file was trained, or somebody cancelled it."""
+    path.with_suffix(TRIED).unlink(missing_ok=True)
+
+
+def _try(
+    policy: Policy,
+    kept: Mapping[str, torch.Tensor],
+    weights: Mapping[str, torch.Tensor],
+    measure: Measure,
+    judge: Callable[[Mapping[str, Accuracy]], str],
+) -> tuple[Mapping[str, Accuracy], str]:
+    """Measure the policy with these weights: its accuracy, and what speaks against them.
+
+    Where anything does, or is raised, the policy has the kept ones again.
+    """
+    against = "not measured"
+    try:
+        policy.load_weights(weights)
+        found = measure()
+        against = judge(found)
+        return found, against
+    finally:
+        if against:
+            policy.load_weights(kept)

@@ -1,0 +1,492 @@
+"""Completions: tokens drawn from the model, in turns with the swarm.
+
+`Sampler` computes a prompt once for its whole group. The prompts of a batch are padded on the left and run through the
+model once; the key-value cache is then repeated for the completions of each prompt, and one token is drawn at a time.
+Models whose cache does not allow this generate through transformers' own `generate`. The caller may cancel between any
+two tokens. vLLM draws behind the same interface (`swarmd.training.vllm_sampler`).
+
+`Turns` lets the swarm answer. A swarm whose models use tools names the texts at which generation pauses
+(`Plan.stops`); what `Plan.react` puts behind them is part of the completion, but no token of it is trained on.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import msgspec
+import torch
+from transformers import DynamicCache, StoppingCriteria, StoppingCriteriaList
+
+from swarmd.logger import get_logger
+from swarmd.swarms.plan import Plan, Question
+from swarmd.training.cancellation import Cancellation, TokenDecoder
+from swarmd.training.footprint import is_out_of_memory, release_memory
+from swarmd.training.models.model import Policy
+from swarmd.training.plan_failures import is_plans_own, warn_of
+
+TURNS_MAX = 16  # answers in one completion, whatever the plan would give
+REACTIONS_AT_ONCE = 2  # programs and the like, side by side
+LOOK_S = 0.2  # how often a cancellation is looked for meanwhile
+CACHE_TOLERANCE = 2e-2  # largest difference of log-probabilities between cached and uncached computation
+SHORT_TOLERANCE = 0.5  # the same for models in bfloat16 or float16
+NEUTRAL: dict[str, Any] = {  # a model's own settings of `generate` by which it would draw otherwise than it is trained
+    **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "sequence_bias")),
+    **dict.fromkeys(("min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "guidance_scale", "penalty_alpha")),
+    **dict.fromkeys(("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id")),
+    **dict.fromkeys(("forced_eos_token_id", "exponential_decay_length_penalty", "min_length", "min_new_tokens")),
+    **dict.fromkeys(("watermarking_config", "dola_layers", "prompt_lookup_num_tokens", "stop_strings", "max_time")),
+    "num_beams": 1,
+}
+
+log = get_logger(__name__)
+
+
+class SamplingRequest(NamedTuple):
+    """What `Sampling.sample` was asked for."""
+
+    prompts: Sequence[Sequence[int]]
+    group: int
+    tokens_max: int
+    temperature: float
+    generator: torch.Generator
+    cancellation: Cancellation
+    stops: tuple[str, ...]
+    rooms: Sequence[int]  # of each prompt, the tokens that its completions may have; `tokens_max` is the largest
+
+    @property
+    def rows(self) -> int:
+        """Completions."""
+        return len(self.prompts) * self.group
+
+    def halve(self) -> tuple[SamplingRequest, SamplingRequest]:
+        """Two requests for the same completions in the same order; there are two of them at least."""
+        half = len(self.prompts) // 2
+        if half:
+            return self._of(slice(half)), self._of(slice(half, None))
+        half = self.group // 2
+        return self._replace(group=half), self._replace(group=self.group - half)
+
+    def _of(self, some: slice) -> SamplingRequest:
+        rooms = self.rooms[some]
+        return self._replace(prompts=self.prompts[some], rooms=rooms, tokens_max=max(rooms))
+
+
+class Sampling(abc.ABC):
+    """What draws completions.
+
+    Args:
+        stop_ids: token ids that end a completion; the id stays in the completion, so that ending is trained too.
+        decode: text of token ids.
+    """
+
+    def __init__(self, stop_ids: Sequence[int], decode: TokenDecoder) -> None:
+        self._stop_ids = sorted(set(stop_ids))
+        self._decode = decode
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        tokens_max: int,
+        temperature: float,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+        stops: tuple[str, ...] = (),
+        rooms: Sequence[int] = (),
+    ) -> list[list[int]]:
+        """`group` completions of each prompt, prompt by prompt: token ids ending in a stop id, behind one of the texts
+        `stops`, or cut at `tokens_max`, or at the prompt's own number of `rooms` where they are given: never is more
+        drawn.
+
+        Raises Cancelled (a BaseException) when the cancellation is asked for.
+        """
+        bounds = [min(room, tokens_max) for room in rooms] or [tokens_max] * len(prompts)
+        return self._draw(
+            SamplingRequest(prompts, group, max(bounds), temperature, generator, cancellation, stops, bounds)
+        )
+
+    @abc.abstractmethod
+    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+        """See `sample`."""
+
+    def _draw_evenly(
+        self, draw: Callable[[SamplingRequest], list[list[int]]], wanted: SamplingRequest
+    ) -> list[list[int]]:
+        """Draw with what knows one bound for all rows: as far as the row with the least room, then on with those
+        left."""
+        if len(set(wanted.rooms)) == 1:
+            return draw(wanted)
+        prompts = [list(prompt) for prompt in wanted.prompts for _ in range(wanted.group)]
+        rooms = [room for room in wanted.rooms for _ in range(wanted.group)]
+        drawn: list[list[int]] = [[] for _ in prompts]
+        left = list(range(len(prompts)))
+        while left:
+            least = min(rooms[row] - len(drawn[row]) for row in left)
+            asked = [prompts[row] + drawn[row] for row in left]
+            given = draw(wanted._replace(prompts=asked, group=1, tokens_max=least, rooms=[least] * len(left)))
+            going = []
+            for row, tokens in zip(left, given, strict=True):
+                whole = drawn[row] + tokens
+                drawn[row], ended = self._cut(whole, wanted.stops, len(drawn[row]))
+                if not ended and tokens and len(whole) < rooms[row]:
+                    going.append(row)
+            left = going
+        return drawn
+
+    def _pauses(self, tokens: Sequence[int], stops: tuple[str, ...]) -> bool:
+        """Whether the text of the tokens ends with one of `stops`, as far as the last few tokens tell."""
+        return bool(stops) and self._decode(tokens[-max(map(len, stops)) - 1 :]).endswith(stops)
+
+    def _cut(self, tokens: list[int], stops: tuple[str, ...], begun: int = 0) -> tuple[list[int], bool]:
+        """The tokens up to the first stop id or text to pause at, and whether there is one.
+
+        Args:
+            begun: tokens of which that is known; a text to pause at may begin among them.
+        """
+        for end in range(begun + 1, len(tokens) + 1):
+            if tokens[end - 1] in self._stop_ids or (stops and self._pauses(tokens[:end], stops)):
+                return tokens[:end], True
+        return tokens, False
+
+
+class Sampler(Sampling):
+    """Draws completions from a policy's model, which is put into evaluation mode meanwhile.
+
+    Args:
+        splits: where memory runs out, it draws in parts from then on. Not for ranks that each hold a part of the model:
+            they all wait for each other's passes.
+    """
+
+    def __init__(self, policy: Policy, splits: bool = True) -> None:
+        super().__init__(policy.stop_ids, policy.decode_completion)
+        self._model = policy.model
+        self._pad_id = policy.tokenizer.pad_token_id
+        self._autocast = policy.autocast
+        self._splits = splits
+        self._rows_max = 0  # completions at once; 0: no bound was met yet
+        self._shared: bool | None = None
+
+    @property
+    def shares_prefill(self) -> bool:
+        """Whether the model's cache can be repeated; tried out once, on two short prompts of different length."""
+        if self._shared is None:
+            with torch.no_grad():
+                self._shared = self._try_cache()
+        return self._shared
+
+    def _draw(self, wanted: SamplingRequest) -> list[list[int]]:
+        training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), self._autocast():
+                return self._draw_in_parts(wanted)
+        finally:
+            self._model.train(training)
+
+    def _draw_in_parts(self, wanted: SamplingRequest) -> list[list[int]]:
+        """All at once as long as memory suffices; where it does not, each part is halved."""
+        drawn: list[list[int]] = []
+        left = [wanted]
+        while left:
+            part = left.pop()
+            if 0 < self._rows_max < part.rows:
+                left += reversed(part.halve())
+                continue
+            begun = wanted.generator.get_state()
+            try:
+                drawn += self._draw_at_once(part)
+                continue
+            except Exception as error:
+                if not self._splits or part.rows == 1 or not is_out_of_memory(error):
+                    raise
+                self._rows_max = max(half.rows for half in part.halve())
+                log.warning("memory ran out: fewer completions at once from now on", rows=self._rows_max)
+            release_memory()  # only now: until here the error held on to it
+            wanted.generator.set_state(begun)
+            left.append(part)
+        return drawn
+
+    def _draw_at_once(self, wanted: SamplingRequest) -> list[list[int]]:
+        return self._draw_shared(wanted) if self.shares_prefill else self._draw_evenly(self._draw_plainly, wanted)
+
+    def _draw_shared(self, wanted: SamplingRequest) -> list[list[int]]:
+        batch = DecodingBatch(self._model, wanted.prompts, self._pad_id)
+        batch.repeat(wanted.group)
+        drawn: list[list[int]] = [[] for _ in range(wanted.rows)]
+        for _ in range(wanted.tokens_max):
+            wanted.cancellation.check()
+            tokens = _draw_tokens(batch.logits, wanted.temperature, wanted.generator)
+            going = []
+            for row, token in zip(batch.rows, tokens.tolist(), strict=True):
+                drawn[row].append(token)
+                full = len(drawn[row]) == wanted.rooms[row // wanted.group]
+                going.append(not (token in self._stop_ids or full or self._pauses(drawn[row], wanted.stops)))
+            if not batch.keep(going, tokens):
+                break
+        return drawn
+
+    def _draw_plainly(self, wanted: SamplingRequest) -> list[list[int]]:
+        stops, sampled = wanted.stops, wanted.temperature > 0
+        ids, mask = pad_left(wanted.prompts, self._pad_id, self._model.device)
+        pauses = (lambda tokens: self._pauses(tokens, stops)) if stops else None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw_seed(wanted.generator))
+            output = self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=wanted.tokens_max,
+                do_sample=sampled,
+                temperature=wanted.temperature or None,
+                top_k=0 if sampled else None,
+                top_p=1.0 if sampled else None,
+                num_return_sequences=wanted.group,
+                eos_token_id=self._stop_ids,
+                pad_token_id=self._pad_id,
+                stopping_criteria=StoppingCriteriaList([_Check(wanted.cancellation, pauses, ids.shape[1])]),
+                **NEUTRAL,
+            )
+        # `generate` ends rows one by one, but pads them to one length.
+        return [self._cut(row, stops)[0] for row in output[:, ids.shape[1] :].tolist()]
+
+    def _try_cache(self) -> bool:
+        """Compare two cached steps with the plain forward pass."""
+        prompts = [[self._pad_id + 1, self._pad_id + 2, self._pad_id + 3], [self._pad_id + 4]]
+        limit = self._model.get_input_embeddings().num_embeddings
+        prompts = [[token % limit for token in prompt] for prompt in prompts]
+        try:
+            batch = DecodingBatch(self._model, prompts, self._pad_id)
+            batch.repeat(2)
+            tokens = torch.tensor([7, 8, 9, 10], device=self._model.device) % limit
+            batch.keep([True] * 4, tokens)
+            cached = torch.log_softmax(batch.logits.float(), -1)
+            whole = [prompts[row // 2] + [int(token)] for row, token in enumerate(tokens)]
+            plain = [self._model(input_ids=torch.tensor([ids], device=tokens.device)).logits[0, -1] for ids in whole]
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+            return False
+        difference = (cached - torch.log_softmax(torch.stack(plain).float(), -1)).abs().max()
+        return bool(difference < (CACHE_TOLERANCE if self._model.dtype == torch.float32 else SHORT_TOLERANCE))
+
+
+class DecodingBatch:
+    """Sequences that are being extended: their cache, their mask, and the logits of the next token."""
+
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad_id: int) -> None:
+        self._model = model
+        ids, self._mask = pad_left(prompts, pad_id, model.device)
+        self._cache = DynamicCache(config=model.config)
+        positions = (self._mask.cumsum(1) - 1).clamp(min=0)
+        self.logits = self._forward(ids, positions)
+        self._next = self._mask.sum(1)
+        self.rows = list(range(len(prompts)))  # of each sequence, its place in the caller's list
+
+    def repeat(self, group: int) -> None:
+        """Make `group` sequences of each one."""
+        if group > 1:
+            self._cache.batch_repeat_interleave(group)
+            self.logits = self.logits.repeat_interleave(group, 0)
+            self._mask = self._mask.repeat_interleave(group, 0)
+            self._next = self._next.repeat_interleave(group, 0)
+        self.rows = list(range(len(self.rows) * group))
+
+    def keep(self, still: Sequence[bool], tokens: torch.Tensor) -> bool:
+        """Append a token to each sequence, leaving out finished ones; False when none is left."""
+        kept = [place for place, goes_on in enumerate(still) if goes_on]
+        if not kept:
+            return False
+        if len(kept) < len(self.rows):
+            index = torch.tensor(kept, device=tokens.device)
+            self._cache.batch_select_indices(index)
+            self._mask, self._next, tokens = self._mask[index], self._next[index], tokens[index]
+            self.rows = [self.rows[place] for place in kept]
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(self.rows), 1)], 1)
+        self.logits = self._forward(tokens[:, None], self._next[:, None])
+        self._next = self._next + 1
+        return True
+
+    def _forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        output = self._model(
+            input_ids=ids,
+            attention_mask=self._mask,
+            position_ids=positions,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+
+class _Check(StoppingCriteria):
+    """Lets `generate` be cancelled between tokens, and rows end where they pause."""
+
+    def __init__(self, cancellation: Cancellation, pauses: Callable[[Sequence[int]], bool] | None, prompt: int) -> None:
+        self._cancellation = cancellation
+        self._pauses = pauses
+        self._prompt = prompt  # its width
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: Any) -> torch.Tensor:
+        self._cancellation.check()
+        if self._pauses is None:
+            return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+        paused = [self._pauses(row) for row in input_ids[:, self._prompt :].tolist()]
+        return torch.tensor(paused, dtype=torch.bool, device=input_ids.device)
+
+
+def draw_seed(generator: torch.Generator) -> int:
+    """A seed for whatever does not take the generator itself."""
+    return int(torch.randint(2**31, (1,), generator=generator, device=generator.device))
+
+
+def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids (batch, longest) and their mask, padded on the left."""
+    longest = max(map(len, sequences))
+    ids = [[pad_id] * (longest - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[0] * (longest - len(sequence)) + [1] * len(sequence) for sequence in sequences]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def _draw_tokens(logits: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
+    """One token for each row; the likeliest at temperature 0. Raises ArithmeticError where logits are no numbers.
+
+    torch's multinomial draws a random number for every token of the vocabulary, which on a CPU takes an eighth of all
+    the time of a small model. There, one number for each row is looked up in the sums of the weights.
+    """
+    if temperature == 0:
+        return logits.argmax(-1)
+    weights = torch.softmax(logits.float() / temperature, -1)
+    if weights.device.type != "cpu":
+        return torch.multinomial(weights, 1, generator=generator).squeeze(1)
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    if not sums[:, -1].isfinite().all():
+        raise ArithmeticError("the model's logits are not finite numbers")
+    points = torch.rand(len(sums), 1, generator=generator, dtype=torch.float64) * sums[:, -1:]
+    return torch.searchsorted(sums, points, right=True).squeeze(1).clamp(max=sums.size(1) - 1)
+
+
+class TurnCompletion(msgspec.Struct):
+    """One completion. `own` says of every token whether the model drew it (1) or the swarm put it there (0)."""
+
+    tokens: list[int]
+    own: list[int]
+    text: str
+
+
+class Turns:
+    """Samples completions for one plan.
+
+    Args:
+        plan: says where generation pauses and what follows.
+        policy: encodes and decodes.
+        tokens_max: of a completion, what the swarm puts there included.
+    """
+
+    def __init__(self, plan: Plan, policy: Policy, sampler: Sampling, tokens_max: int, temperature: float) -> None:
+        self._plan = plan
+        self._policy = policy
+        self._sampler = sampler
+        self._tokens_max = tokens_max
+        self._temperature = temperature
+
+    def complete(
+        self,
+        questions: Sequence[Question],
+        prompts: Sequence[list[int]],
+        group: int,
+        generator: torch.Generator,
+        cancellation: Cancellation,
+    ) -> list[TurnCompletion]:
+        """`group` completions of each question, question by question. Raises Cancelled."""
+
+        def draw(prompts: Sequence[list[int]], group: int, rooms: Sequence[int] = ()) -> list[list[int]]:
+            bounds = (self._tokens_max, self._temperature)
+            return self._sampler.sample(prompts, group, *bounds, generator, cancellation, self._plan.stops, rooms)
+
+        completions = [
+            TurnCompletion(tokens, [1] * len(tokens), self._policy.decode_completion(tokens))
+            for tokens in draw(prompts, group)
+        ]
+        if not self._plan.stops:
+            return completions
+        asked = [(questions[place // group], prompts[place // group]) for place in range(len(completions))]
+        paused = [place for place, drawn in enumerate(completions) if self._is_paused(drawn)]
+        # Turn by turn, until each completion has ended or is full.
+        for _ in range(TURNS_MAX):
+            cancellation.check()
+            paused = self._react([(asked[place][0], completions[place], place) for place in paused], cancellation)
+            if not paused:
+                break
+            begun = [asked[place][1] + completions[place].tokens for place in paused]
+            rooms = [self._tokens_max - len(completions[place].tokens) for place in paused]
+            for place, tokens in zip(paused, draw(begun, 1, rooms), strict=True):
+                self._append(completions[place], tokens, own=1)
+            paused = [place for place in paused if self._is_paused(completions[place])]
+        return completions
+
+    def _react(self, paused: Sequence[tuple[Question, TurnCompletion, int]], cancellation: Cancellation) -> list[int]:
+        """Put the swarm's answers behind paused completions; places of those that have room to go on."""
+        answers = self._ask([(question, drawn.text) for question, drawn, _ in paused], cancellation)
+        going = []
+        for (_, drawn, place), answer in zip(paused, answers, strict=True):
+            if answer is None:
+                continue
+            room = self._tokens_max - len(drawn.tokens)
+            tokens = self._policy.encode_completion(answer, True, room)
+            self._append(drawn, tokens, own=0)
+            if len(drawn.tokens) < self._tokens_max:
+                going.append(place)
+        return going
+
+    def _ask(self, paused: Sequence[tuple[Question, str]], cancellation: Cancellation) -> list[str | None]:
+        """The plan's answers. A cancellation is not kept waiting: what is under way may end by itself."""
+        pool = ThreadPoolExecutor(REACTIONS_AT_ONCE, thread_name_prefix="react")
+        try:
+            answers = [pool.submit(self._plan.react, question, text) for question, text in paused]
+            left = set(answers)
+            while left:
+                cancellation.check()
+                left = wait(left, LOOK_S).not_done
+            return self._results(answers)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _results(self, answers: Sequence[Future[str | None]]) -> list[str | None]:
+        """What the plan answered; a completion over which it raised ends there."""
+        results, raised = [], None
+        for answer in answers:
+            error = answer.exception()
+            if error is not None and not is_plans_own(error):
+                raise error
+            results.append(answer.result() if error is None else None)
+            raised = raised or error
+        if raised is not None:
+            warn_of(self._plan, raised, "completions are not continued")
+        return results
+
+    def _is_paused(self, drawn: TurnCompletion) -> bool:
+        full = len(drawn.tokens) >= self._tokens_max
+        return not full and drawn.tokens[-1] not in self._policy.stop_ids and drawn.text.endswith(self._plan.stops)
+
+    def _append(self, drawn: TurnCompletion, tokens: Sequence[int], own: int) -> None:
+        room = self._tokens_max - len(drawn.tokens)
+        drawn.tokens += tokens[:room]
+        drawn.own += [own] * len(tokens[:room])
+        drawn.text = self._policy.decode_completion(drawn.tokens)
+
+
+def encode_turns(plan: Plan, policy: Policy, text: str, cut: bool, tokens_max: int) -> tuple[list[int], list[int]]:
+    """Token ids of a finished completion and, for each, whether a model wrote it (1) or the swarm (0)."""
+    tokens: list[int] = []
+    own: list[int] = []
+    start = 0
+    spans = [*plan.foreign_spans(text), (len(text), len(text))]
+    for place, (begin, end) in enumerate(spans):
+        last = place + 1 == len(spans)
+        ids = policy.encode_completion(text[start:begin], cut or not last, tokens_max - len(tokens))
+        tokens, own = tokens + ids, own + [1] * len(ids)
+        ids = policy.encode_completion(text[begin:end], True, tokens_max - len(tokens)) if begin < end else []
+        tokens, own = tokens + ids, own + [0] * len(ids)
+        start = end
+    return tokens, own

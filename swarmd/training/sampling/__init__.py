@@ -1,1 +1,0 @@
-"""Completions: sampled here or by vLLM, in turns with the swarm, and measured on held-out questions."""

@@ -1,0 +1,248 @@
+"""Which groups that this node did not just draw are in a step's batch: peers', and its own earlier ones.
+
+Peers' groups, left to chance, would crowd out a task that few nodes can do: it has few informative groups, so few are
+drawn, so nobody learns it, and once its only specialist unlearns it, nobody supplies any. So
+
+* every task has the same number of groups as far as there are so many, of each task every peer's the same number, and
+  each is spread over the whole stage;
+* no peer has more than `peer_max` groups in a batch, earlier ones drawn again included: whoever makes its groups up has
+  as many as it likes, and none has zero variance. It has one until something of it was looked at in the stage, and none
+  where far less of it counts than of others (`swarmd.training.masking.SetAsideTally.judge`);
+* places that this leaves free are for own groups.
+
+`Replay` keeps this node's latest groups, so that what it can do is not lost while it learns what peers can do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Literal, TypeVar
+
+from cachetools import FIFOCache
+
+from swarmd.config import TrainingConfig
+from swarmd.swarms.plan import hash_number
+from swarmd.training.groups import TrainingGroup
+
+PEER_SHARE = 0.5  # of peers' places in a batch, at most so many are one peer's
+KEPT_PER_TASK = 64  # earlier groups
+TASKS_MAX = 256  # with earlier groups; the task that was longest without a new group leaves
+T = TypeVar("T")
+NO_WEIGHTS: Mapping[str, float] = {}
+NO_GROUPS: Mapping[str, Sequence[TrainingGroup]] = {}
+NOBODY: Mapping[str, bool] = {}
+WEIGHT_PARTS = 100  # of a weight of 1: shares are counted in integers
+Reason = Literal["share", "little"]  # why a group was passed over: its peer had its share, or little of it counts
+
+
+class PeerSchedule:
+    """Hands out peers' groups over the steps of a stage, each at most once.
+
+    Every step gets its even share, at most `share_max`; what is left beyond that may stand in for own groups that
+    turned out flat.
+
+    Args:
+        groups: in random order.
+        steps: of the stage.
+        share_max: groups in a step.
+        peer_max: groups of one peer in a batch; 0: no bound.
+        weights: of tasks that are to have more than the even number, as multiples of it.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[TrainingGroup],
+        steps: int,
+        share_max: int,
+        peer_max: int = 0,
+        weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> None:
+        keys = [lambda group: group.question.task, lambda group: group.peer]
+        self._left = spread_evenly(groups, steps * share_max, keys, weights)
+        self._steps_left = steps
+        self._share_max = share_max
+        self._peer_max = peer_max
+        self._batch: Counter[str] = Counter()
+        self._worthy = NOBODY
+        self._passed: dict[int, tuple[str, Reason]] = {}  # by the group's identity, whose it is and why
+        self.dealt = 0
+
+    def next_share(self, worthy: Mapping[str, bool] = NOBODY) -> list[TrainingGroup]:
+        """The groups of the next step.
+
+        Args:
+            worthy: peers that were looked at, and whether they have groups in this step.
+        """
+        self._batch.clear()
+        self._worthy = worthy
+        even = -(-len(self._left) // max(self._steps_left, 1))
+        self._steps_left -= 1
+        return self._take(min(even, self._share_max))
+
+    def spare(self, wanted: int) -> list[TrainingGroup]:
+        """Up to `wanted` groups that no later step's share needs."""
+        return self._take(max(0, min(wanted, len(self._left) - self._steps_left * self._share_max)))
+
+    def admit(self, group: TrainingGroup) -> bool:
+        """Whether the batch has room for one more group, which is then counted; for this node's own it always has."""
+        room = not group.peer or self._batch[group.peer] < self._bound(group.peer)
+        self._batch[group.peer] += room
+        return room
+
+    def count_passed(self) -> Counter[tuple[str, Reason]]:
+        """The groups that were passed over and never dealt, by peer and reason."""
+        left = {id(group) for group in self._left}
+        return Counter(why for group, why in self._passed.items() if group in left)
+
+    def _bound(self, peer: str) -> float:
+        """Groups of a peer in this batch at most."""
+        if not self._peer_max:
+            return math.inf
+        return self._peer_max * self._worthy[peer] if peer in self._worthy else 1
+
+    def _take(self, count: int) -> list[TrainingGroup]:
+        """The first `count` that there is room for."""
+        taken: list[TrainingGroup] = []
+        left: list[TrainingGroup] = []
+        for group in self._left:
+            if len(taken) == count:
+                left.append(group)
+            elif self.admit(group):
+                taken.append(group)
+            else:
+                left.append(group)
+                self._passed[id(group)] = group.peer, "share" if self._bound(group.peer) else "little"
+        self._left = left
+        self.dealt += len(taken)
+        return taken
+
+
+def take_part(groups: Sequence[TrainingGroup], rank: int, ranks: int, peer_ranks: int) -> list[TrainingGroup]:
+    """Those of the groups that are for one of several ranks: each is for one, and a peer's for `peer_ranks` of them,
+    always the same, since earlier groups are drawn again where they were."""
+    if peer_ranks >= ranks:
+        return list(groups[rank::ranks])
+    seen: Counter[str] = Counter()
+    taken = []
+    for group in groups:
+        place = hash_number("ranks", group.peer) + seen[group.peer] % peer_ranks
+        seen[group.peer] += 1
+        if place % ranks == rank:
+            taken.append(group)
+    return taken
+
+
+def spread_evenly(
+    items: Sequence[T], wanted: int, keys: Sequence[Callable[[T], str]], weights: Mapping[str, float] = NO_WEIGHTS
+) -> list[T]:
+    """The items in another order: the first `wanted` hold the values of the first key as evenly as can be, each spread
+    over all of them; of each value those of the second key, and so on.
+
+    What is not among the first `wanted` follows, in the order it had. `weights` are of values of the first key, see
+    `share_evenly`.
+    """
+    if not keys:
+        return list(items)
+    by_value: dict[str, list[T]] = defaultdict(list)
+    for item in items:
+        by_value[keys[0](item)].append(item)
+    shares = share_evenly({value: len(each) for value, each in by_value.items()}, wanted, weights)
+    placed = [
+        ((place + 0.5) / shares[value], rank, item)
+        for rank, (value, each) in enumerate(by_value.items())
+        for place, item in enumerate(spread_evenly(each, shares[value], keys[1:])[: shares[value]])
+    ]
+    first = [item for _, _, item in sorted(placed, key=lambda entry: entry[:2])]
+    chosen = {id(item) for item in first}
+    return first + [item for item in items if id(item) not in chosen]
+
+
+def share_evenly(counts: Mapping[str, int], wanted: int, weights: Mapping[str, float] = NO_WEIGHTS) -> dict[str, int]:
+    """How many each may give so that together they give `wanted`, or all: the same each, or what it has if less.
+
+    Of a name with a weight that many times as much as of the others, whose weight is 1.
+    """
+    parts = {name: round(weights.get(name, 1.0) * WEIGHT_PARTS) for name in counts}
+    shares = {}
+    left, parts_left = wanted, sum(parts.values())
+    for name, count in sorted(counts.items(), key=lambda entry: entry[1] / parts[entry[0]]):
+        shares[name] = min(count, left * parts[name] // parts_left)
+        left -= shares[name]
+        parts_left -= parts[name]
+    return shares
+
+
+def bound_peer(training: TrainingConfig, peers: int) -> int:
+    """How many groups of a batch may come of one of the peers that published something: `PEER_SHARE` of peers' places,
+    rounded up. 0: no bound, as where there is only one peer, whose places nobody else could take."""
+    return max(1, math.ceil(training.peer_questions * PEER_SHARE)) if peers > 1 else 0
+
+
+def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
+    """How many of the ranks one peer may have groups on: each keeps to `bound_peer` of its own places by itself, which
+    is rounded up each time, and together they are to keep to that of all. `training` is of one rank."""
+    bound = bound_peer(training, peers)
+    if not bound:
+        return ranks
+    return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
+
+
+class Replay:
+    """The latest informative groups of each task.
+
+    It lives as long as the trainer process: after a restart it is empty, and fills within the next stage.
+    """
+
+    def __init__(self, by_task: Mapping[str, Sequence[TrainingGroup]] = NO_GROUPS) -> None:
+        self._by_task: FIFOCache[str, deque[TrainingGroup]] = FIFOCache(TASKS_MAX)
+        for task, groups in by_task.items():
+            self._by_task[task] = deque(groups, KEPT_PER_TASK)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_task.values()))
+
+    def copy(self) -> Replay:
+        """One that keeps the same, whatever is added to this one."""
+        return Replay(self._by_task)
+
+    def add(self, group: TrainingGroup) -> None:
+        """Keep a group; flat ones teach nothing and are not kept."""
+        if not group.is_flat:
+            kept = self._by_task.pop(group.question.task, None) or deque(maxlen=KEPT_PER_TASK)
+            kept.append(group)
+            self._by_task[group.question.task] = kept
+
+    def forget(self, unwanted: Callable[[TrainingGroup], bool]) -> None:
+        """Keep these groups no longer."""
+        for task, groups in list(self._by_task.items()):
+            self._by_task[task] = deque((each for each in groups if not unwanted(each)), KEPT_PER_TASK)
+            if not self._by_task[task]:
+                del self._by_task[task]
+
+    def draw(
+        self,
+        count: int,
+        random: Random,
+        admit: Callable[[TrainingGroup], bool] = lambda group: True,
+        weights: Mapping[str, float] = NO_WEIGHTS,
+    ) -> list[TrainingGroup]:
+        """Up to `count` different groups: each time a task by chance, then one of its groups, if it is admitted.
+
+        Args:
+            weights: of tasks that are to be drawn so many times as often as the others.
+        """
+        left = {task: list(kept) for task, kept in self._by_task.items()}
+        drawn: list[TrainingGroup] = []
+        while len(drawn) < count and left:
+            tasks = list(left)
+            chances = [weights.get(each, 1.0) for each in tasks]
+            task = random.choices(tasks, chances)[0] if weights else random.choice(tasks)
+            group = left[task].pop(random.randrange(len(left[task])))
+            if admit(group):
+                drawn.append(group)
+            if not left[task]:
+                del left[task]
+        return drawn

@@ -1,1 +1,0 @@
-"""Weights that are offered to peers, and peers' weights made a model again."""

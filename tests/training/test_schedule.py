@@ -1,0 +1,206 @@
+"""Dealing out peers' groups, and what of an own stage is published and kept."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmd.config import TrainingConfig
+from swarmd.swarms.plan import Message, Question, Score
+from swarmd.swarms.rollouts import (
+    COMPLETION_CHARACTERS_MAX,
+    VERSION,
+    Group,
+    Reference,
+    Rollouts,
+    decode_rollouts,
+    encode_rollouts,
+)
+from swarmd.training.groups import TrainingGroup
+from swarmd.training.schedule import (
+    KEPT_PER_TASK,
+    PEER_SHARE,
+    PeerSchedule,
+    Replay,
+    bound_peer,
+    count_ranks,
+    share_evenly,
+    spread_evenly,
+    take_part,
+)
+from swarmd.training.stage import Publication
+
+TASKS = ("reverse", "sort", "add", "rotate")
+mixtures = st.lists(st.sampled_from(TASKS), max_size=60)
+
+
+PEERS = ("anna", "bert", "mallory")
+offers = st.lists(st.tuples(st.sampled_from(TASKS), st.sampled_from(PEERS)), max_size=80)
+
+
+def group(task: str, index: int, flat: bool = False, peer: str = "") -> TrainingGroup:
+    question = Question(Reference(task, "0" * 16, 0, index), (), {})
+    rewards = [1.0, 1.0 if flat else 0.0]
+    scores = [Score(reward) for reward in rewards]
+    return TrainingGroup(question, [1], [[2], [3]], ["2", "3"], rewards, scores, [[1], [1]], peer)
+
+
+def tasks_of(groups: list[TrainingGroup]) -> Counter[str]:
+    return Counter(each.question.task for each in groups)
+
+
+def peers_of(groups: list[TrainingGroup]) -> Counter[str]:
+    return Counter(each.peer for each in groups)
+
+
+def test_spare_groups_stand_in_for_flat_ones() -> None:
+    dealer = PeerSchedule([group("sort", place) for place in range(20)], 3, 4)
+    assert len(dealer.next_share()) == 4
+    assert len(dealer.spare(5)) == 5  # 16 left, 8 needed by the two steps to come
+    assert len(dealer.spare(5)) == 3
+    assert dealer.spare(5) == []
+    assert len(dealer.next_share()) == len(dealer.next_share()) == 4
+    assert dealer.dealt == 20
+
+
+def test_a_rare_task_is_dealt_as_often_as_the_others_and_over_the_whole_stage() -> None:
+    groups = [group("sort", place) for place in range(90)] + [group("add", place) for place in range(10)]
+    Random(0).shuffle(groups)
+    dealer = PeerSchedule(groups, 5, 4)
+    shares = [tasks_of(dealer.next_share()) for _ in range(5)]
+    assert shares == [Counter(sort=2, add=2)] * 5
+
+
+@given(mixtures, st.integers(0, 70))
+def test_spreading_loses_nothing_and_gives_every_task_its_share(tasks: list[str], wanted: int) -> None:
+    items = list(enumerate(tasks))
+    spread = spread_evenly(items, wanted, [lambda item: item[1]])
+    assert sorted(spread) == items
+    first = Counter(task for _, task in spread[:wanted])
+    have = Counter(tasks)
+    assert first == +Counter(share_evenly(have, wanted))
+    fewest = min((first[task] for task in have if first[task] < have[task]), default=wanted)
+    assert all(first[task] <= fewest + 1 for task in have)
+
+
+# --- one peer's share of a batch ---
+
+
+@given(
+    offers,
+    st.integers(1, 8),
+    st.integers(0, 6),
+    st.integers(1, 4),
+    st.dictionaries(st.sampled_from(PEERS), st.booleans()),
+    st.integers(0, 8),
+)
+def test_no_mixture_gives_a_peer_more_of_a_batch_than_its_bound(
+    made: list[tuple[str, str]], steps: int, share_max: int, peer_max: int, worthy: dict[str, bool], spare: int
+) -> None:
+    groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
+    replay = Replay()
+    for each in groups:
+        replay.add(each)
+    dealer = PeerSchedule(groups, steps, share_max, peer_max)
+    dealt: list[TrainingGroup] = []
+    for step in range(steps):
+        batch = dealer.next_share(worthy) + dealer.spare(spare)
+        dealt += batch
+        batch += replay.draw(3, Random(step), dealer.admit)
+        for peer, count in peers_of(batch).items():
+            assert count <= (peer_max * worthy[peer] if peer in worthy else 1)
+    assert len({id(each) for each in dealt}) == len(dealt) == dealer.dealt
+    passed = dealer.count_passed()
+    assert sum(passed.values()) <= len(groups) - len(dealt)
+    assert all((reason == "little") == (worthy.get(peer) is False) for peer, reason in passed)
+
+
+def test_a_peer_of_whom_little_counts_has_no_places_and_that_is_told() -> None:
+    groups = [group("sort", place, peer=peer) for place in range(4) for peer in ("mallory", "anna")]
+    dealer = PeerSchedule(groups, 2, 4, peer_max=2)
+    assert peers_of(dealer.next_share({})) == Counter(mallory=1, anna=1), "nobody was looked at yet"
+    assert peers_of(dealer.next_share({"mallory": False, "anna": True})) == Counter(anna=2)
+    assert dealer.count_passed()["mallory", "little"] > 0
+    assert not dealer.admit(group("sort", 9, peer="mallory")) and dealer.admit(group("sort", 9))
+
+
+@pytest.mark.parametrize(
+    ("peers", "settings", "bound"),
+    [
+        (1, {}, 0),
+        (2, {}, 2),
+        (50, {}, 2),
+        (5, {"peer_questions": 1}, 1),
+        (5, {"peer_questions": 5}, 3),
+    ],
+)
+def test_the_bound_is_a_share_of_the_places_that_peers_have(peers: int, settings: dict[str, Any], bound: int) -> None:
+    assert bound_peer(TrainingConfig(**settings), peers) == bound
+
+
+@given(offers, st.integers(1, 6), st.integers(1, 5))
+def test_ranks_together_give_a_peer_no_more_of_a_batch_than_its_bound(
+    made: list[tuple[str, str]], ranks: int, places: int
+) -> None:
+    groups = [group(task, place, peer=peer) for place, (task, peer) in enumerate(made)]
+    training = TrainingConfig(peer_questions=places)
+    peer_ranks, bound = count_ranks(training, len(PEERS), ranks), bound_peer(training, len(PEERS))
+    parts = [take_part(groups, rank, ranks, peer_ranks) for rank in range(ranks)]
+    assert sorted(id(each) for part in parts for each in part) == sorted(map(id, groups)), "each is for one rank"
+    batch = [each for part in parts for each in PeerSchedule(part, 1, places, bound).next_share()]
+    assert all(count <= max(math.ceil(places * ranks * PEER_SHARE), 1) for count in peers_of(batch).values())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(TASKS), st.integers(0, 5), st.booleans()), max_size=40),
+    st.integers(0, 12),
+)
+def test_what_is_published_keeps_to_its_bound(made: list[Any], groups_max: int) -> None:
+    publication = Publication(groups_max)
+    for task, index, flat in made:
+        publication.add(group(task, index, flat))
+    chosen = publication.choose()
+    assert len(chosen) <= groups_max
+    questions = [each.question.reference for each in chosen]
+    assert len(set(questions)) == len(questions)
+    flatness = [each.is_flat for each in chosen]
+    assert flatness == sorted(flatness)  # flat ones only fill up
+
+
+def test_replay_keeps_the_latest_informative_groups_of_each_task() -> None:
+    replay = Replay()
+    assert replay.draw(3, Random(0)) == []
+    for index in range(KEPT_PER_TASK + 5):
+        replay.add(group("sort", index))
+    replay.add(group("sort", 999, flat=True))
+    replay.add(group("add", 0))
+    assert len(replay) == KEPT_PER_TASK + 1
+    drawn = replay.draw(1000, Random(0))
+    assert len({id(each) for each in drawn}) == len(drawn) == len(replay)
+    assert min(each.question.reference.index for each in drawn if each.question.task == "sort") == 5
+    often = Counter(replay.draw(1, Random(seed))[0].question.task for seed in range(200))
+    assert 60 < often["add"] < 140  # tasks alike, however many groups they have
+
+
+def make_group(index: int, *texts: str) -> TrainingGroup:
+    question = Question(Reference("task", "digest", 0, index), (Message("user", "?"),), {})
+    rewards = [float(place) for place in range(len(texts))]
+    tokens = [[1] for _ in texts]
+    return TrainingGroup(question, [1], tokens, list(texts), rewards, [Score(reward) for reward in rewards], tokens)
+
+
+def test_a_text_too_long_for_the_wire_costs_its_group_and_not_the_stage() -> None:
+    """A model that repeats itself reaches the bound within its token limit; the whole body used to be refused then."""
+    publication = Publication(8)
+    publication.add(make_group(0, "x", "y" * COMPLETION_CHARACTERS_MAX))
+    publication.add(make_group(1, "x", "y" * (COMPLETION_CHARACTERS_MAX + 1)))
+    chosen = publication.choose()
+    groups = tuple(Group("task", "digest", 0, each.question.reference.index, tuple(each.texts)) for each in chosen)
+    body = encode_rollouts(Rollouts(VERSION, "swarm", "peer", 0, 0, groups))
+    assert [group.index for group in decode_rollouts(body).groups] == [0]
