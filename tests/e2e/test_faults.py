@@ -19,11 +19,6 @@ from tests.e2e.conftest import PATIENCE_S, Swarm
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-def is_degraded(swarm: Swarm, number: int) -> bool:
-    answer = swarm.status(number)
-    return answer is not None and answer.network.state == "degraded"
-
-
 def p2pd_of(network_pid: int) -> int:
     """The p2pd that a network worker runs."""
     children = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(network_pid)], capture_output=True, text=True)

@@ -20,7 +20,6 @@ MONITORING = ROOT / "configs" / "monitoring"
 RULES = MONITORING / "swarmd.rules.yml"
 DASHBOARD = MONITORING / "grafana" / "swarmd.json"
 DOCS = ROOT / "docs" / "MONITORING.md"
-OTHERS = {"up", "time", "ALERTS"}  # names that are not ours
 
 
 def promtool(*words: str | Path, given: str = "") -> str:
