@@ -5,8 +5,6 @@ status. Starting the interpreter and importing takes most of the processor time 
 the same every time. That a program starts by exec as well is for other tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import ctypes

@@ -3,8 +3,6 @@
 Nothing here is timed.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

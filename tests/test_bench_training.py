@@ -1,7 +1,5 @@
 """What benchmarks that train are made of: contestants get the same work, and figures are what they say."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Mapping, Sequence

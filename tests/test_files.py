@@ -1,7 +1,5 @@
 """Files that a node cannot do without outlive a power cut, and what a user names to be read is a regular file."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import threading

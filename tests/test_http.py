@@ -1,7 +1,5 @@
 """HTTP: a request ends, with a whole answer or an error that says what was wrong; and whom servers let in."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -1,7 +1,5 @@
 """How files are dealt out: the longest first, those of whole nodes in two units; and what all may take together."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import schedule

@@ -1,7 +1,5 @@
 """Real nodes whose rounds a contract on a real chain keeps, and what it has of them against their own logs."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

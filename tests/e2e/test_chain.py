@@ -4,8 +4,6 @@ Their trainers are scripted, for all that the chain hears of one is a stage's re
 ones say on a chain is looked at in `test_swarms`, what becomes of a stage that is killed with them in `test_faults`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ The node of which every process is killed in turn has a real trainer; the others
 how nodes find each other, wait, and skip.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

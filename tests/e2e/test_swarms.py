@@ -4,8 +4,6 @@ Each kind has a real trainer that trains on what peers wrote, and a scripted pee
 questions show what three nodes wrote, has two. Real trainers that read each other are in `test_rounds`.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

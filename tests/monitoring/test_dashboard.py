@@ -1,7 +1,5 @@
 """The dashboard and docs/MONITORING.md: whole, and every query, metric, label and alert of them means something."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shipped monitoring files, and the programs that they are held against."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator

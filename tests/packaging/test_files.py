@@ -1,7 +1,5 @@
 """What is built and shipped: wheel, sdist, an image's context, the container's and Compose's files, and the lock."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

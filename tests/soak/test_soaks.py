@@ -1,7 +1,5 @@
 """The soaks find what a node left behind, and say what did not hold under all attacks."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import os

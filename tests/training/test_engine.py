@@ -1,7 +1,5 @@
 """Stages on the real trainer: state that lives on, cancellation, restarts, peers, failures."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import shutil

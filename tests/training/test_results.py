@@ -1,7 +1,5 @@
 """Figures and models leave the real trainer: by step, under TRL's names too, and by a push that nothing waits for."""
 
-from __future__ import annotations
-
 import inspect
 import shutil
 import threading

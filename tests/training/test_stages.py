@@ -1,7 +1,5 @@
 """Rounds of several stages on real engines: each asks about what the one before gave, however much peers wrote."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

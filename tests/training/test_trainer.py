@@ -1,7 +1,5 @@
 """The seams into TRL and its libraries: shared prompts, flat groups, learning rates, and nothing that is reported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

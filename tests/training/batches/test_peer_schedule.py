@@ -1,7 +1,5 @@
 """Dealing out peers' groups, what of an own stage is published and kept, and the guard of skills."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

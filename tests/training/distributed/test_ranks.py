@@ -1,7 +1,5 @@
 """Two processes that train one model together, over gloo on the CPU; what accelerate's file says of spreading it."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pickle

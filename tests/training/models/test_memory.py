@@ -1,7 +1,5 @@
 """What training is reckoned to take, what is free, and how smaller parts are tried before a stage fails."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

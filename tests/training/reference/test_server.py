@@ -1,7 +1,5 @@
 """The server over a real socket: jobs, leases, bounds, tokens, hostile bytes; its queue, and what it computes."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import socket

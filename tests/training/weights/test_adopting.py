@@ -1,7 +1,5 @@
 """A stage begins from a peer's weights where they are better here, and from a mean that is worse in nothing."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path
