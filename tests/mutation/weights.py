@@ -287,14 +287,14 @@ WEIGHTS = (
         "swarmd/training/weights/adopting.py",
         "        if measured.correct < min(",
         "        if False and measured.correct < min(",
-        ("tests/training/weights/test_adopting.py::test_what_is_worse_beyond_chance_is_named",),
+        ("tests/training/weights/test_averaging.py::test_what_is_worse_beyond_chance_is_named",),
     ),
     Mutant(
         "means take a task little by little",
         "swarmd/training/weights/adopting.py",
         "min(max(best.get(task, 0.0), without) - chance, without + chance)",
         "without - chance",
-        ("tests/training/weights/test_adopting.py::test_means_cannot_take_a_skill_little_by_little",),
+        ("tests/training/weights/test_averaging.py::test_means_cannot_take_a_skill_little_by_little",),
     ),
     Mutant(
         "the same peer's weights are averaged with each time",

@@ -1,5 +1,7 @@
 """Small real models and nodes' data directories."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -5,6 +5,8 @@ A rank is a fresh process all the same, for accelerate and DeepSpeed set one up 
 trainer worker starts ranks by exec, and ends them, is for test_ranks.py.
 """
 
+from __future__ import annotations
+
 import contextlib
 import os
 import signal

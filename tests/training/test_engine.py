@@ -1,5 +1,7 @@
 """Stages on the real trainer: state that lives on, cancellation, restarts, peers, failures."""
 
+from __future__ import annotations
+
 import errno
 import itertools
 import shutil

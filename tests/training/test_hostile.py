@@ -1,5 +1,7 @@
 """A hostile peer's rollouts in a signed swarm are refused and counted; the node trains as if there were none."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The seams into TRL and its libraries: shared prompts, flat groups, learning rates, and nothing that is reported."""
+"""The seams into TRL: prompts computed once per group, and flat groups left out."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,18 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from huggingface_hub import constants
-from huggingface_hub.utils import _telemetry, send_telemetry
-from transformers import get_scheduler
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from swarmd.config import TrainingConfig
 from swarmd.swarms.plan import Score
 from swarmd.training.batches.objective import silence_flat
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
-from swarmd.training.library_logging import HUB_TELEMETRY, quieten
-from swarmd.training.lr_schedule import rate_at
 from swarmd.training.trainer import SwarmTrainer, compute_shared, count_telling, drop_flat_groups
 from tests.training.conftest import order
 
@@ -152,48 +148,3 @@ def test_a_telling_group_beside_flat_ones_keeps_what_trl_gave_it(group: int, rew
     silenced = silence_flat(given, [reward] * group + [reward + 1.0] + [reward] * (2 * group - 1), group)
     assert torch.equal(silenced[group : 2 * group], given[group : 2 * group])
     assert count_telling({"advantages": silenced}, group) == group
-
-
-@pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_falling_schedule_is_that_of_transformers(schedule: str) -> None:
-    training = TrainingConfig(learning_rate=1.0, schedule=schedule, warmup_steps=5, schedule_steps=50)  # type: ignore[arg-type]
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    scheduler = get_scheduler(schedule, optimizer, num_warmup_steps=5, num_training_steps=50)
-    for step in range(5, 49):
-        scheduler.last_epoch = step - 1
-        scheduler.step()
-        assert rate_at(training, step) == pytest.approx(max(scheduler.get_last_lr()[0], 0.01), abs=1e-6), step
-
-
-def test_a_node_that_outlives_its_schedule_goes_on_learning() -> None:
-    training = TrainingConfig(learning_rate=2.0, schedule="cosine", warmup_steps=0, schedule_steps=10)
-    assert rate_at(training, 10) == rate_at(training, 10**6) == pytest.approx(0.02)
-
-
-def test_warm_up_rises_to_the_rate_and_stays() -> None:
-    training = TrainingConfig(learning_rate=1.0, warmup_steps=4)
-    assert [rate_at(training, step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-    assert rate_at(TrainingConfig(learning_rate=1.0, warmup_steps=0), 0) == 1.0
-
-
-def test_fresh_moments_are_warmed_up_again_to_the_rate_that_the_schedule_has() -> None:
-    training = TrainingConfig(learning_rate=1.0, warmup_steps=4, schedule="linear", schedule_steps=104)
-    rates = [rate_at(training, step, fresh_from=54) for step in (53, 54, 55, 58)]
-    scheduled = [rate_at(training, step) for step in (53, 54, 55, 58)]
-    assert rates == pytest.approx([scheduled[0], scheduled[1] / 4, scheduled[2] / 2, scheduled[3]])
-
-
-@pytest.mark.parametrize("wanted", [False, True], ids=["as shipped", "asked for"])
-def test_nothing_is_reported_though_the_library_was_imported_first(wanted: bool, monkeypatch: Any) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.delenv(HUB_TELEMETRY, raising=False)
-    if wanted:
-        monkeypatch.setenv(HUB_TELEMETRY, "0")
-    monkeypatch.setattr(constants, HUB_TELEMETRY, False)  # as an import before `quieten` leaves it
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    sent: list[bool] = []
-    monkeypatch.setattr(_telemetry, "_TELEMETRY_QUEUE", type("Sent", (), {"put": lambda _, what: sent.append(True)})())
-    monkeypatch.setattr(_telemetry, "_start_telemetry_thread", lambda: None)
-    quieten()
-    send_telemetry("trl/GRPOTrainer")
-    assert bool(sent) is wanted

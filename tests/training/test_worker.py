@@ -1,5 +1,7 @@
 """The worker as the daemon meets it: a child process that speaks frames."""
 
+from __future__ import annotations
+
 import os
 import select
 import signal

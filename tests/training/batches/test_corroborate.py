@@ -1,5 +1,7 @@
 """Which tokens of peers' completions count, and what is told of the others."""
 
+from __future__ import annotations
+
 import itertools
 import math
 from collections import Counter

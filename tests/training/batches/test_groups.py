@@ -1,5 +1,7 @@
 """What is taken from peers, what is refused, and how it is dealt out."""
 
+from __future__ import annotations
+
 import itertools
 import sys
 from collections.abc import Collection, Sequence

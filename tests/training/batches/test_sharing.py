@@ -1,5 +1,7 @@
 """Own, peers' and earlier groups in one batch, and what counts of each."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable
 from random import Random

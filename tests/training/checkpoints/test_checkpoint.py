@@ -1,5 +1,7 @@
 """A checkpoint is whole or not there, whatever interrupts its making, and what it gives back."""
 
+from __future__ import annotations
+
 import errno
 import itertools
 import os

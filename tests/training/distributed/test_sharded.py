@@ -1,5 +1,7 @@
 """Two processes of which each holds a part of the model, over gloo on the CPU, beside two that hold the whole."""
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os

@@ -1,9 +1,10 @@
-"""The recipes of the embedded models: reproducible, honest, what is shipped, and what they teach."""
+"""The recipes of the embedded models: reproducible, honest, and what is shipped."""
+
+from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import msgspec
@@ -12,13 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from swarmd.cli import run_command
 from swarmd.errors import ExitCode
-from swarmd.swarms.plan import Plan, split_of
-from swarmd.swarms.proposer.plan import SOLVE
-from swarmd.swarms.proposer.pool import FAMILIES, Family, Step, compose, find_steps, name_steps
-from swarmd.swarms.proposer.proposals import ProposalBounds, find_sections, read_proposal
+from swarmd.swarms.plan import Plan
 from swarmd.training.embedded import kinds, recipe
 from swarmd.training.embedded.kinds import RECIPES, EmbeddedRecipe, find_recipe
-from swarmd.training.embedded.lessons import Lesson, write_program, write_sections
+from swarmd.training.embedded.lessons import Lesson
 from swarmd.training.models.source import EMBEDDED_DIR, MODELS_DIR, list_embedded
 from swarmd.training.sampling.evaluation import mean_accuracy
 
@@ -118,49 +116,3 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "digits_sort" in (told := capsys.readouterr().out) and "mean" in told
     assert run_command(["model", "check", str(tmp_path)]) == ExitCode.NO_INPUT
     assert f"there is no model in {tmp_path}" in capsys.readouterr().err
-
-
-STEPS = [(family, step) for family in FAMILIES for step in (*family.steps, *family.endings)]
-
-
-def solve(program: str, value: Any) -> Any:
-    scope: dict[str, Any] = {}
-    exec(program, scope)
-    return scope["solve"](value)
-
-
-@pytest.mark.parametrize(("family", "step"), STEPS, ids=lambda each: getattr(each, "words", None))
-def test_the_program_of_a_step_does_what_the_step_does(family: Family, step: Step) -> None:
-    random = Random(0)
-    for _ in range(20):
-        k, value = random.randint(step.least, step.most), family.draw(random)
-        assert solve(write_program([(step, k)]), value) == step.apply(value, k)
-
-
-def test_proposals_that_are_taught_can_be_read_and_their_solutions_pass() -> None:
-    random, written = Random(0), 0
-    for family, step in STEPS:
-        problem = compose(family, [(step, max(step.least, 1))], [(family.draw(random),)]).problem
-        sections = write_sections(problem, random)
-        if sections is None:
-            continue
-        written += 1
-        proposal = read_proposal(sections, ProposalBounds(300, 80, 500))
-        assert proposal is not None and proposal.problem.text == problem.text
-        exec("\n".join([proposal.solution, *(test.line for test in proposal.problem.tests)]), {})
-    assert written > 8
-
-
-def test_no_lesson_is_on_a_problem_that_is_held_out_or_kept_for_development() -> None:
-    made = find_recipe("proposer-solver")
-    plan = made.make_plan()
-    sides, levels = [], set()
-    for question, text in itertools.islice(made.teach(plan, 0), 600):
-        sections = find_sections(text) or {"problem": text.partition("\n")[0]}
-        asked = question.entry["problem"].text if question.task == SOLVE else sections["problem"]
-        found = find_steps(asked)
-        assert found is not None
-        levels.add(len(found[1]))
-        sides.append(split_of(SOLVE, name_steps(*found)))
-    assert sides == ["train"] * 600
-    assert levels == {1, 2, 3, 4, 5}

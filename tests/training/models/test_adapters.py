@@ -1,5 +1,7 @@
 """Adapters, quantised weights and short numbers on the real trainer: what is trained, kept and restored."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Training with a KL term: the reference is the model the node began with, wherever it is computed."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,28 +1,23 @@
-"""The server over a real socket: jobs, leases, bounds, tokens, hostile bytes; its queue, and what it computes."""
+"""The server's own interface over a real socket: jobs, leases, bounds, tokens, hostile bytes."""
 
-import asyncio
+from __future__ import annotations
+
 import hashlib
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trl.trainer.grpo_trainer import GRPOTrainer
 
-from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError
-from swarmd.training.engine import TrainingEngine
 from swarmd.training.reference.frame import decode_result
-from swarmd.training.reference.queue import JobQueue, JobStatus, QueueFull, QueueLimits, ScoringJob
-from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
+from swarmd.training.reference.queue import QueueLimits
+from swarmd.training.reference.scoring import ReferenceScorer
 from swarmd.training.reference.server import ServerLimits
 from tests.training.reference.conftest import CALL_S, TOKEN, Serving, frame_of, some_batch
-from tests.training.test_trainer import batch_of
 
 Serve = Callable[..., Serving]
 
@@ -171,135 +166,3 @@ def test_hostile_bytes_get_an_answer_and_do_no_harm(serve: Serve, embedded: Refe
 
     throw()
     assert server.ask("GET", "/healthz").json()["status"] == "ok"
-
-
-class Fixture:
-    def __init__(self, **limits: float) -> None:
-        self.now = 0.0
-        wanted = {"jobs": 3, "size_bytes": 100, "age_s": 10.0, "lease_s": 30.0} | limits
-        self.queue: JobQueue[str, str] = JobQueue(QueueLimits(**wanted), lambda: self.now)  # type: ignore[arg-type]
-
-    def put(self, id: str, size: int = 10, digest: str = "d", lane: str = "own") -> tuple[ScoringJob[str, str], bool]:
-        return self.queue.put(id, digest, f"work of {id}", size, lane)
-
-    async def run(self) -> ScoringJob[str, str]:
-        job = await asyncio.wait_for(self.queue.next(), 5)
-        assert job is not None
-        return job
-
-
-def test_number_and_bytes_are_bounded_until_results_are_acknowledged() -> None:
-    it = Fixture()
-    for id in "abc":
-        it.put(id)
-    with pytest.raises(QueueFull):
-        it.put("d")
-    assert it.put("a")[1] is False
-    assert it.queue.drop("a") and not it.queue.drop("a")
-    with pytest.raises(QueueFull):
-        it.put("d", size=81)
-    assert it.put("d", size=80)[1]
-
-
-async def done(it: Fixture, id: str, lane: str = "own") -> ScoringJob[str, str]:
-    it.put(id, lane=lane)
-    job = await it.run()
-    it.queue.finish(job, f"result of {id}")
-    return job
-
-
-def test_age_ends_what_nobody_asks_for() -> None:
-    it = Fixture()
-    it.put("waits")
-    it.now = 9.0
-    assert it.queue.find("waits") is not None
-    it.now = 18.0
-    assert it.queue.find("waits") is not None  # asked for 9 s ago
-    it.now = 28.5
-    assert it.queue.find("waits") is None and it.queue.size_bytes == 0
-
-
-def test_a_lease_outlasts_the_age_limit() -> None:
-    it = Fixture()
-    job = asyncio.run(done(it, "a"))
-    it.queue.lease(job)
-    it.now = 29.0
-    assert it.queue.find("a") is job
-    it.now = 39.5
-    assert it.queue.find("a") is None
-
-
-def test_what_runs_does_not_age() -> None:
-    it = Fixture()
-    it.put("a")
-    job = asyncio.run(it.run())
-    it.now = 1000.0
-    assert it.queue.find("a") is job
-    it.queue.finish(job, "late")
-    assert it.queue.find("a") is job and job.stand is JobStatus.DONE
-
-
-def test_what_was_given_up_while_it_ran_leaves_nothing() -> None:
-    it = Fixture()
-    it.put("a")
-    job = asyncio.run(it.run())
-    it.queue.drop("a")
-    it.queue.finish(job, "unwanted")
-    assert job.stand is JobStatus.GONE and it.queue.find("a") is None
-
-
-def forward(reference: ReferenceScorer, ids: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probabilities of all tokens but the first, by one plain forward pass."""
-    logits = reference.frozen.model(ids).logits[:, :-1].float() / temperature
-    return logits.log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
-
-
-def test_they_are_those_of_a_plain_forward_pass(embedded: ReferenceScorer) -> None:
-    ids = torch.randint(0, embedded.frozen.vocabulary, (5, 12))
-    got = embedded.log_probabilities(ids, torch.ones_like(ids), 7, 0.8)
-    torch.testing.assert_close(got, forward(embedded, ids, 0.8)[:, -7:], atol=1e-5, rtol=1e-5)
-
-
-def check_like_trl(engine: TrainingEngine, reference: ReferenceScorer) -> None:
-    batch = batch_of(reference.frozen.vocabulary, prompts=5)
-    mask = batch.pop("mask")
-    trainer = engine._trainer
-    with torch.no_grad():
-        expected = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, **batch)[0]
-    got = reference.log_probabilities(batch["input_ids"], batch["attention_mask"], 5, trainer.temperature)
-    torch.testing.assert_close(got[mask.bool()], expected[mask.bool()], atol=1e-4, rtol=1e-4)
-    assert not got[~mask.bool()].any()
-
-
-def test_they_are_those_of_trl(
-    embedded: ReferenceScorer, make_engine: Callable[..., TrainingEngine], llama: Path
-) -> None:
-    check_like_trl(make_engine("embedded", temperature=0.7), embedded)
-    frozen = load_frozen(TrainingConfig(model=str(llama)))
-    check_like_trl(make_engine("llama", model=str(llama), prompt_tokens=500), ReferenceScorer(frozen))
-
-
-@pytest.mark.parametrize(("tokens", "logits"), [(1, 1 << 30), (1 << 20, 1), (30, 1 << 30), (1 << 20, 8000)])
-def test_how_a_batch_is_cut_changes_nothing(embedded: ReferenceScorer, tokens: int, logits: int) -> None:
-    batch = batch_of(embedded.frozen.vocabulary, prompts=4)
-    arguments = batch["input_ids"], batch["attention_mask"], 5
-    cut = ReferenceScorer(embedded.frozen, tokens, logits)
-    sizes: list[int] = []
-    cut.frozen.model.register_forward_pre_hook(
-        lambda model, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
-    )
-    torch.testing.assert_close(
-        cut.log_probabilities(*arguments), embedded.log_probabilities(*arguments), atol=1e-5, rtol=1e-5
-    )
-    assert len(sizes) > 2
-
-
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model directory"):
-        load_frozen(TrainingConfig(model=str(tmp_path / "absent")))
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="cannot be loaded"):
-        load_frozen(TrainingConfig(model=str(tmp_path)))
-    if not torch.cuda.is_available():
-        with pytest.raises(ConfigError, match="torch finds none"):
-            load_frozen(TrainingConfig(device="cuda"))

@@ -1,5 +1,7 @@
 """The shared prefill draws what the plain forward pass says, and can be cancelled."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

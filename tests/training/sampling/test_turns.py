@@ -1,5 +1,7 @@
 """Completions in turns: each within its own room, and given up as soon as the stage is cancelled."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Completions by vLLM: TRL's own client and engine code, against a double of vLLM around a real model on the CPU."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess

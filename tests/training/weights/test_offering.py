@@ -1,5 +1,7 @@
 """A trained stage's weights are offered, and two nodes with one model offer weights that fit each other."""
 
+from __future__ import annotations
+
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Weights over plain TCP in place of NCCL: a length, then safetensors."""
 
+from __future__ import annotations
+
 import socket
 import struct
 import threading
