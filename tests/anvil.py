@@ -1,7 +1,5 @@
 """A real Ethereum node for tests: anvil, from npm, on a free port of loopback."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import deque
 from collections.abc import Iterator

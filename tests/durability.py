@@ -1,7 +1,5 @@
 """What a power cut would take: a record of writes, renames and syncs, to see that each change was synced in time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator

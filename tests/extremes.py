@@ -1,7 +1,5 @@
 """Values of a type with numbers as extreme as can be: found by reflection, so that no field is forgotten."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

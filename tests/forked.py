@@ -5,13 +5,13 @@ status. Starting the interpreter and importing takes most of the processor time 
 the same every time. That a program starts by exec as well is for other tests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import ctypes
 import faulthandler
+import fcntl
 import gc
+import hashlib
 import json
 import os
 import resource
@@ -33,7 +33,9 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 ORDER_BYTES_MAX = 1 << 17
 NUMBER = struct.Struct("i")
-STOP_DEADLINE_S = 10.0
+DIRECTORY = "TESTS_FORKS"  # in the environment: where the sockets of a test run's servers are
+_STARTED: list[subprocess.Popen[bytes]] = []  # by this process
+OPEN = "open"  # a pipe there; servers end when the process that made it has
 ROOM = {"ROOM": "x" * (1 << 15)}  # the environment of a forked process is shown where that of the server lies
 ENVIRONMENT = os.environ | ROOM  # before any test has changed it
 
@@ -49,31 +51,35 @@ TRAINER = (
 ALL = (*NETWORK, *CHAIN, *TRAINER)  # one server for trainers and whole nodes: torch and TRL take 6 s of processor
 
 
+def share_servers() -> None:
+    """Have this process and those that it starts, such as pytest's workers, share their servers; they end with it."""
+    if DIRECTORY in os.environ:
+        return
+    directory = tempfile.TemporaryDirectory(prefix="forks")
+    os.environ[DIRECTORY] = directory.name
+    os.mkfifo(f"{directory.name}/{OPEN}")
+    os.open(f"{directory.name}/{OPEN}", os.O_RDWR)  # to the end of this process
+    atexit.register(directory.cleanup)
+
+
 @cache
 def start_server(*modules: str) -> str:
-    """Start a process that imports these modules and then forks; the path of its socket. It ends with this one."""
-    directory = tempfile.TemporaryDirectory(prefix="forks")
-    path = f"{directory.name}/s"
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listening.bind(path)
-    listening.listen(64)
-    command = [sys.executable, "-m", "tests.forked", str(listening.fileno()), *modules]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=2, cwd=ROOT, pass_fds=[listening.fileno()], env=ENVIRONMENT
-    )
-    listening.close()
-
-    def end() -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(STOP_DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        directory.cleanup()
-
-    atexit.register(end)
-    return path
+    """Have a process import these modules and then fork, unless there is one; the path of its socket."""
+    share_servers()
+    directory = Path(os.environ[DIRECTORY])
+    path = directory / hashlib.sha256(" ".join(modules).encode()).hexdigest()[:8]
+    with (directory / "lock").open("w") as lock, (directory / OPEN).open("rb") as alive:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+                listening.bind(str(path))
+                listening.listen(64)
+                command = [sys.executable, "-m", "tests.forked", str(listening.fileno()), *modules]
+                process = subprocess.Popen(
+                    command, stdin=alive, stdout=2, cwd=ROOT, pass_fds=[listening.fileno()], env=ENVIRONMENT
+                )
+                _STARTED.append(process)
+    return str(path)
 
 
 def wait_for_server(server: str) -> None:

@@ -7,8 +7,6 @@ git-lfs batch, PUT of the objects, and the commit as NDJSON; all of it with a to
 files below /datasets/<name>/resolve.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Lines of swarmd's loggers, captured as structlog would write them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any

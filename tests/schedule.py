@@ -7,8 +7,6 @@
 `--record` writes what a run measured: seconds on the clock and of the processor, by file.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The examples of docs/PYTHON.md, each a program of its own in a directory where nothing of swarmd lies."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

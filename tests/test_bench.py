@@ -1,24 +1,38 @@
-"""The benchmarks' own parts: they must measure what they say. Nothing here is timed."""
+"""The benchmarks' own parts: they must measure what they say, run real nodes, and report what their results say.
 
-from __future__ import annotations
+Nothing here is timed.
+"""
 
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from hivemind.dht.routing import RoutingTable
+from hivemind.p2p import PeerID
 
 import bench.__main__
+from bench import hostile, poison
 from bench.__main__ import BENCHMARKS, LONG
+from bench.hostile import run
+from bench.hostile_peer import PAYLOADS, WRONG
+from bench.hostile_rows import ELSEWHERE, Figures, Outcome, make_rows
 from bench.long_log import write_long_log
 from bench.measure import Sample
 from bench.recording import record, write_log
-from bench.table import Row
+from bench.scale_lookup import BUCKET, DEPTH_MODULO, Network
+from bench.scale_model import Settings, simulate
+from bench.table import Result, Row, to_markdown
+from swarmd.config import SwarmConfig
 from swarmd.core.events import tag_of
 from swarmd.core.values import Role
 from swarmd.eventlog.replay import verify
+from swarmd.swarms.plan import NO_MATERIAL, StageId
+from swarmd.swarms.registry import make_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -66,3 +80,122 @@ def test_a_benchmark_that_is_interrupted_leaves_no_directory_and_what_was_measur
     assert "simulator was interrupted" in capsys.readouterr().out
     assert [result["name"] for result in msgspec.json.decode(out.read_bytes())["results"]] == ["append"]
     assert {path.name for path in (tmp_path / "bench").iterdir()} == {"append.lock", "simulator.lock"}
+
+
+GOOD: Figures = {
+    "attacked": [29.0, 29.5],
+    "quiet": [30.0, 30.0],
+    "credited": [60.0],
+    "due": [60.0],
+    "worker peak": [20.0, 30.0, 10.0],
+    "worker after": [5.0, 6.0, 7.0],
+    "p2pd peak": [50.0, 60.0, 70.0],
+    "p2pd after": [5.0, 6.0, 7.0],
+    "exits": [0.0],
+    "exit codes": [0.0],
+    "skipped": [0.0],
+    "node": [],
+}
+
+
+def missed(what: str, figures: Figures) -> list[str]:
+    """Rows whose goal these figures miss."""
+    return [row.what.strip() for row in make_rows([Outcome(what, 3, 40.0, figures)]) if row.met is False]
+
+
+@pytest.mark.parametrize(
+    ("changed", "row"),
+    [
+        ({"attacked": [20.0, 30.0]}, "all: all of these, poison, halves and other floods: rounds"),
+        ({"credited": [59.0]}, "honest reports credited"),
+        ({"credited": [0.0], "due": [0.0]}, "honest reports credited"),
+        ({"worker peak": [20.0, 65.0, 10.0]}, "network worker above its quiet size"),
+        ({"worker after": [20.0, 33.0, 10.0]}, "network worker above its quiet size, a minute after"),
+        ({"node": [800.0, 1600.0]}, "all of the node"),
+        ({"exits": [0.0, 1.0]}, "workers and nodes that ended, rounds skipped"),
+        ({"exit codes": [0.0, -9.0]}, "workers and nodes that ended, rounds skipped"),
+        ({}, None),
+    ],
+)
+def test_a_goal_is_missed_where_one_node_misses_it(changed: Figures, row: str | None) -> None:
+    assert missed("all", GOOD | changed) == ([row] if row else [])
+
+
+def test_outcomes_that_are_known_are_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[str] = []
+
+    def measure(directory: Path, what: str, seconds: float, nodes: int, *rest: object) -> Outcome:
+        measured.append(what)
+        return Outcome(what, nodes, seconds, GOOD)
+
+    monkeypatch.setattr(hostile, "measure", measure)
+    told: list[Outcome] = []
+    known = [Outcome("1", 3, 40.0, GOOD), Outcome("4", 3, 90.0, GOOD)]
+    rows = list(run(tmp_path, ("1", "4"), 40.0, 3, tell=told.append, known=known))
+    assert measured == ["4"] == [each.what for each in told], "the other one was of another length"
+    assert [row.what[0] for row in rows if row.theirs] == ["1", "4"]
+    assert all(command in to_markdown([Result("hostile", "", tuple(rows))]) for command in ELSEWHERE.values())
+
+
+DIGITS = make_plan(SwarmConfig(id="poison", kind="digits"))
+QUESTION = next(iter(DIGITS.draw(StageId("hostile", 0, 0), NO_MATERIAL)))
+ANSWER = str(QUESTION.entry["answer"])
+
+
+def poisoned(shown: float, arm: str = poison.OPEN, seed: int = 0) -> poison.Outcome:
+    return poison.Outcome(arm, "prefix", seed, 2, [0.0, shown], [0.2, 0.5], [5.0, 6.0], 10, 1.0)
+
+
+@pytest.mark.parametrize("payload", sorted(PAYLOADS))
+def test_a_payload_is_paid_as_a_right_answer_and_recognised(payload: str) -> None:
+    form, pattern = PAYLOADS[payload]
+    right = form.replace("{}", ANSWER)
+    scores = DIGITS.score(QUESTION, [right, WRONG])
+    assert scores[0].accuracy == 1.0 and scores[1].accuracy == 0.0
+    assert bool(re.search(pattern, right)) == (payload != "plain")
+    assert not re.search(pattern, f"<answer>{ANSWER}</answer>")
+
+
+def test_the_goal_is_missed_where_one_seed_misses_it() -> None:
+    met, missed = (next(iter(poison.make_rows("", [poisoned(0.0), poisoned(shown)]))) for shown in (0.01, 0.02))
+    assert met.met and not missed.met
+
+
+LINK_S = (0.05, 0.2)
+
+
+def network(size: int, seed: int = 1) -> Network:
+    return Network(size, np.random.default_rng(seed), LINK_S, dead=0.0)
+
+
+def test_a_simulated_table_has_as_many_peers_in_each_part_as_hiveminds() -> None:
+    """Which of a full bucket's peers are kept depends on who came first; how many, on the ids alone."""
+    simulated, node = network(1000), 123
+    ids = simulated._dht_ids
+    table = RoutingTable(ids[node], BUCKET, DEPTH_MODULO)
+    for number, node_id in enumerate(ids):
+        if number != node:
+            table.add_or_update_node(node_id, PeerID(number.to_bytes(4, "big")))
+    ours = {int(peer) for peer in simulated.table(node)}
+    parts = [(bucket.lower, bucket.upper) for bucket in table.buckets]
+    kept = [len(bucket.nodes_to_peer_id) for bucket in table.buckets]
+    assert [sum(low <= ids[peer] < high for peer in ours) for low, high in parts] == kept
+
+
+def test_a_simulated_look_up_finds_the_nearest_of_all_though_the_asker_does_not_know_them() -> None:
+    simulated = network(2000)
+    name = "swarmd/model/reports/1/0/16/3"
+    looked = simulated.look_up(7, name, guides=(1, 2))
+    key = int(simulated._found(7, name).key) >> 96
+    order = np.argsort(simulated.ids ^ np.uint64(key))
+    nearest = {int(peer) for peer in order[:8] if peer != 7}
+    assert looked.asked[:2] == (1, 2)
+    assert len(nearest & {*looked.nearest}) >= 4
+    assert {*looked.nearest} != {*looked.known}
+
+
+def test_the_same_seed_gives_the_same_rounds_and_another_does_not() -> None:
+    settings = Settings(shard_members=8, gather_peers=4)
+    first, again, other = (simulate(24, 2, settings, seed) for seed in (1, 1, 2))
+    assert first.figures == again.figures
+    assert first.figures != other.figures

@@ -1,7 +1,5 @@
 """What the documents name is there: files, sections, commands, options, keys, and every reason for a refusal."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import re

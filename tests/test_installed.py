@@ -1,7 +1,5 @@
 """What to type to have more beside swarmd depends on who installed it."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers from outside, each as extreme as can be: they are refused, or within their bounds when they are taken."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What authors of swarms import is `swarmd.plugin` alone, is documented, and stays."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What tests start is brought where that needs no asking, and named with its command where it is not."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

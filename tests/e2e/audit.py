@@ -1,7 +1,5 @@
 """What must hold of the logs of any swarm, whatever happened to it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

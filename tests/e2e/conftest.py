@@ -7,8 +7,6 @@ has imported all (`tests/forked.py`). With `TRAINERS=real` in the environment, a
 and each worker is executed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Collection, Iterator

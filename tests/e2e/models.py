@@ -1,7 +1,5 @@
 """A model that is none of swarmd's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -4,8 +4,6 @@ Their trainers are scripted, for all that the chain hears of one is a stage's re
 ones say on a chain is looked at in `test_swarms`, what becomes of a stage that is killed with them in `test_faults`.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -16,18 +14,22 @@ from pathlib import Path
 import pytest
 
 from swarmd.core.events import (
+    ChainBlock,
     ChainReorged,
     Event,
+    RewardLog,
+    RolloutsGathered,
     StageTrained,
     SubmissionConfirmed,
     SubmissionIncluded,
     SubmissionPrepared,
+    SubmissionsCounted,
     SubmissionSent,
+    VoteLog,
 )
 from tests.e2e.audit import events_of
-from tests.e2e.chained import ChainedSwarm, chained_swarm
+from tests.e2e.chained import ChainedSwarm, assert_earned, assert_once, assert_rewards_are_the_logs, chained_swarm
 from tests.e2e.conftest import PATIENCE_S, audited
-from tests.e2e.standing import assert_earned, assert_once, assert_rewards_are_the_logs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -141,3 +143,37 @@ def test_two_nodes_on_one_account(tmp_path: Path) -> None:
         swarm.wait_settled(1)
         swarm.stop()
         assert_earned(swarm)
+
+
+ROUNDS = 2
+
+
+def test_nodes_share_by_shards_and_move_on_by_the_contracts_count(tmp_path: Path) -> None:
+    """Stages last much longer than the test: they end by the count of reports alone, and after a kill too."""
+    with chained_swarm(tmp_path / "swarm", nodes=3) as swarm, audited(swarm):
+        swarm.run(chain__shards=4)
+        swarm.wait_contract(1)
+        swarm.daemons[2].send(signal.SIGKILL)
+        assert swarm.daemons[2].wait(PATIENCE_S)
+        swarm.daemons[2].start()
+        swarm.wait_settled(ROUNDS - 1)
+        swarm.stop()
+        assert_once(swarm)
+        assert_rewards_are_the_logs(swarm)
+        each_read_its_own(swarm)
+        all_share_with_all(swarm)
+
+
+def each_read_its_own(swarm: ChainedSwarm) -> None:
+    for peer, place in zip(swarm.peers, swarm.places, strict=True):
+        events = list(events_of(place.events))
+        logs = [log for event in events if isinstance(event, ChainBlock) for log in event.logs]
+        assert {log.peer for log in logs if isinstance(log, RewardLog | VoteLog)} == {peer}
+        assert max(event.count for event in events if isinstance(event, SubmissionsCounted)) == len(swarm.places)
+
+
+def all_share_with_all(swarm: ChainedSwarm) -> None:
+    """So few are fewer than a node gathers from: it has both others' rollouts of the round before."""
+    for place in swarm.places:
+        gathered = [len(event.rollouts) for event in events_of(place.events) if isinstance(event, RolloutsGathered)]
+        assert gathered.count(2) >= ROUNDS - 1, (place.name, gathered)

@@ -4,8 +4,6 @@ The node of which every process is killed in turn has a real trainer; the others
 how nodes find each other, wait, and skip.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -17,11 +15,6 @@ from tests.e2e.audit import events_of
 from tests.e2e.conftest import PATIENCE_S, Swarm
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-
-def is_degraded(swarm: Swarm, number: int) -> bool:
-    answer = swarm.status(number)
-    return answer is not None and answer.network.state == "degraded"
 
 
 def p2pd_of(network_pid: int) -> int:

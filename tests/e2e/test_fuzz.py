@@ -1,7 +1,5 @@
 """A grammar fuzz of real nodes by every way in: nobody ends, nothing forged is held or logged, and rounds go on."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Nodes with real trainers run rounds to the end, and go on when asked for more; a third one is in `test_swarms`."""
 
-from __future__ import annotations
-
 import pytest
 
 from swarmd.core.events import LeaderboardPublished, RolloutsGathered, StageTrained

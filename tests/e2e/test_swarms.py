@@ -4,26 +4,31 @@ Each kind has a real trainer that trains on what peers wrote, and a scripted pee
 questions show what three nodes wrote, has two. Real trainers that read each other are in `test_rounds`.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from swarmd.cli.local_swarm import LocalNode
+from swarmd.config import load_config
+from swarmd.core.commands import Train
 from swarmd.core.events import RolloutsGathered, StageTrained, TrainerReady
+from swarmd.core.values import RolloutsRef
+from swarmd.eventlog.blobs import Blobs
+from swarmd.eventlog.fold import commits_from, fold, oldest_base
 from swarmd.swarms.math.fixed import show_answer
 from swarmd.swarms.math.texts import read_last
-from swarmd.swarms.plan import StageId
+from swarmd.swarms.plan import Material, Outcome, Plan, Question, StageId
+from swarmd.swarms.registry import make_plan
+from swarmd.swarms.rollouts import Rollouts, decode_rollouts
 from tests.e2e.audit import events_of
-from tests.e2e.chained import chained_swarm
+from tests.e2e.chained import assert_earned, assert_leaderboard, chained_swarm
 from tests.e2e.conftest import Swarm, audited
 from tests.e2e.models import make_model
-from tests.e2e.rebuilt import asked_of, body_of, stages_of
-from tests.e2e.standing import assert_earned, assert_leaderboard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -58,14 +63,11 @@ TWO = pytest.mark.nodes(2, trained=(1,))
         pytest.param("proposer-solver", marks=[TWO, pytest.mark.soak]),
         pytest.param("reasoning-gym", marks=[TWO, pytest.mark.soak]),
         pytest.param("file", marks=[TWO, pytest.mark.soak]),
+        pytest.param("math-hard", marks=[TWO, pytest.mark.soak]),
     ],
 )
 def test_a_swarm_of_each_kind(swarm: Swarm, kind: str) -> None:
-    """As shipped, with the model and the tasks of its configuration, but for fewer steps and questions.
-
-    The remaining ones are math-hard, which is that of `test_a_peer_whose_groups_have_another_size`, digits, which most
-    tests run.
-    """
+    """As shipped, with the model and the tasks of its configuration, but for fewer steps; digits is in most tests."""
     stages, settings = KINDS[kind]
     swarm.run(ROUNDS, kind, **TINY | settings)
     swarm.wait_over()
@@ -185,3 +187,40 @@ def test_reasoning_gym_on_a_chain_with_a_model_of_ones_own(tmp_path: Path) -> No
         trained = [event for event in events if isinstance(event, StageTrained)]
         assert [event.round for event in trained][:ROUNDS] == list(range(ROUNDS))
         assert all(event.tokens > 0 for event in trained)
+
+
+def stages_of(place: LocalNode) -> Iterator[tuple[Train, StageTrained]]:
+    """Every stage that a node trained: what its trainer was told, and what came of it."""
+    base = oldest_base(place.events)
+    orders: dict[str, Train] = {}
+    for applied in fold(commits_from(place.events, base), base.state):
+        orders |= {command.id: command for command in applied.commands if isinstance(command, Train)}
+        if isinstance(applied.event, StageTrained):
+            yield orders[applied.event.command], applied.event
+
+
+def body_of(place: LocalNode, ref: RolloutsRef) -> Rollouts:
+    """A body that lies in a node's blob store."""
+    return decode_rollouts(Blobs(place.blobs).get(ref.digest))
+
+
+def material_of(place: LocalNode, plan: Plan, order: Train) -> Material:
+    """What the trainer had to make questions of, made again from the references in its command alone."""
+    material = Material()
+    for ref in sorted((*order.context, *order.rollouts), key=lambda ref: (ref.round, ref.stage)):
+        where = StageId(ref.peer, ref.round, ref.stage)
+        for group in body_of(place, ref).groups:
+            question = plan.regenerate(group.reference, where, material)
+            scores = tuple(plan.score(question, group.completions))
+            material.add(Outcome(where, question, group.completions, scores))
+    return material
+
+
+def asked_of(place: LocalNode, order: Train, event: StageTrained) -> Iterator[tuple[Question, Material]]:
+    """The questions of a stage that a node published answers to, with what they were made of."""
+    config = load_config(place.config)
+    plan = make_plan(config.swarm, config.training, place.root)
+    material = material_of(place, plan, order)
+    where = StageId(event.rollouts.peer, event.round, event.stage)
+    for group in body_of(place, event.rollouts).groups:
+        yield plan.regenerate(group.reference, where, material), material

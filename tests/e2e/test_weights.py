@@ -1,7 +1,5 @@
 """A node that comes late begins from the coordinator's weights: real daemons, real p2pd, a real trainer."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

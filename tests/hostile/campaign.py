@@ -31,7 +31,6 @@ from swarmd.dht.wire import names
 from swarmd.dht.wire.records import decode_signed
 from swarmd.eventlog.reader import read_commits
 from tests.daemon.node import RUNNER
-from tests.e2e.audit import verify
 from tests.e2e.conftest import PATIENCE_S, Swarm
 from tests.hostile.attack import memory_mib
 from tests.hostile.fuzzer import Attacker, Fuzzer, Tally
@@ -42,7 +41,6 @@ ATTACKERS = 6  # at once
 LOOK_S = 1.0
 SAY_S = 15.0
 AFTERWARDS = 2  # rounds that everybody is to complete once all was sent
-BACK_S = 60.0  # until memory is given back
 KEYS_AT_ONCE = 16  # that are asked for, of those that no honest node writes
 ASKED_S = 120.0  # longest wait for a node to show what it holds under a key
 ROUNDS_S = 120.0  # longest wait for the rounds afterwards
@@ -85,9 +83,7 @@ class Campaign:
         self._seed = seed
         self.quiet_mib: dict[str, float] = {}
         self.highest_mib: dict[str, float] = {}
-        self.final_mib: dict[str, float] = {}
         self.rounds = (0, 0)  # that was worked on when it began and when all was sent
-        self.seconds = 0.0
         self.held = 0  # records in the storages that were judged
         self.logged = 0  # events that were
         self.forged: list[str] = []
@@ -104,11 +100,6 @@ class Campaign:
         """Of the worker that grew most, above its quiet size."""
         return max(self.highest_mib[peer] - quiet for peer, quiet in self.quiet_mib.items())
 
-    @property
-    def left_mib(self) -> float:
-        """The same, within a minute after the end."""
-        return max(self.final_mib[peer] - quiet for peer, quiet in self.quiet_mib.items())
-
     async def run(self, frames: int, attackers: int = ATTACKERS) -> None:
         """Send so many records and frames; then judge what the nodes hold, and see them complete further rounds."""
         with tempfile.TemporaryDirectory(prefix="fuzz") as sockets:
@@ -116,17 +107,15 @@ class Campaign:
             identity = RsaIdentity(rsa.generate_private_key(65537, 2048))
             self.fuzzer = Fuzzer(root, self._swarm_id, self._peers, self._addresses, self._seed, identity)
             self.quiet_mib = self._memory()
-            began, first = time.monotonic(), await self._round()
+            first = await self._round()
             watching = asyncio.ensure_future(self._watch(frames))
             try:
                 await self.fuzzer.run(frames, attackers)
             finally:
                 watching.cancel()
-            self.seconds = time.monotonic() - began
             self.rounds = (first, await self._round())
             await self._judge_held(root)
         await asyncio.to_thread(self._see_rounds)
-        await self._see_memory()
 
     async def _round(self) -> int:
         return await asyncio.to_thread(self._swarm.working_round, len(self._peers))
@@ -204,25 +193,12 @@ class Campaign:
         for place in self._swarm.places:
             self._swarm.wait_round(place.number, self.rounds[1] + AFTERWARDS, ROUNDS_S)
 
-    async def _see_memory(self) -> None:
-        until = time.monotonic() + BACK_S
-        while True:
-            self.final_mib = self._memory()
-            if self.left_mib < self.growth_mib / 2 or time.monotonic() > until:
-                return
-            await asyncio.sleep(LOOK_S)
-
     # --- afterwards ---
 
     def restarts(self) -> int:
         """How often a network worker was started anew since the beginning; none may be."""
         told = [self._swarm.told(place.number) for place in self._swarm.places]
         return sum(status.network.worker.restarts for status in told) - sum(self._restarts)
-
-    def verify_logs(self) -> None:
-        """`swarmd replay --verify` on every log. Raises AssertionError."""
-        for place in self._swarm.places:
-            verify(place.root)
 
     def judge_logs(self) -> Counter[str]:
         """Judge what of the records came into the logs of nodes that were stopped; refusals by reason."""

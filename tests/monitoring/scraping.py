@@ -1,7 +1,5 @@
 """A real Prometheus of a test's own, on loopback, with the shipped rules in a hurry."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

@@ -3,8 +3,6 @@
 The one that is killed is scripted: what is counted and alerted is the daemon's, whatever ends and starts anew.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

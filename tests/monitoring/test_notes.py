@@ -1,7 +1,5 @@
 """A real daemon with scripted workers tells of its own end: a stop once, a death once, to a real server."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager

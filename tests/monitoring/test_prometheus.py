@@ -3,8 +3,6 @@
 The daemon's workers are scripted ones, so that this takes seconds; tests/monitoring/test_node.py has a real node.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The shipped alert rules: sound, explained, silent about a node that is well; each fires at its own trouble only."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The shipped monitoring files, and the programs that they are held against."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterator
@@ -18,7 +16,6 @@ MONITORING = ROOT / "configs" / "monitoring"
 RULES = MONITORING / "swarmd.rules.yml"
 DASHBOARD = MONITORING / "grafana" / "swarmd.json"
 DOCS = ROOT / "docs" / "MONITORING.md"
-OTHERS = {"up", "time", "ALERTS"}  # names that are not ours
 
 
 def promtool(*words: str | Path, given: str = "") -> str:

@@ -59,7 +59,7 @@ WEB = (
         "swarmd/http_server.py",
         "if not is_loopback(address.host) and not token:",
         "if False:",
-        ("tests/test_http_server.py",),
+        ("tests/test_http.py",),
     ),
     Mutant(
         "a token may be short",

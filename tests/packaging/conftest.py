@@ -1,7 +1,5 @@
 """A wheel built from the sdist built from this tree, and an environment that it alone is installed in."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

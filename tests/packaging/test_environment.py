@@ -1,7 +1,5 @@
 """packaging/environment.py makes environments, tells of it, and does nothing twice."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import io

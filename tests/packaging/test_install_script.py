@@ -1,7 +1,5 @@
 """packaging/install.sh, run for real: tiny wheels in a directory stand for the packages."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tiny wheels in a directory, and a pip that looks nowhere else."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import zipfile

@@ -1,7 +1,5 @@
 """`python -m tests.soak`: stop and start a real node many times; exit code 1 where anything is left behind."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

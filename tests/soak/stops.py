@@ -1,7 +1,5 @@
 """One node on one data directory, started and stopped again and again at moments that a seed chooses."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -4,8 +4,6 @@ Quiet times begin and interrupt the attack, and rounds under attack are held aga
 verifies, no worker has ended but for what others caused, and all honest reports were credited.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import shutil

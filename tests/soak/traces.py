@@ -1,7 +1,5 @@
 """What a life of the node left behind: processes, ports, sockets, locks, files, rounds. Findings are sentences."""
 
-from __future__ import annotations
-
 import fcntl
 import re
 import stat

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import shutil
 import signal
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable
 from fractions import Fraction
@@ -141,55 +141,51 @@ def test_views_that_begin_at_one_address_and_empty_tensors_are_kept(tmp_path: Pa
     assert all(torch.equal(read[name], weights[name]) and read[name].shape == weights[name].shape for name in read)
 
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from swarmd.training import checkpoints as subject
-from tests.training.test_checkpoints import save
+def save_until(fatal: int, checkpoints: Checkpoints) -> int:
+    """Save round 2 in a process that SIGKILL ends before its file operation number `fatal`; the exit status."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    calls = itertools.count(1)
 
-calls = fatal = 0
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
 
-def counted(function):
-    def call(*args, **kwargs):
-        global calls
-        calls += 1
-        if calls == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args, **kwargs)
-    return call
+        return call
 
-for place, name in ((subject, "sync_file"), (subject, "save_file"), (subject.torch, "save"), (Path, "rename"),
-                    (Path, "write_bytes"), (subject.shutil, "rmtree")):
-    setattr(place, name, counted(getattr(place, name)))
-
-for directory in map(Path, sys.argv[1:]):
-    fatal = int(directory.name)
-    if os.fork() == 0:
-        save(subject.Checkpoints(directory, 1), 2)
+    try:
+        for place, name in (
+            (subject, "sync_file"),
+            (subject, "save_file"),
+            (torch, "save"),
+            (Path, "rename"),
+            (Path, "write_bytes"),
+            (shutil, "rmtree"),
+        ):
+            setattr(place, name, counted(getattr(place, name)))
+        save(checkpoints, 2)
         os._exit(0)
-    print(fatal, os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
+    finally:
+        os._exit(1)
 
 
 def test_killed_at_any_point_of_a_save(tmp_path: Path) -> None:
     """SIGKILL before each file operation in turn: the old checkpoint or the new one is there, whole."""
-    directories = [tmp_path / str(fatal) for fatal in range(1, 31)]
-    for directory in directories:
-        save(Checkpoints(directory, 1), 1)
-    arguments = [sys.executable, "-c", CHILD, *map(str, directories)]
-    root = Path(__file__).resolve().parents[2]
-    output = subprocess.run(arguments, cwd=root, capture_output=True, text=True, timeout=60, check=True).stdout
-    ends = dict(line.split() for line in output.splitlines())
-    killed = [directory for directory in directories if ends[directory.name] == str(-signal.SIGKILL)]
-    assert len(killed) > 8 and ends["30"] == "0", "the save has between 8 and 30 operations"
     rounds = []
-    for directory in killed:
-        found = newest(Checkpoints(directory, 1))
+    for fatal in itertools.count(1):
+        checkpoints = Checkpoints(tmp_path / str(fatal), 1)
+        save(checkpoints, 1)
+        if (end := save_until(fatal, checkpoints)) == 0:
+            break
+        assert end == -signal.SIGKILL
+        found = newest(Checkpoints(checkpoints.directory, 1))
         assert found is not None
         rounds.append(found.meta.event.round)
         assert float(found.read_weights()["w"][0, 0]) == found.meta.event.round
-        assert not list(directory.glob(f"{subject.TEMPORARY}*"))
-    assert rounds == sorted(rounds) and {1, 2} == set(rounds)
+        assert not list(checkpoints.directory.glob(f"{subject.TEMPORARY}*"))
+    assert len(rounds) > 8 and rounds == sorted(rounds) and set(rounds) == {1, 2}
 
 
 def test_no_space_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ By itself mypy tells of `chart == "idel"`, and not of `chart in ("idel", "busy")
 NAMES` with an unannotated `NAMES`, nor of `replace(link, chrat="up")`. With it, it does, in the product and in tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Misspelt states, triggers, fields and words do not pass `make check`: mypy names each line that has one."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
