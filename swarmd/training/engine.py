@@ -22,10 +22,9 @@ from swarmd.paths import NodeDirectory
 from swarmd.results.trackers import Trackers
 from swarmd.swarms.plan import NO_MATERIAL, Plan, Question, StageId, hash_number
 from swarmd.swarms.plan_checks import check_plan, draw_questions
-from swarmd.training.batches.batch import bound_peer, count_ranks, count_rows
+from swarmd.training.batches.batch import bound_peer, count_ranks
 from swarmd.training.batches.groups import Collected, PeerGroups, PeerLimits, Scorer, judge_peers
 from swarmd.training.batches.metrics import name_stage
-from swarmd.training.batches.micro_batch import halve_rows, keep_rows, load_rows
 from swarmd.training.batches.peer_schedule import PeerSchedule, take_part
 from swarmd.training.batches.replay import Replay
 from swarmd.training.batches.skills import SkillGuard, favour
@@ -40,6 +39,7 @@ from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
+from swarmd.training.passes import PassSizes
 from swarmd.training.plan_failures import naming_failures
 from swarmd.training.sampling.evaluation import Accuracy, mean_accuracy, measure_held_out
 from swarmd.training.sampling.vllm_sampler import make_sampler
@@ -111,10 +111,9 @@ class TrainingEngine:
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
-        self._first_rows = count_rows(self._training, self.policy.parameters)
-        self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
+        self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
         self._trainer = self._make_trainer()
-        check_parts(ranks.gather(self._micro_rows))
+        check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
         self._progress = TrainingState(
             self.policy,
@@ -187,20 +186,11 @@ class TrainingEngine:
             self._cut_smaller(error)
             raise
 
-    @property
-    def _batch_rows(self) -> int:
-        """Completions in a step."""
-        return self._training.questions * self._training.generations
-
     def _cut_smaller(self, error: Exception) -> bool:
-        """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
-        smaller = halve_rows(self._micro_rows)
-        if not is_out_of_memory(error) or not smaller:
+        """Where memory ran out: smaller passes from now on, also for the next process. False where there are none."""
+        if not is_out_of_memory(error) or not self._sizes.shrink():
             return False
-        log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
-        self._micro_rows = smaller
-        gc.unfreeze()  # the trainer with the larger parts is to go, too
-        keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
+        gc.unfreeze()  # the trainer with the larger passes is to go, too
         return True
 
     def _train_whole(
@@ -240,8 +230,8 @@ class TrainingEngine:
             self._checkpoints.directory,
             lambda prompts, trainer: self._next_batch(),
             self._pace,
+            self._sizes,
             self._reference,
-            self._micro_rows,
         )
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
@@ -337,6 +327,7 @@ class TrainingEngine:
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()
+        self._sizes.grow()
         saved = self._progress.save(event, body)
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
@@ -409,7 +400,8 @@ class TrainingEngine:
 
     def _measure_alone(self, cancellation: Cancellation) -> dict[str, Accuracy]:
         parts = (self.policy, self._sampler, self._plan, self._training)
-        return measure_held_out(*parts, batch_questions=self._batch_rows, cancellation=cancellation)
+        completions = self._training.questions * self._training.generations
+        return measure_held_out(*parts, batch_questions=completions, cancellation=cancellation)
 
     def _seed(self, purpose: str, order: Train) -> int:
         return hash_number(

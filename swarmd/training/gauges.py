@@ -23,6 +23,7 @@ class Gauges:
     optimizer: Any
     _metrics: Any
     _gradient_norm = math.nan
+    passes = 1  # of the last step
     _loss_before = 0.0  # sum of the losses up to the step before
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
@@ -45,7 +46,7 @@ class Gauges:
             "loss": sum_ - before,
             "gradient_norm": self._gradient_norm,
             "learning_rate": float(self.optimizer.param_groups[0]["lr"]),
-            **read_metrics(self.trl_metrics, self.args.gradient_accumulation_steps),
+            **read_metrics(self.trl_metrics, self.passes * self.args.gradient_accumulation_steps),
         }
         return {name: value for name, value in figures.items() if not math.isnan(value) or name == "loss"}
 

@@ -1,5 +1,4 @@
-"""How many of a step's questions one peer may have, how they are split into forward and backward passes, and where
-activations are computed twice."""
+"""How many of a step's questions one peer may have."""
 
 from __future__ import annotations
 
@@ -8,8 +7,7 @@ import math
 from swarmd.config import TrainingConfig
 
 PEER_SHARE = 0.5  # of peers' places in a batch, at most so many are one peer's
-LIGHT_PARAMETERS_MAX = 10_000_000  # up to here all groups go in one pass, and one torch thread is faster than several
-CHECKPOINTING_PARAMETERS = 100_000_000  # from here on activations are computed twice to save memory
+LIGHT_PARAMETERS_MAX = 10_000_000  # up to here one torch thread is faster than several
 
 
 def bound_peer(training: TrainingConfig, peers: int) -> int:
@@ -37,26 +35,3 @@ def count_ranks(training: TrainingConfig, peers: int, ranks: int) -> int:
     if not bound:
         return ranks
     return min(max(math.ceil(training.peer_questions * ranks * PEER_SHARE) // bound, 1), ranks)
-
-
-def split_questions(training: TrainingConfig, parameters: int) -> tuple[int, int]:
-    """Questions in one pass and passes in a step; their product is `training.questions`.
-
-    `training.micro_questions` is an upper bound: the largest divisor of `questions` that does not exceed it is taken.
-    """
-    light = parameters <= LIGHT_PARAMETERS_MAX
-    wanted = training.micro_questions or (training.questions if light else 1)
-    micro = max(size for size in range(1, min(wanted, training.questions) + 1) if training.questions % size == 0)
-    return micro, training.questions // micro
-
-
-def count_rows(training: TrainingConfig, parameters: int) -> int:
-    """Completions in one forward and backward pass."""
-    return split_questions(training, parameters)[0] * training.generations
-
-
-def computes_twice(training: TrainingConfig, parameters: int) -> bool:
-    """Whether activations are dropped in the forward pass and computed again in the backward pass."""
-    if training.gradient_checkpointing == "auto":
-        return parameters >= CHECKPOINTING_PARAMETERS
-    return training.gradient_checkpointing == "on"

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from swarmd.training.batches.micro_batch import load_rows
 
 from swarmd.config import TrainingConfig, parse_config
 from swarmd.core.commands import CancelTraining
@@ -22,7 +23,6 @@ from swarmd.errors import ConfigError, SwarmdError
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.swarms.rollouts import decode_rollouts
-from swarmd.training.batches.micro_batch import load_rows
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import check_parts, check_together, read_environment
 from swarmd.training.engine import TrainingEngine
