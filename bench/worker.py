@@ -22,7 +22,7 @@ def switch_off_shared_prompts() -> None:
     from swarmd.training.trainer import SwarmTrainer
 
     Sampler.shares_prefill = property(lambda sampler: False)  # type: ignore[assignment, method-assign]
-    SwarmTrainer._shared = False
+    SwarmTrainer._packs = False
 
 
 def switch_off_flat_groups() -> None:

@@ -84,7 +84,7 @@ OWN = {
     *("list[DialResult]", "Commit", "Snapshot", "State", "list[Member]", "list[Report]", "EmbeddedRecipe"),
     *("ManifestRecipe", "CommandBase", "SignerSetup", "CompanionSetup", "PushOrder"),
     *("LevelState", "LadderState", "DatasetSource", "ConfigSource", "Source", "TrainingConfig", "ForeignName"),
-    *("Groups", "Meta", "CheckpointListing", "MicroBatchSize", "ModelChoice", "NodeState", "PageServerSetup"),
+    *("Groups", "Meta", "CheckpointListing", "KeptSizes", "ModelChoice", "NodeState", "PageServerSetup"),
     *("int", "tuple[str, ...]", "tuple[IssuedInvitation, ...]", "Head", "KeptHistory", "list[KeptKeyframe]"),
     *("_KeptFeed", "_KeptLedger", "_KeptOutcomes", "_KeptStages", "_KeptTimeline", "_KeptTrained"),
     *("dict[str, bytes]", "dict[str, msgspec.Raw]", "dict[str, Any]", "dict[str, object]"),

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from swarmd.toml_lines import line_of
 
 from swarmd.config import parse_config
 from swarmd.errors import ConfigError

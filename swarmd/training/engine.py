@@ -33,7 +33,7 @@ from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.models.checks import check_context, check_stages, check_tokens
 from swarmd.training.models.model import load_policy
 from swarmd.training.outcome import figures_of, keep_scored, publish, step_figures
-from swarmd.training.passes import count_rows, halve_rows, keep_rows, load_rows
+from swarmd.training.passes import PassSizes
 from swarmd.training.peer_weights import adopt, forget_attempts
 from swarmd.training.plan_failures import naming_failures
 from swarmd.training.ranks import ALONE, OtherRanks, Ranks, check_parts, check_together
@@ -106,10 +106,9 @@ class TrainingEngine:
         self._reference = make_reference(
             self.policy, config.training, paths.root, peer, lambda: self._pace.cancellation
         )
-        self._first_rows = count_rows(self._training, self.policy.parameters)
-        self._micro_rows = load_rows(paths.checkpoints, self._first_rows, self._batch_rows)
+        self._sizes = PassSizes(paths.checkpoints, self._training, self.policy)
         self._trainer = self._make_trainer()
-        check_parts(ranks.gather(self._micro_rows))
+        check_parts(ranks.gather(self._trainer.args.per_device_train_batch_size))
         self._sampler = make_sampler(self.policy, config.training, self._trainer, lambda: self.steps)
         self._progress = TrainingState(
             self.policy,
@@ -182,20 +181,11 @@ class TrainingEngine:
             self._cut_smaller(error)
             raise
 
-    @property
-    def _batch_rows(self) -> int:
-        """Completions in a step."""
-        return self._training.questions * self._training.generations
-
     def _cut_smaller(self, error: Exception) -> bool:
-        """Where memory ran out: smaller parts from now on, also for the next process. False where there are none."""
-        smaller = halve_rows(self._micro_rows)
-        if not is_out_of_memory(error) or not smaller:
+        """Where memory ran out: smaller passes from now on, also for the next process. False where there are none."""
+        if not is_out_of_memory(error) or not self._sizes.shrink():
             return False
-        log.warning("memory ran out: smaller parts from now on", rows=smaller, before=self._micro_rows)
-        self._micro_rows = smaller
-        gc.unfreeze()  # the trainer with the larger parts is to go, too
-        keep_rows(self._checkpoints.directory, smaller, self._first_rows, self._batch_rows)
+        gc.unfreeze()  # the trainer with the larger passes is to go, too
         return True
 
     def _train_whole(
@@ -235,8 +225,8 @@ class TrainingEngine:
             self._checkpoints.directory,
             lambda prompts, trainer: self._next_batch(),
             self._pace,
+            self._sizes,
             self._reference,
-            self._micro_rows,
         )
 
     def _answer_again(self, checkpoint: Checkpoint, order: Train) -> StageTrained:
@@ -331,6 +321,7 @@ class TrainingEngine:
             skills=self._skills.tell() if measured else (),
         )
         self._scorer.report()
+        self._sizes.grow()
         saved = self._progress.save(event, body)
         self._ranks.gather(None)  # the others go on from this checkpoint
         self.trackers.log(self.steps, name_stage(saved, stage.tally.stage))
@@ -413,8 +404,9 @@ class TrainingEngine:
         if not self._training.held_out_questions:
             return {}
         parts = (self.policy, self._sampler, self._plan, self._training)
+        completions = self._training.questions * self._training.generations
         with self.policy.holding.whole():
-            measured = measure_held_out(*parts, self._batch_rows, cancellation) if self._ranks.rank == 0 else {}
+            measured = measure_held_out(*parts, completions, cancellation) if self._ranks.rank == 0 else {}
         return self._ranks.gather(measured)[0]
 
     def _seed(self, purpose: str, order: Train) -> int:

@@ -3,7 +3,10 @@
 * A stage is one call of `train()` on the same trainer, so the optimiser lives on; what TRL keeps between calls and must
   not reach the next stage is cleared.
 * Groups whose rewards are all equal teach nothing; they leave the batch before the forward pass.
-* The prompt is computed once for its group in training too, not once for every completion.
+* TRL accumulates nothing: a step is one batch, which `training_step` takes in as few passes as memory allows
+  (`swarmd.training.passes`), each packed without padding and with every prompt once (`swarmd.training.packed`). The
+  loss is a sum over tokens divided by all tokens of the batch, so the sum over passes is exact. Several processes that
+  train one model together keep to TRL's own passes, of equally many rows in each.
 
 Written against TRL 1.16: `_generate_and_score_completions`, `_get_per_token_logps_and_entropies`, `_buffered_inputs`
 and `_step` are private there, and `_get_grad_norm` in transformers 5.23.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.distributed.tensor import DTensor
-from transformers import DynamicCache, PreTrainedModel
 from transformers.trainer_callback import PrinterCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -28,6 +31,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from swarmd.config import Optimizer, TrainingConfig
 from swarmd.errors import TrainingDiverged
 from swarmd.logger import get_logger
+from swarmd.training.footprint import is_out_of_memory
 from swarmd.training.kl import KlReference, bound_reference, use_reference
 from swarmd.training.lr_schedule import StepCallback
 from swarmd.training.masking import (
@@ -43,16 +47,17 @@ from swarmd.training.masking import (
 )
 from swarmd.training.models.adapters import lengthen_adapters
 from swarmd.training.models.model import Policy
-from swarmd.training.passes import computes_twice, count_rows
+from swarmd.training.packed import can_pack, compute_packed, find_prompts, prepare_packing
+from swarmd.training.passes import PassSizes
 from swarmd.training.ranks import SpreadKind, find_spread
 from swarmd.training.sharding import Holding, ZeroSeams, hold, set_up_deepspeed
 
 GRAD_NORM_MAX = 1.0  # a step's gradient is scaled down to this norm
 ADAM_BETAS = (0.9, 0.99)
 OPTIMIZERS: dict[Optimizer, str] = {"adamw": "adamw_torch_fused", "adamw_8bit": "adamw_8bit"}  # by transformers' names
-SHARED_LOGITS_MAX = 1 << 26  # completion tokens x vocabulary up to which logits are held whole
-SHARED_TOLERANCE = 1e-2  # largest difference of log-probabilities between the shared and TRL's own computation
+TOLERANCE = 1e-2  # largest difference of log-probabilities between the packed and TRL's own computation
 SHORT_TOLERANCE = 0.5  # the same where the computation is in bfloat16 or float16
+COMPARED_ROWS = 16  # completions that the two are compared on
 SHARDED = {"gradient_accumulation_kwargs": {"sync_each_batch": True}}  # else whole gradients stay from pass to pass
 REWARD_KEY = "swarm_reward"
 
@@ -67,8 +72,8 @@ def make_trainer(
     directory: Path,
     rollout: RolloutFunc,
     pace: StepCallback,
+    sizes: PassSizes,
     reference: KlReference | None = None,
-    micro_rows: int = 0,
 ) -> SwarmTrainer:
     """The one trainer of this process.
 
@@ -76,22 +81,23 @@ def make_trainer(
         directory: TRL wants one; nothing is written there.
         rollout: gives the groups of the next batch, see `swarmd.training.stage.Stage.next_batch`.
         pace: reports steps and cancels between them.
+        sizes: of forward and backward passes.
         reference: of the KL term, see `swarmd.training.kl.make_reference`.
-        micro_rows: completions in one forward and backward pass, a divisor of those in a step; 0: by the model's size.
     """
     spread = find_spread(training)
     if spread.kind == "zero":
         set_up_deepspeed()
-    micro_rows = micro_rows or count_rows(training, policy.parameters)
+    prepare_packing(policy.model)
     trainer = SwarmTrainer(
         model=policy.model,
         processing_class=policy.tokenizer,
-        args=_read_arguments(policy, training, directory, micro_rows, spread.kind),
+        args=_read_arguments(policy, training, directory, sizes, spread.kind),
         reward_funcs=read_reward,
         train_dataset=Dataset.from_list([{"prompt": ""}]),
         rollout_func=rollout,
         callbacks=[pace],
     )
+    trainer.sizes, trainer.row_tokens = sizes, training.prompt_tokens + training.completion_tokens
     use_reference(trainer, training.beta, reference)
     trainer.remove_callback(PrinterCallback)
     trainer.peer_floor = training.peer_floor
@@ -102,15 +108,17 @@ def make_trainer(
 
 
 def _read_arguments(
-    policy: Policy, training: TrainingConfig, directory: Path, micro_rows: int, kind: SpreadKind
+    policy: Policy, training: TrainingConfig, directory: Path, sizes: PassSizes, kind: SpreadKind
 ) -> GRPOConfig:
     """What TRL is told."""
     batch = training.questions * training.generations
+    width = training.prompt_tokens + training.completion_tokens
+    rows = batch if training.processes == 1 else sizes.count_rows(batch, width)
     return GRPOConfig(
         output_dir=str(directory),
-        per_device_train_batch_size=micro_rows,
-        gradient_accumulation_steps=batch // micro_rows,
-        steps_per_generation=batch // micro_rows,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=batch // rows,
+        steps_per_generation=batch // rows,
         num_generations=training.generations,
         max_completion_length=training.completion_tokens,
         temperature=training.temperature,
@@ -128,7 +136,7 @@ def _read_arguments(
         bf16=policy.mixed,
         fp16=False,
         optim=OPTIMIZERS[training.optimizer],
-        gradient_checkpointing=computes_twice(training, policy.parameters),
+        gradient_checkpointing=sizes.recompute,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         shuffle_dataset=False,
         remove_unused_columns=False,
@@ -153,13 +161,17 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
     """`GRPOTrainer` for stages; see the module's text."""
 
     args: Any  # a GRPOConfig
+    model: Any
     optimizer: Any
     peer_floor: float = 0.0
     tell_held: Callable[[dict[int, Counts]], None] = staticmethod(lambda held: None)
     _pass: dict[str, Any] | None = None  # the part of the batch that the loss is taken of just now
     holding: Holding = Holding()
-    _gradient_norm = math.nan  # of the last step
-    _shared: bool | None = None  # whether the shared computation agrees with TRL's; None until tried
+    sizes: PassSizes
+    row_tokens: int  # of a prompt and its completion at most
+    passes = 1  # of the last step
+    _gradient_norm = math.nan  # of it
+    _packs: bool | None = None  # whether the packed computation agrees with TRL's and is as fast; None until tried
 
     def run_stage(self, steps: int, seed: int) -> None:
         """Take optimiser steps on what the rollout function gives.
@@ -191,6 +203,48 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         if not self.beta:
             batch = self._drop_flat_groups(batch)
         return keep_positive(batch)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
+        """Compute the gradients of a step, in passes of what fits. Returns the loss."""
+        if self.accelerator.num_processes > 1:
+            step: Any = super().training_step
+            rows = self.args.per_device_train_batch_size
+            with self.sizes.measure(rows, rows * self.row_tokens, self._missing_gradients()):
+                return step(model, inputs, num_items_in_batch)
+        model.train()
+        batch: dict[str, Any] = self._prepare_inputs(inputs)
+        input_ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        attention_mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        keep = batch["completion_ids"].size(1)
+        if self._packs is None:
+            self._packs = self._try_packing(input_ids, attention_mask, keep)
+        total = torch.zeros((), device=self.accelerator.device)
+        self.passes = 0
+        for rows, tokens in self._split(input_ids, attention_mask, keep):
+            with self.sizes.measure(len(rows), tokens, self._missing_gradients()):
+                with self.compute_loss_context_manager():
+                    loss = self.compute_loss(model, take_rows(batch, rows))
+                self.accelerator.backward(loss)
+            total += loss.detach()
+            self.passes += 1
+        self._step += 1
+        return total
+
+    def _split(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
+    ) -> list[tuple[torch.Tensor, int]]:
+        """The rows of each pass over a batch, and how many tokens they are for the model."""
+        if not self._packs:
+            rows = self.sizes.count_rows(len(input_ids), input_ids.size(1))
+            parts = torch.split(torch.arange(len(input_ids), device=input_ids.device), rows)
+            return [(part, part.numel() * input_ids.size(1)) for part in parts]
+        prompts = find_prompts(input_ids, attention_mask, keep)
+        return self.sizes.split(prompts, attention_mask[:, :-keep].sum(1), attention_mask[:, -keep:].sum(1))
+
+    def _missing_gradients(self) -> int:
+        """Bytes of the gradients that the first pass of a step makes."""
+        missing = (each for each in self.model.parameters() if each.requires_grad and each.grad is None)
+        return sum(each.numel() * each.element_size() for each in missing)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Any:
         compute: Any = super()._compute_loss
@@ -250,50 +304,78 @@ class SwarmTrainer(ZeroSeams, GRPOTrainer):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """TRL's own computation, or the shared one where it applies and has been found to agree."""
+        """The packed computation where it applies and has been found to agree, else TRL's own."""
         reference: Any = self.ref_model
         if model is reference:
             return reference.log_probabilities(input_ids, attention_mask, logits_to_keep), None, None
-        plain = super()._get_per_token_logps_and_entropies
-        if not self._may_share(model, input_ids, logits_to_keep, args, kwargs):
-            return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
-        if self._shared is None:
-            with torch.no_grad():
-                expected = plain(model, input_ids, attention_mask, logits_to_keep, compute_entropy=True)
-                self._shared = self._agrees(expected, model, input_ids, attention_mask, logits_to_keep)
-        if not self._shared:
-            return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
-        with self.accelerator.autocast():
-            return *compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature), None
-
-    def _may_share(self, model: Any, input_ids: torch.Tensor, logits_to_keep: int, args: Any, kwargs: Any) -> bool:
-        policy = isinstance(model, PreTrainedModel) or hasattr(model, "peft_config")
-        if not policy or self.holding.is_sharded or self._shared is False:
-            return False  # several ranks share gradients, and gather weights, through the wrapped model only
-        plain_text = not args and all(
-            value is None or key in ("batch_size", "compute_entropy") or value is False for key, value in kwargs.items()
+        plain_text = not args and not any(
+            value for name, value in kwargs.items() if name not in ("batch_size", "compute_entropy")
         )
-        logits = input_ids.size(0) * logits_to_keep * getattr(model.config, "vocab_size", 1 << 30)
-        small = logits <= SHARED_LOGITS_MAX and not self.args.gradient_checkpointing
-        return plain_text and small
+        if self._packs and plain_text:
+            return *self._compute_packed(input_ids, attention_mask, logits_to_keep), None
+        if self._pass is None:  # of a whole batch, without gradients
+            kwargs["batch_size"] = self.sizes.count_rows(len(input_ids), input_ids.size(1))
+        plain = super()._get_per_token_logps_and_entropies
+        return plain(model, input_ids, attention_mask, logits_to_keep, *args, **kwargs)
 
-    def _agrees(
-        self, expected: Any, model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, logits_to_keep: int
-    ) -> bool:
-        """Compare once with TRL's own log-probabilities and entropies on a real batch."""
-        mask = attention_mask[:, -logits_to_keep:].bool()
+    def _compute_packed(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies of the rows of one pass, or of a whole batch pass by pass."""
+        whole = torch.arange(len(input_ids), device=input_ids.device)
+        parts = [whole] if self._pass else [rows for rows, _ in self._split(input_ids, attention_mask, keep)]
+        with self.accelerator.autocast():
+            computed = [
+                compute_packed(self.model, input_ids[rows], attention_mask[rows], keep, self.temperature)
+                for rows in parts
+            ]
+        logps, entropies = (torch.cat(each) for each in zip(*computed, strict=True))
+        back = torch.argsort(torch.cat(parts))
+        return logps[back], entropies[back]
+
+    @torch.no_grad()
+    def _try_packing(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> bool:
+        """Whether the packed computation gives TRL's own log-probabilities and entropies of some rows, no slower."""
+        if not can_pack(self.model):
+            return False
+        rows = torch.argsort(find_prompts(input_ids, attention_mask, keep), stable=True)[:COMPARED_ROWS]
+        input_ids, attention_mask = input_ids[rows], attention_mask[rows]
+        plain = super()._get_per_token_logps_and_entropies
+        ways: list[Callable[[], Any]] = [
+            lambda: plain(self.model, input_ids, attention_mask, keep, compute_entropy=True),
+            lambda: compute_packed(self.model, input_ids, attention_mask, keep, self.temperature),
+        ]
         try:
             with self.accelerator.autocast():
-                got = compute_shared(model, input_ids, attention_mask, logits_to_keep, self.temperature)
+                (expected, plain_s), (packed, packed_s) = (time_twice(way) for way in ways)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            log.info("prompts are not shared in training", reason=str(error)[:200])
+            if is_out_of_memory(error):
+                raise
+            log.info("passes are not packed", reason=str(error)[:200])
             return False
-        difference = max(float((a - b)[mask].abs().max()) for a, b in zip(got, expected[:2], strict=True))
-        exact = self.args.bf16 is False and model.dtype == torch.float32
-        agrees = difference <= (SHARED_TOLERANCE if exact else SHORT_TOLERANCE)
-        if not agrees:
-            log.info("prompts are not shared in training", difference=difference)
-        return agrees
+        written = attention_mask[:, -keep:].bool()
+        difference = max(float((a - b)[written].abs().max()) for a, b in zip(packed, expected[:2], strict=True))
+        exact = self.args.bf16 is False and self.model.dtype == torch.float32
+        agrees = difference <= (TOLERANCE if exact else SHORT_TOLERANCE)
+        if not agrees or packed_s > plain_s:
+            log.info("passes are not packed", difference=difference, packed_s=packed_s, plain_s=plain_s)
+        return agrees and packed_s <= plain_s
+
+
+def time_twice(compute: Callable[[], Any]) -> tuple[Any, float]:
+    """What a computation gives, and the seconds of its second run: the first one also loads and compiles."""
+    compute()
+    synchronize()
+    begun = time.perf_counter()
+    result = compute()
+    synchronize()
+    return result, time.perf_counter() - begun
+
+
+def synchronize() -> None:
+    """Wait for what an accelerator has been given to do."""
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
 
 
 def count_telling(batch: dict[str, Any], group: int) -> int:
@@ -319,44 +401,15 @@ def drop_flat_groups(batch: dict[str, Any], group: int, chunks: int, at_least: i
     if wanted >= len(telling):
         return batch
     rows = torch.argsort(telling.int(), descending=True, stable=True)[:wanted].sort().values
-    kept = {
-        key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == len(advantages) else value
-        for key, value in batch.items()
-    }
+    kept = take_rows(batch, rows)
     kept["num_items_in_batch"] = count_tokens(kept)
     return kept
 
 
-def compute_shared(
-    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies (batch, keep) of the last `keep` tokens, each distinct prompt computed once.
-
-    Gradients flow through the prompt's keys and values. Prompts are padded on the left, completions on the right.
-    """
-    width = input_ids.size(1) - keep
-    prompts = torch.cat([input_ids[:, :width], attention_mask[:, :width]], 1)
-    distinct, place = torch.unique(prompts, dim=0, return_inverse=True)
-    ids, mask = distinct[:, :width], distinct[:, width:]
-    cache = DynamicCache(config=model.config)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    backbone = (model.get_base_model() if hasattr(model, "peft_config") else model).base_model
-    first = backbone(
-        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-    ).last_hidden_state[place, -1:]
-    cache.batch_select_indices(place)
-    completion = input_ids[:, width:]
-    hidden = first
-    if keep > 1:
-        ahead = mask.sum(1)[place, None] + torch.arange(keep - 1, device=ids.device)
-        rest = backbone(
-            input_ids=completion[:, :-1],
-            attention_mask=attention_mask[:, :-1],
-            position_ids=ahead,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        hidden = torch.cat([first, rest], 1)
-    logs = torch.log_softmax(model.get_output_embeddings()(hidden).float() / temperature, -1)
-    entropies = -(logs.detach().exp() * logs.detach()).sum(-1)
-    return logs.gather(2, completion[..., None]).squeeze(2), entropies
+def take_rows(batch: dict[str, Any], rows: torch.Tensor) -> dict[str, Any]:
+    """Some rows of a batch of TRL's; what is not by rows stays."""
+    size = len(batch["advantages"])
+    return {
+        key: value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == size else value
+        for key, value in batch.items()
+    }

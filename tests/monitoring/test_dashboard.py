@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from swarmd.observe.telemetry import labels
 
+from swarmd.observe import labels
 from swarmd.observe.metrics import COUNTERS, GAUGES, NOTIFICATIONS
 from tests.monitoring.tools import DASHBOARD, DOCS, alerts, families, names_in, promtool, series_names
 

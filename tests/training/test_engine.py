@@ -273,7 +273,7 @@ def test_any_model_and_any_task(make_engine: Maker, llama: Path) -> None:
     train(one, 0)
     event = train(one, 1, rollouts=(published,))
     assert event.rejected == () and event.tokens > 0
-    assert one._trainer._shared is not False
+    assert one._trainer._packs is True
     assert event.reward == 0 or not same(weights(one), before)
 
 
@@ -356,7 +356,7 @@ def test_short_numbers(make_engine: Maker, monkeypatch: pytest.MonkeyPatch, numb
     assert engine._sampler.shares_prefill
     before = weights(engine)
     event = train(engine, 0)
-    assert engine._trainer._shared is True
+    assert engine._trainer._packs is True
     assert event.steps == 2 and not same(before, weights(engine))
     assert all(torch.isfinite(tensor).all() for tensor in weights(engine).values())
 

@@ -1,7 +1,8 @@
-"""The seams into TRL: prompts computed once per group, and flat groups left out."""
+"""The seams into TRL: packed passes, and flat groups left out."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,76 +12,63 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from swarmd.swarms.plan import Score
+from swarmd.training import trainer as subject
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.masking import silence_flat
-from swarmd.training.trainer import SwarmTrainer, compute_shared, count_telling, drop_flat_groups
+from swarmd.training.packed import compute_packed
+from swarmd.training.trainer import count_telling, drop_flat_groups
 from tests.training.conftest import order
+from tests.training.test_packed import make_rows
 
 
-def batch_of(vocabulary: int, prompts: int = 3, group: int = 4, width: int = 6, keep: int = 5) -> dict[str, Any]:
-    """Padded prompts, each repeated for its group in shuffled order, with completions of different lengths."""
-    torch.manual_seed(1)
-    lengths = torch.randint(2, width + 1, (prompts,))
-    mask = (torch.arange(width)[None] >= width - lengths[:, None]).long()
-    ids = torch.randint(3, vocabulary, (prompts, width)) * mask
-    rows = torch.arange(prompts).repeat_interleave(group)[torch.randperm(prompts * group)]
-    ends = torch.randint(1, keep + 1, (len(rows),))
-    completion_mask = (torch.arange(keep)[None] < ends[:, None]).long()
-    completions = torch.randint(3, vocabulary, (len(rows), keep)) * completion_mask
-    return {
-        "input_ids": torch.cat([ids[rows], completions], 1),
-        "attention_mask": torch.cat([mask[rows], completion_mask], 1),
-        "logits_to_keep": keep,
-        "mask": completion_mask,
-    }
-
-
-def check_same(trainer: SwarmTrainer) -> None:
-    """Log-probabilities, entropies and gradients are TRL's own."""
-    batch = batch_of(trainer.model.config.vocab_size)
-    mask = batch.pop("mask").bool()
-    weights = torch.randn(mask.shape)
+@pytest.mark.parametrize("name", ["embedded", "llama"])
+def test_packed_passes_change_nothing(make_engine: Callable[..., TrainingEngine], llama: Path, name: str) -> None:
+    """Against TRL's own computation, on models that swarmd loads."""
+    settings = {} if name == "embedded" else {"model": str(llama), "prompt_tokens": 500}
+    trainer = make_engine(temperature=0.7, **settings)._trainer
+    ids, mask, keep = make_rows([6, 2, 4], [[5, 1, 3, 2], [2, 5, 5, 1], [4, 4, 1, 3]])
+    assert trainer._try_packing(ids, mask, keep)
+    written = mask[:, -keep:].bool()
+    weights = torch.randn(written.shape)
     results = []
     for compute in (
-        lambda: GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, **batch, compute_entropy=True)[
-            :2
-        ],
-        lambda: compute_shared(trainer.model, batch["input_ids"], batch["attention_mask"], 5, trainer.temperature),
+        lambda: GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, ids, mask, keep, None, True)[:2],
+        lambda: compute_packed(trainer.model, ids, mask, keep, trainer.temperature),
     ):
         trainer.model.zero_grad()
         logs, entropies = compute()
-        (logs * weights)[mask].sum().backward()
+        (logs * weights)[written].sum().backward()
         gradients = [parameter.grad.clone() for parameter in trainer.model.parameters()]
-        results.append((logs[mask].detach(), entropies[mask].detach(), gradients))
-    (logs, entropies, gradients), (shared_logs, shared_entropies, shared_gradients) = results
-    torch.testing.assert_close(shared_logs, logs, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(shared_entropies, entropies, atol=1e-4, rtol=1e-4)
-    for ours, theirs in zip(shared_gradients, gradients, strict=True):
+        results.append((logs[written].detach(), entropies[written].detach(), gradients))
+    (logs, entropies, gradients), (packed_logs, packed_entropies, packed_gradients) = results
+    torch.testing.assert_close(packed_logs, logs, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(packed_entropies, entropies, atol=1e-4, rtol=1e-4)
+    for ours, theirs in zip(packed_gradients, gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=1e-3)
 
 
-def test_shared_prompts_change_nothing(make_engine: Callable[..., TrainingEngine], llama: Path) -> None:
-    check_same(make_engine("embedded", temperature=0.7)._trainer)
-    check_same(make_engine("llama", model=str(llama), prompt_tokens=500)._trainer)
-
-
-def test_a_model_that_disagrees_is_left_to_trl(
-    make_engine: Callable[..., TrainingEngine], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", ["wrong", "raises", "slow"])
+def test_a_model_that_cannot_be_packed_is_left_to_trl(
+    make_engine: Callable[..., TrainingEngine], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    from swarmd.training import trainer as subject
+    def broken(*args: Any) -> Any:
+        if fault == "raises":
+            raise ValueError("no such attention")
+        if fault == "slow":
+            time.sleep(0.3)
+        logs, entropies = compute_packed(*args)
+        return logs + 0.5 * (fault == "wrong"), entropies
 
-    def wrong(*args: Any) -> Any:
-        logs, entropies = compute_shared(*args)
-        return logs + 0.5, entropies
-
-    monkeypatch.setattr(subject, "compute_shared", wrong)
-    trainer = make_engine()._trainer
-    batch = batch_of(trainer.model.config.vocab_size)
-    batch.pop("mask")
-    plain = GRPOTrainer._get_per_token_logps_and_entropies(trainer, trainer.model, **batch)[0]
-    torch.testing.assert_close(trainer._get_per_token_logps_and_entropies(trainer.model, **batch)[0], plain)
-    assert trainer._shared is False
+    monkeypatch.setattr(subject, "compute_packed", broken)
+    engine = make_engine()
+    event = engine.train(order(0), Cancellation())
+    assert engine._trainer._packs is False and event.steps == 2
+    ids, mask, keep = make_rows([6, 2], [[5, 1], [2, 5]])
+    plain = GRPOTrainer._get_per_token_logps_and_entropies(engine._trainer, engine._trainer.model, ids, mask, keep)[0]
+    torch.testing.assert_close(
+        engine._trainer._get_per_token_logps_and_entropies(engine._trainer.model, ids, mask, keep)[0], plain
+    )
 
 
 def scored(advantages: list[list[float]]) -> dict[str, Any]:

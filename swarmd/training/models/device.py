@@ -10,10 +10,10 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.errors import ConfigError
-from swarmd.training.passes import LIGHT_PARAMETERS_MAX
 
 ACCELERATORS = ("cuda", "xpu", "mps")  # in the order in which "auto" takes them
 HALF = ("bfloat16", "float16")
+LIGHT_PARAMETERS_MAX = 10_000_000  # up to here one torch thread is faster than several
 
 
 class Precision(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ import msgspec
 import psutil
 
 from swarmd.config import Optimizer, TrainingConfig
-from swarmd.training.passes import computes_twice, split_questions
 from swarmd.training.ranks import find_spread
 
 GIB = 2**30
@@ -25,7 +24,7 @@ QUANTIZED_BYTES = {"8bit": 1.02, "4bit": 0.53}  # of a weight, with its share of
 MOMENT_BYTES: dict[Optimizer, float] = {
     "adamw_8bit": 1.02
 }  # of each of the two moments; AdamW's have the weights' own numbers
-LOGITS_MAX = 1 << 26  # logits held at once; above it the log-probabilities are computed in pieces
+LOGITS_TILE = 1 << 13  # logits of a token that are held at once
 WHOLE_LAYERS = 3  # of a model in parts: one in use, the next, and the gradients of one
 VLLM_SPARE_BYTES = GIB  # activations and graphs of a colocated vLLM
 VLLM_SHARE = (0.05, 0.9)  # bounds on its part of a device
@@ -132,17 +131,24 @@ def _weight_bytes(shape: ModelShape, quantization: str, size: float) -> float:
     return (shape.parameters - shape.embeddings) * QUANTIZED_BYTES[quantization] + shape.embeddings * size
 
 
-def _pass_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
-    """Activations and logits of one pass; a layer keeps six hidden widths, queries, keys, values, and its MLP's."""
-    micro, _ = split_questions(training, shape.parameters)
-    completion = micro * training.generations * training.completion_tokens
-    twice = computes_twice(training, shape.parameters)
-    shared = not twice and completion * shape.vocabulary <= LOGITS_MAX  # then a prompt is computed once for its group
-    tokens = micro * (1 if shared else training.generations) * training.prompt_tokens + completion
+def token_bytes(shape: ModelShape, size: float, mixed: bool, recompute: bool) -> float:
+    """Activations that a token of a pass keeps. A layer has six hidden widths, queries, keys, values, and its MLP's.
+
+    Args:
+        size: bytes of a weight.
+        mixed: whether passes are in bfloat16 over float32 weights.
+        recompute: whether layers are computed again in the backward pass; then one of them is held at a time.
+    """
     size = 3.0 if mixed else size  # some in bfloat16, norms and sums in float32
-    layer = tokens * (6 * shape.hidden + 3 * shape.queries + 3 * shape.keys + 4 * shape.intermediate) * size
-    kept = tokens * shape.hidden * size * shape.layers + 2 * layer if twice else layer * shape.layers
-    return kept + 16.0 * min(completion * shape.vocabulary, LOGITS_MAX)  # float32: logits, their softmax, two gradients
+    layer = (6 * shape.hidden + 3 * shape.queries + 3 * shape.keys + 4 * shape.intermediate) * size
+    return shape.hidden * size * shape.layers + 2 * layer if recompute else layer * shape.layers
+
+
+def _pass_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:
+    """Of the smallest pass: one completion with its prompt, and the logits of one tile in float32 with gradients."""
+    tokens = training.prompt_tokens + training.completion_tokens
+    activations = tokens * token_bytes(shape, size, mixed, training.gradient_checkpointing != "off")
+    return activations + 12.0 * training.completion_tokens * min(shape.vocabulary, LOGITS_TILE)
 
 
 def _generation_bytes(shape: ModelShape, training: TrainingConfig, size: float, mixed: bool) -> float:

@@ -20,6 +20,7 @@ from swarmd.swarms.plan import Message
 from swarmd.swarms.text import TAGS, escape_markers
 from swarmd.training.models.adapters import add_adapters, quantize_by, trained_parameters
 from swarmd.training.models.device import (
+    LIGHT_PARAMETERS_MAX,
     Precision,
     choose_device,
     choose_precision,
@@ -30,7 +31,6 @@ from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
 from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
-from swarmd.training.passes import LIGHT_PARAMETERS_MAX
 from swarmd.training.sharding import Holding
 
 log = get_logger(__name__)

@@ -44,7 +44,7 @@ def test_a_stage_trains_the_adapters_and_a_restart_goes_on(make_engine: Maker) -
     after = policy.copy_weights()
     assert not any(torch.equal(before[name], after[name]) for name in before)
     assert same(frozen(policy), base) and engine.weights_digest != policy.digest
-    assert engine._sampler.shares_prefill and engine._trainer._shared is True
+    assert engine._sampler.shares_prefill and engine._trainer._packs is True
 
     held = engine._checkpoints.directory / "r000000000-s0000"
     assert same(load_file(held / "model.safetensors"), after)

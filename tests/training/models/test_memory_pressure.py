@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,9 +19,8 @@ from swarmd.swarms.registry import make_plan
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.engine import TrainingEngine
 from swarmd.training.footprint import is_device_lost, is_out_of_memory, measure_bytes
-from swarmd.training.passes import PARTS, keep_rows, load_rows
+from swarmd.training.passes import PassSizes
 from swarmd.training.ranks import OtherRanks
-from swarmd.training.trainer import SwarmTrainer
 from tests.training.conftest import make_config, order
 
 Maker = Callable[..., TrainingEngine]
@@ -32,45 +32,47 @@ def loaded_stays_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
 
 
-def exhaust(monkeypatch: pytest.MonkeyPatch, rows_that_fit: int) -> list[int]:
-    """Have passes of more completions run out of memory, as a device does. Returns the sizes of all that were tried."""
+def exhaust(monkeypatch: pytest.MonkeyPatch, share: float) -> list[int]:
+    """Have passes of more than a share of the first one's tokens run out of memory, as a device does. Returns the
+    tokens of all that were tried."""
     tried: list[int] = []
-    compute = SwarmTrainer.compute_loss
+    measure = PassSizes.measure
 
-    def compute_loss(self: SwarmTrainer, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        tried.append(int(self.args.per_device_train_batch_size))
-        if tried[-1] > rows_that_fit:
-            raise torch.OutOfMemoryError("out of memory")
-        return compute(self, model, inputs, *args, **kwargs)
+    @contextmanager
+    def exhausted(self: PassSizes, rows: int, tokens: int, kept: int) -> Iterator[None]:
+        tried.append(tokens)
+        with measure(self, rows, tokens, kept):
+            if tokens > share * tried[0]:
+                raise torch.OutOfMemoryError("out of memory")
+            yield
 
-    monkeypatch.setattr(SwarmTrainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(PassSizes, "measure", exhausted)
     return tried
 
 
 def test_a_stage_is_trained_in_halves(make_engine: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = make_engine()  # four questions of four completions in one pass
+    engine = make_engine()
     accelerator: Any = engine._trainer.accelerator
-    tried = exhaust(monkeypatch, rows_that_fit=8)
+    tried = exhaust(monkeypatch, 0.5)
     event = engine.train(order(0), Cancellation())
     assert accelerator is not engine._trainer.accelerator
-    assert accelerator._optimizers == [], "the optimiser of the larger parts is not held"
+    assert accelerator._optimizers == [], "the optimiser of the larger passes is not held"
     assert event.steps == engine.steps == 2
-    assert tried[0] == 16 and set(tried[1:]) == {8}
-    assert make_engine()._trainer.args.per_device_train_batch_size == 8
+    assert len(tried) >= 5 and max(tried[1:]) <= tried[0] / 2
 
 
 def test_a_stage_fails_after_one_more_try_and_the_next_process_begins_smaller(
     make_engine: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
-    tried = exhaust(monkeypatch, rows_that_fit=4)
+    tried = exhaust(monkeypatch, 0.3)
     with pytest.raises(torch.OutOfMemoryError) as raised:
         engine.train(order(0), Cancellation())
     assert is_out_of_memory(raised.value)
-    assert tried == [16, 8]
+    assert len(tried) == 2 and tried[1] > 0.3 * tried[0]
     fresh = make_engine()
     assert fresh.train(order(0), Cancellation()).steps == 2
-    assert set(tried[2:]) == {4}
+    assert max(tried[2:]) <= 0.3 * tried[0]
 
 
 def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_smaller(
@@ -80,40 +82,12 @@ def test_the_first_of_several_ranks_tries_no_more_and_the_next_process_begins_sm
     config = make_config()
     crew = cast(OtherRanks, SimpleNamespace(start_stage=lambda order: None))
     engine = TrainingEngine(config, NodeDirectory(tmp_path / "a"), "a", make_plan(config.swarm), crew=crew)
-    tried = exhaust(monkeypatch, rows_that_fit=8)
+    tried = exhaust(monkeypatch, 0.5)
     with pytest.raises(torch.OutOfMemoryError):
         engine.train(order(0), Cancellation())
-    assert tried == [16]
+    assert len(tried) == 1
     assert make_engine().train(order(0), Cancellation()).steps == 2
-    assert set(tried[1:]) == {8}
-
-
-def test_the_next_process_begins_where_memory_sufficed(tmp_path: Path) -> None:
-    assert load_rows(tmp_path, 16, 32) == 16
-    keep_rows(tmp_path, 4, 16, 32)
-    assert load_rows(tmp_path, 16, 32) == 4
-
-
-@pytest.mark.parametrize(("first", "batch"), [(8, 32), (16, 64)])
-def test_other_settings_begin_anew(tmp_path: Path, first: int, batch: int) -> None:
-    keep_rows(tmp_path, 4, 16, 32)
-    assert load_rows(tmp_path, first, batch) == first
-
-
-@pytest.mark.parametrize(
-    "damage", [b"", b"[]", b'{"rows":5,"first":16,"batch":32}', b'{"rows":0,"first":16,"batch":32}']
-)
-def test_a_damaged_note_only_costs_the_lesson(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / PARTS).write_bytes(damage)
-    assert load_rows(tmp_path, 16, 32) == 16
-
-
-def test_a_note_that_cannot_be_written_only_costs_the_lesson(tmp_path: Path) -> None:
-    """Else an error of the disk would take the place of the want of memory, which smaller parts would have helped."""
-    (tmp_path / PARTS).mkdir()
-    keep_rows(tmp_path, 4, 16, 32)
-    assert [each.name for each in tmp_path.iterdir()] == [PARTS] and load_rows(tmp_path, 16, 32) == 16
-    keep_rows(tmp_path / "gone", 4, 16, 32)
+    assert max(tried[1:]) <= tried[0] / 2
 
 
 MEBIBYTE = 1 << 20

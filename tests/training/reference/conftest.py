@@ -17,12 +17,12 @@ import torch
 
 from swarmd.config import TrainingConfig
 from swarmd.http_server import Address
+from swarmd.observe.otlp import batch_of
 from swarmd.training.reference.frame import JobHeader, ScoringBatch, encode_job
 from swarmd.training.reference.scoring import ReferenceScorer, load_frozen
 from swarmd.training.reference.server import ReferenceApp, ServerLimits
 from swarmd.uvicorn_server import listening
 from tests.forked import ALL, Forked, order_fork, start_server
-from tests.training.test_trainer import batch_of
 
 TOKEN = "canary-token-0123456789abcdef"
 START_S = 240.0

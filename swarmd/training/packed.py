@@ -1,0 +1,211 @@
+"""Log-probabilities of a batch's completions in one packed pass: no padding, and each prompt once for its group.
+
+* All sequences of the pass lie in one row. First come the distinct prompts, then the completions, each without its
+  last token, which predicts nothing.
+* Linear layers, the larger part of a pass, see that row as it is. Attention alone goes by sequences: a prompt attends
+  to itself, a completion to its prompt and itself. `attend` does so for whatever layers a model has, as the attention
+  function of that model; without a `Tree` it is transformers' own SDPA.
+* Logits are computed for tokens of completions only, in tiles that are never held together (TRL's
+  `ChunkedLogProbFunction`).
+
+Where a model computes otherwise than through its attention function, as state-space layers do, packed and plain
+passes disagree: `swarmd.training.trainer` compares the two once and keeps to what is right and faster.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from trl.kernels import ChunkedLogProbFunction
+
+ATTENTION = "swarmd_packed"  # by this name models find `attend`
+VOCABULARY_TILE = 8192  # logits of a token that are computed at a time
+
+
+class Tree(NamedTuple):
+    """Where the sequences of a packed row are. N tokens in the row, of Q prompts and B completions.
+
+    P and C are the longest prompt and the longest completion without its last token.
+    """
+
+    prompts: torch.Tensor  # (Q, P) places in the row; behind a prompt's end any place
+    completions: torch.Tensor  # (B, C) the same of completions
+    prompt_of: torch.Tensor  # (B,)
+    mask: torch.Tensor  # (B, 1, C, P + C) what the tokens of a completion attend to: of its prompt, and of itself
+    distance: torch.Tensor  # (B, 1, C, P + C) how many tokens further back that is
+    back: torch.Tensor  # (N,) of each token of the row, its place among all of `prompts` and then all of `completions`
+
+
+class Packed(NamedTuple):
+    """One row of tokens, and what is wanted of it. M tokens have a log-probability."""
+
+    tokens: torch.Tensor  # (1, N)
+    positions: torch.Tensor  # (1, N)
+    tree: Tree
+    sources: torch.Tensor  # (M,) places in the row after which the wanted tokens come
+    targets: torch.Tensor  # (M,) the wanted tokens
+
+
+def prepare_packing(model: Any) -> None:
+    """Give a model whose attention is SDPA's the one that packed rows need; all else it computes as before."""
+    whole = base_of(model)
+    if whole.config._attn_implementation == "sdpa":
+        whole.set_attn_implementation(ATTENTION)
+
+
+def can_pack(model: Any) -> bool:
+    """Whether a model has that attention."""
+    return bool(base_of(model).config._attn_implementation == ATTENTION)
+
+
+def base_of(model: Any) -> Any:
+    """The model that adapters were added to, or the model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") else model
+
+
+def find_prompts(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> torch.Tensor:
+    """A number (B,) for each row, the same for those with the same prompt; arguments as in `pack`."""
+    prompts = torch.cat([input_ids[:, :-keep], attention_mask[:, :-keep]], 1)
+    numbers: torch.Tensor = torch.unique(prompts, dim=0, return_inverse=True)[1]
+    return numbers
+
+
+def pack(input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int) -> Packed:
+    """Put a batch into one row.
+
+    Args:
+        input_ids: (B, width + keep), prompts padded on the left, completions on the right.
+        attention_mask: of the same shape, 0 where it is padded.
+        keep: how many of the last columns hold completions.
+    """
+    device, width = input_ids.device, input_ids.size(1) - keep
+    distinct, prompt_of = torch.unique(
+        torch.cat([input_ids[:, :width], attention_mask[:, :width]], 1), dim=0, return_inverse=True
+    )
+    ids, present = distinct[:, :width], distinct[:, width:].bool()
+    lengths = present.sum(1)
+    completion, written = input_ids[:, width:], attention_mask[:, width:].bool()
+    written_lengths = written.sum(1)
+    fed_lengths = (written_lengths - 1).clamp(min=0)
+    longest, longest_fed = int(lengths.max()), int(fed_lengths.max())
+    fed = torch.arange(longest_fed, device=device) < fed_lengths[:, None]
+
+    # Places in the row: prompts one after another, then completions.
+    starts = lengths.cumsum(0) - lengths
+    fed_starts = lengths.sum() + fed_lengths.cumsum(0) - fed_lengths
+    steps, fed_steps = torch.arange(longest, device=device), torch.arange(longest_fed, device=device)
+    inside = steps < lengths[:, None]
+    prompts = (starts[:, None] + steps).where(inside, 0)
+    completions = (fed_starts[:, None] + fed_steps).where(fed, 0)
+
+    # What a completion's token sees: its whole prompt, and its own tokens up to itself.
+    ahead = (lengths[prompt_of][:, None] + fed_steps)[:, None, :, None]
+    key_positions = torch.cat([steps.expand(len(completion), -1), lengths[prompt_of][:, None] + fed_steps], 1)
+    distance = ahead - key_positions[:, None, None, :]
+    causal = fed_steps[:, None] >= fed_steps
+    seen_prompt = inside[prompt_of][:, None, None, :].expand(-1, 1, longest_fed, -1)
+    mask = torch.cat([seen_prompt, causal.expand(len(completion), 1, -1, -1)], 3)
+
+    count = inside.numel()
+    cells = torch.cat([torch.arange(count, device=device).view_as(inside)[inside]])
+    fed_cells = count + torch.arange(fed.numel(), device=device).view_as(fed)[fed]
+
+    # The first token of a completion comes after its prompt's last one, each other one after the one before.
+    last = (starts + lengths - 1)[prompt_of]
+    before = torch.cat([last[:, None], completions], 1)
+    reached = torch.arange(before.size(1), device=device) < written_lengths[:, None]
+    return Packed(
+        torch.cat([ids[present], completion[:, :longest_fed][fed]])[None],
+        torch.cat([steps.expand_as(inside)[inside], (lengths[prompt_of][:, None] + fed_steps)[fed]])[None],
+        Tree(prompts, completions, prompt_of, mask, distance, torch.cat([cells, fed_cells])),
+        before[reached],
+        completion[:, : before.size(1)][reached],
+    )
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    tree: Tree | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of one layer, by sequences where the row is packed, (1, N, heads, width of a head).
+
+    Args:
+        query: (1, heads, N, width); `key` and `value` have fewer heads where they are shared.
+        tree: of the row; None: as transformers' SDPA.
+
+    """
+    if tree is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    prompts = tree.prompts
+    query, key, value = query[0], key[0], value[0]
+
+    def gather(states: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        """(heads, N, width) to (sequences, heads, tokens, width)."""
+        return states[:, places].transpose(0, 1)
+
+    prompt_key, prompt_value = gather(key, prompts), gather(value, prompts)
+    windowed = None
+    if sliding_window is not None and prompts.size(1) > sliding_window:
+        steps = torch.arange(prompts.size(1), device=query.device)
+        between = steps[:, None] - steps
+        windowed = ((between >= 0) & (between < sliding_window))[None, None]
+    first, _ = sdpa_attention_forward(module, gather(query, prompts), prompt_key, prompt_value, windowed, **kwargs)
+    parts = [first.flatten(0, 1)]
+    if tree.completions.size(1):
+        mask = tree.mask if sliding_window is None else tree.mask & (tree.distance < sliding_window)
+        keys = torch.cat([prompt_key[tree.prompt_of], gather(key, tree.completions)], 2)
+        values = torch.cat([prompt_value[tree.prompt_of], gather(value, tree.completions)], 2)
+        rest, _ = sdpa_attention_forward(module, gather(query, tree.completions), keys, values, mask, **kwargs)
+        parts.append(rest.flatten(0, 1))
+    return torch.cat(parts)[tree.back][None], None
+
+
+AttentionInterface.register(ATTENTION, attend)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def compute_packed(
+    model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities and entropies (B, keep) of the last `keep` tokens, 0 where they are padding.
+
+    Gradients flow through the prompts, too; entropies have none.
+
+    Args:
+        model: one whose attention is `ATTENTION`, with adapters or without.
+    """
+    packed = pack(input_ids, attention_mask, keep)
+    whole = base_of(model)
+    hidden = whole.base_model(
+        input_ids=packed.tokens,
+        position_ids=packed.positions,
+        attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=input_ids.device),  # of four axes: left alone
+        use_cache=False,
+        tree=packed.tree,
+    ).last_hidden_state[0]
+    head = whole.get_output_embeddings()
+    logs, entropies, *_ = ChunkedLogProbFunction.apply(  # type: ignore[no-untyped-call]
+        hidden[packed.sources],
+        head.weight,
+        head.bias,
+        packed.targets,
+        temperature,
+        VOCABULARY_TILE,
+        None,
+        1.0,
+        ("entropy",),
+    )
+    written = attention_mask[:, -keep:].bool()
+    zeros = logs.new_zeros(written.shape)
+    return zeros.masked_scatter(written, logs), zeros.masked_scatter(written, entropies.detach())
