@@ -27,7 +27,7 @@ from swarmd.training.models.memory import measure_room, read_shape, token_bytes
 from swarmd.training.models.model import Policy
 
 KEPT = "passes.json"
-TOKENS_MAX = {"cpu": 1 << 10, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
+TOKENS_MAX = {"cpu": 1 << 9, "mps": 1 << 13}  # of one pass; larger ones are hardly faster
 ACCELERATOR_TOKENS_MAX = 1 << 15
 FREE_SHARE = 0.5  # of the free memory, for a pass: other processes may want some meanwhile
 GROWTH = 8  # the bound grows by one part in this many with each stage
