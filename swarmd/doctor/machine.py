@@ -189,7 +189,7 @@ def _examine_memory(seen: ProbeAnswer, training: TrainingConfig) -> Iterator[Fin
         return
     evidence = f"{chosen.model} takes about {_gib(chosen.need)} of {_gib(seen.free)} free on {seen.device}"
     if chosen.need > TIGHT_SHARE * seen.free:
-        fix = "Lower training.micro_questions or the token counts, set training.gradient_checkpointing, or stop other "
+        fix = "Lower the token counts, or stop other "
         yield warning("memory.tight", "The model only just fits", evidence, f"{fix}programs")
     yield well(evidence)
 
