@@ -9,12 +9,12 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.errors import ConfigError, GgufRefused, ModelError, ModelUnfit
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
-from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
+from swarmd.training.models.known import KINDS, PACKAGED, TABLE, PooledModel, find_model
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
 from swarmd.training.models.source import AUTO, is_local, locate_model
 
@@ -75,8 +75,11 @@ def list_pool(
 def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_by: str) -> ModelShape:
     try:
         return inspect(locate_model(entry))
+    except GgufRefused:
+        raise
     except ModelError as error:
-        raise ModelError(f"{named_by}: {error.message}", _NAME_ANOTHER) from error
+        fix = error.fix if entry in PACKAGED else _NAME_ANOTHER
+        raise ModelError(f"{named_by}: {error.message}", fix) from error
 
 
 def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
