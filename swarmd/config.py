@@ -186,7 +186,7 @@ class ReferenceConfig(Section, frozen=True):
 class TrainingConfig(Section, frozen=True):
     """`[training]`: the model and how GRPO trains it. Lengths are in tokens, rewards and weights plain numbers."""
 
-    model: str = "embedded"  # one that is shipped, "auto", a Hugging Face model id, or the path of a model directory
+    model: str = "embedded"  # shipped, "smollm2", "auto", a Hugging Face model id, a model directory or GGUF file
     revision: Revision = ""  # branch, tag or commit of a model on the Hub; empty: main
     pool: tuple[str, ...] = ()  # what "auto" chooses from: a kind of the table, ids, directories; empty: "general"
     device: Device = "auto"

@@ -301,6 +301,12 @@ class ModelUnfit(ModelError):
     exit_code = ExitCode.BAD_CONFIG
 
 
+class GgufRefused(ModelError):
+    """No model can be read from a GGUF file: damaged, of an unknown architecture, or nothing reads such files."""
+
+    exit_code = ExitCode.BAD_DATA
+
+
 class ReferenceFailed(SwarmdError):
     """The reference server did not give log-probabilities; the stage cannot be trained without them."""
 

@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -155,6 +155,51 @@ def held_alone(place: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def make_whole(place: Path, make: Callable[[Path], object]) -> bool:
+    """Make a directory whole or not at all: what was interrupted begins again, and who comes second waits.
+
+    Args:
+        make: fills the directory that it is given, which then becomes `place`.
+
+    Returns:
+        False if it was there.
+
+    Raises:
+        NoSpaceLeft, LogWriteFailed: it cannot be written.
+    """
+    around = place.with_name(f".{place.name}.part")
+    while not place.is_dir():
+        make_directory(around)
+        descriptor = os.open(around, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(OSError):  # no locks there, as on NFS
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            # Whoever held the lock has removed it, and somebody else may have made another.
+            if around.exists() and os.path.samestat(os.fstat(descriptor), around.stat()):
+                return _fill(place, around, make)
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _fill(place: Path, around: Path, make: Callable[[Path], object]) -> bool:
+    part = around / place.name
+    try:
+        if place.is_dir():
+            return False
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        make(part)
+        sync_tree(part)
+        part.rename(place)
+        sync_directory(place.parent)
+    except OSError as error:
+        raise write_failure(error, place, "writing") from error
+    finally:
+        shutil.rmtree(around, ignore_errors=True)
+    return True
 
 
 def lock_alone(descriptor: int, place: Path) -> None:

@@ -78,8 +78,9 @@ Text = Annotated[str, msgspec.Meta(min_length=1, max_length=TEXT_LENGTH_MAX)]
 Title = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 SignatureText = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){64,1200}\Z")]  # 64 bytes, or with RSA some more
 PolicyNumber = Annotated[int, msgspec.Meta(ge=0, le=UINT32_MAX)]
-# a model that swarmd ships or a Hugging Face model id: a path would be another model on every machine
-Model = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?\Z")]
+# a model that swarmd ships or gets, or a Hugging Face model id: a path would be another model on every machine
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+Model = Annotated[str, msgspec.Meta(pattern=rf"^(?!.*\.(?i:gguf)\Z){_PART}(/{_PART})?\Z")]
 Members = Annotated[tuple[Text, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 
 
@@ -195,7 +196,8 @@ def recipe_of(config: Config) -> ManifestRecipe:
     try:
         recipe = msgspec.convert(content, ManifestRecipe)
     except msgspec.ValidationError as error:
-        fix = "A manifest names a model by its Hugging Face id, or the embedded one" if "model" in str(error) else ""
+        named = "A manifest names a model by its Hugging Face id, or by swarmd's name for it, not by its path"
+        fix = named if "model" in str(error) else ""
         raise ManifestError(f"the recipe cannot be shared: {error}", fix) from error
     check_recipe(recipe)
     return recipe

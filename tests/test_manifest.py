@@ -71,7 +71,7 @@ options = st.dictionaries(
 )
 training = st.builds(
     TrainingConfig,
-    model=st.sampled_from(["embedded", "Qwen/Qwen3-0.6B"]),
+    model=st.sampled_from(["embedded", "smollm2", "Qwen/Qwen3-0.6B"]),
     steps=st.integers(1, 10_000),
     generations=st.integers(2, 64),
     temperature=st.floats(0.1, 2),
@@ -321,7 +321,7 @@ def test_a_revision_is_part_of_the_recipe_and_none_changes_no_digest() -> None:
     assert recipe_digest(plain) != recipe_digest(recipe)
 
 
-@pytest.mark.parametrize("model", ["/srv/model", "./model", "../x", "~/model", "a/b/c", ""])
+@pytest.mark.parametrize("model", ["/srv/model", "./model", "../x", "~/model", "a/b/c", "x.gguf", "a/x.GGUF", ""])
 def test_a_model_on_a_disk_cannot_be_shared(model: str) -> None:
     with pytest.raises(ManifestError, match="recipe cannot be shared") as caught:
         recipe_of(Config(SwarmConfig("s"), training=TrainingConfig(model=model)))

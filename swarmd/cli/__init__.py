@@ -83,7 +83,7 @@ GROUPS = {
         "config": Verb(
             "Check a configuration file or show what is in force.", "swarmd config check my-node/config.toml"
         ),
-        "model": Verb("Build the embedded model, or fetch a swarm's.", "swarmd model fit"),
+        "model": Verb("Get a published model, build the embedded one, or fetch a swarm's.", "swarmd model fit"),
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",

@@ -23,7 +23,7 @@ DEVICES: tuple[Device, ...] = ("auto", "cpu", "cuda", "mps", "xpu")
 
 
 def fit(
-    model: Annotated[str, typer.Option("--model", help="A directory, a Hugging Face id, or a kind of the pool.")] = "",
+    model: Annotated[str, typer.Option("--model", help="As training.model, or a kind of the pool.")] = "",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps or xpu.")] = "",
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="Reckon with this file's section training.")

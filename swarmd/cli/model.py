@@ -1,4 +1,4 @@
-"""`swarmd model`: build the embedded model anew, measure one on held-out questions, see which fit, fetch a swarm's."""
+"""`swarmd model`: build the embedded model anew, measure one on held-out questions, see which fit, get others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import typer
 
 from swarmd.cli.fit import fit
 from swarmd.cli.model_fetch import fetch
+from swarmd.cli.model_get import get
 from swarmd.errors import ModelError
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Build a model, measure one, see which fit, fetch a swarm's.",
+    help="Build a model, measure one, see which fit, get a published one, or a swarm's.",
 )
 app.command("fit")(fit)
 app.command("fetch")(fetch)
+app.command("get")(get)
 
 
 @app.command()

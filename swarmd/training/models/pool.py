@@ -9,14 +9,14 @@ import msgspec
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError, ModelUnfit
+from swarmd.errors import ConfigError, GgufRefused, ModelError, ModelUnfit
 from swarmd.files import replace_durably
 from swarmd.logger import get_logger
 from swarmd.paths import NodeDirectory
 from swarmd.training.models.device import Precision, choose_device, choose_precision
-from swarmd.training.models.known import KINDS, TABLE, PooledModel, find_model
+from swarmd.training.models.known import KINDS, PACKAGED, TABLE, PooledModel, find_model
 from swarmd.training.models.memory import GIB, DeviceMemory, MemoryNeed, ModelShape, estimate_need, measure_room
-from swarmd.training.models.source import AUTO, is_embedded, locate_model
+from swarmd.training.models.source import AUTO, is_local, locate_model
 
 CPU_PARAMETERS_MAX = 1_000_000_000  # on a CPU a stage of anything larger takes hours
 CHOICE = "model.json"  # in the data directory and in every checkpoint
@@ -60,7 +60,7 @@ def list_pool(
         if entry in KINDS:
             rows += [row for row in TABLE if row.kind == entry]
             continue
-        if is_embedded(entry) or entry.startswith((".", "~", "/")) or Path(entry).is_dir():
+        if is_local(entry):
             rows.append(PooledModel(entry, KINDS[0], _inspect_directory(entry, inspect, named_by)))
             continue
         row = find_model(entry)
@@ -75,8 +75,11 @@ def list_pool(
 def _inspect_directory(entry: str, inspect: Callable[[str], ModelShape], named_by: str) -> ModelShape:
     try:
         return inspect(locate_model(entry))
+    except GgufRefused:
+        raise
     except ModelError as error:
-        raise ModelError(f"{named_by}: {error.message}", _NAME_ANOTHER) from error
+        fix = error.fix if entry in PACKAGED else _NAME_ANOTHER
+        raise ModelError(f"{named_by}: {error.message}", fix) from error
 
 
 def weigh(row: PooledModel, training: TrainingConfig, numbers: Precision, room: DeviceMemory) -> Fit:
@@ -162,7 +165,7 @@ def _choose(training: TrainingConfig, inspect: Callable[[str], ModelShape]) -> M
     room = measure_room(device)
     fit = choose_model(list_pool(training, inspect), training, choose_precision(training, device), room)
     place = Path(fit.model.name).expanduser()
-    name = str(place.absolute()) if place.is_dir() else fit.model.name
+    name = str(place.absolute()) if place.exists() else fit.model.name
     reason = f"takes about {fit.need.total / GIB:.1f} of {room.free / GIB:.1f} GiB free on {device}"
     return ModelChoice(_CHOICE_FORMAT, name, reason)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
+import os
 import re
 import stat
 from pathlib import Path
 
 from swarmd.config import TrainingConfig
-from swarmd.errors import ConfigError, ModelError
-from swarmd.files import irregular
-from swarmd.training.models.known import known_models
+from swarmd.errors import ConfigError, GgufRefused, ModelError
+from swarmd.files import irregular, read_start
+from swarmd.installed import extra_command
+from swarmd.training.models.known import PACKAGED, known_models
 
 EMBEDDED = "embedded"
 AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.pool
@@ -18,6 +21,7 @@ AUTO = "auto"  # the largest of a pool that fits, see swarmd.training.models.poo
 ID = re.compile(r"(\b[\w.-]{1,96}\b/)?\b[\w.-]{1,96}\b", re.ASCII)
 SIMILAR = 0.8  # of two words, by difflib
 MAIN = "main"  # the revision that the Hub gives where none is named
+GGUF_MAGIC = b"GGUF"
 WITHOUT_CODE = {"trust_remote_code": False}  # else transformers asks whether to run a model's own, and may be told yes
 HUB_S = 10.0  # longest wait for the Hub
 MODELS_DIR = Path(__file__).parent.parent.parent / "models"
@@ -34,8 +38,24 @@ def is_embedded(name: str) -> bool:
     return name == EMBEDDED or (name.startswith(f"{EMBEDDED}-") and "/" not in name)
 
 
+def model_cache() -> Path:
+    """Where models lie that were converted or fetched here; all of it can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "swarmd" / "models"
+
+
+def is_gguf(source: str) -> bool:
+    """Whether a GGUF file is meant."""
+    return source.lower().endswith(".gguf") and not Path(source).is_dir()
+
+
+def is_local(name: str) -> bool:
+    """Whether no model of the Hub is meant, be it there or not."""
+    path = name.startswith((".", "~", "/")) or is_gguf(name) or Path(name).is_dir()
+    return path or is_embedded(name) or name in PACKAGED
+
+
 def locate_model(name: str) -> str:
-    """The directory of a model, or its Hugging Face id where no directory is meant. Raises ModelError."""
+    """The directory of a model, its GGUF file, or its Hugging Face id where neither is meant. Raises ModelError."""
     if is_embedded(name):
         if name not in list_embedded():
             raise ModelError(
@@ -47,7 +67,13 @@ def locate_model(name: str) -> str:
         if path.is_dir():
             _check_directory(path)
             return str(path)
-        meant = path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.exists()
+        if is_gguf(name) and path.exists():
+            _check_gguf(path)
+            return str(path)
+        if name in PACKAGED:
+            return str(_find_packaged(name))
+        absolute = path.is_absolute() or name.startswith((".", "~"))
+        meant = absolute or name.count("/") > 1 or path.exists() or is_gguf(name)
     except RuntimeError as error:  # ~somebody whom this machine does not know
         raise ModelError(f"training.model: {name!r} leads nowhere: {error}", "Write the path out") from error
     except OSError as error:
@@ -56,9 +82,33 @@ def locate_model(name: str) -> str:
             "Correct training.model, or let this node's user read it",
         ) from error
     if meant:
-        raise ModelError(f"there is no model directory {path}", "Correct training.model")
+        what = "GGUF file" if is_gguf(name) else "model directory"
+        raise ModelError(f"there is no {what} {path}", "Correct training.model")
     _check_form(name)
     return name
+
+
+def _find_packaged(name: str) -> Path:
+    place = model_cache() / name
+    if not place.is_dir():
+        raise ModelError(f"the model {name} is not on this machine", f"Fetch it: `swarmd model get {name}`")
+    return place
+
+
+def _check_gguf(path: Path) -> None:
+    """Raise GgufRefused for a file that begins as no GGUF file does, or where nothing reads it. Raises OSError."""
+    if read_start(path, len(GGUF_MAGIC)) != GGUF_MAGIC:
+        raise GgufRefused(f"{path} is no GGUF file", "Download it again, or correct training.model")
+    require_gguf(str(path))
+
+
+def require_gguf(name: str) -> None:
+    """Raise GgufRefused where the package that reads GGUF files is missing."""
+    if importlib.util.find_spec("gguf") is None:
+        raise GgufRefused(
+            f"{name} is read from a GGUF file, which needs the package gguf, and that is not installed",
+            f"Install it: {extra_command('gguf')}",
+        )
 
 
 def _check_directory(path: Path) -> None:
@@ -86,7 +136,7 @@ def _check_form(name: str) -> None:
             f"{name!r} is neither a directory nor the id of a model on the Hugging Face Hub",
             'Correct training.model: an id is "user/model", of letters, digits, "-", "_" and "."',
         )
-    near = difflib.get_close_matches(name.lower(), (*list_embedded(), AUTO), n=1, cutoff=SIMILAR)
+    near = difflib.get_close_matches(name.lower(), (*list_embedded(), *PACKAGED, AUTO), n=1, cutoff=SIMILAR)
     if near:
         raise ModelError(f"there is no model {name!r}", f'Did you mean training.model = "{near[0]}"?')
 
@@ -95,21 +145,21 @@ def locate_configured(training: TrainingConfig) -> str:
     """Where `training.model` lies, as `locate_model` has it.
 
     Raises:
-        ModelError: there is no such model directory.
-        ConfigError: it is a directory, and `training.revision` names a revision.
+        ModelError: there is no such model directory or GGUF file.
+        ConfigError: it is one of these, and `training.revision` names a revision.
     """
     source = locate_model(training.model)
-    if training.revision and Path(source).is_dir():
+    if training.revision and Path(source).exists():
         raise ConfigError(
-            f"training.revision is {training.revision!r}, but training.model is a directory, which has none",
+            f"training.revision is {training.revision!r}, but training.model is on this machine, and has none",
             "Leave the revision out, or name a model of the Hub",
         )
     return source
 
 
 def is_on_machine(training: TrainingConfig) -> bool:
-    """Whether the model is a directory, or in the Hub's cache. Raises as `locate_configured`."""
-    if training.model == AUTO or Path(locate_configured(training)).is_dir():
+    """Whether the model is a directory or a file, or in the Hub's cache. Raises as `locate_configured`."""
+    if training.model == AUTO or Path(locate_configured(training)).exists():
         return True
     from huggingface_hub import try_to_load_from_cache
 
@@ -121,10 +171,15 @@ def require_model(training: TrainingConfig) -> None:
 
     Raises:
         ModelError: it is neither, or the Hub cannot be asked.
+        GgufRefused: no model can be read from the file.
         ConfigError: see `locate_configured`.
     """
     if not is_on_machine(training):
         _ask_hub(training.model, training.revision)
+    elif is_gguf(training.model):
+        from swarmd.training.models.gguf_file import check_gguf
+
+        check_gguf(Path(locate_configured(training)))
 
 
 def _ask_hub(name: str, revision: str) -> None:

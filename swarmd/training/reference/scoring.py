@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from swarmd.config import TrainingConfig
 from swarmd.errors import ModelError, ModelUnfit
 from swarmd.training.models.device import choose_device, choose_precision, choose_threads
+from swarmd.training.models.gguf_file import unpack_model
 from swarmd.training.models.memory import measure_room
 from swarmd.training.models.model import digest_weights, inspect_model
 from swarmd.training.models.smoke_test import first_line
@@ -49,7 +50,7 @@ def load_frozen(training: TrainingConfig) -> Frozen:
         ModelError: there is no such model, it cannot be loaded, or its weights take more memory than is free.
         ConfigError: there is no such device.
     """
-    source = locate_configured(training)
+    source = unpack_model(locate_configured(training))
     device = choose_device(training.device)
     numbers = choose_precision(training, device)
     needed = inspect_model(source, training.model, training.revision).parameters * numbers.dtype.itemsize

