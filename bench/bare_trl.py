@@ -36,7 +36,7 @@ class Bare:
         self.plan = make_plan(config.swarm, config.training)
         source = locate_model(config.training.model)
         self.tokenizer = AutoTokenizer.from_pretrained(source, padding_side="left")
-        self.model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")  # as swarmd trains on a CPU
+        self.model = AutoModelForCausalLM.from_pretrained(source, dtype="float32")  # as swarmd trains
 
     def train(self, round: int) -> dict[str, float]:
         """One stage. Returns seconds of wall and processor time, tokens and reward."""
@@ -85,8 +85,8 @@ class Bare:
             epsilon_high=training.clip_high,
             loss_type="dapo",
             max_steps=training.steps,
-            use_cpu=True,
-            bf16=False,
+            use_cpu=training.device == "cpu",
+            bf16=training.device != "cpu",
             gradient_checkpointing=False,
             shuffle_dataset=False,
             logging_strategy="no",

@@ -12,6 +12,7 @@ RESUMED = ("sharing", "worked", "poison", "poison-weights", "hostile", "skills",
 """Their outcomes are kept (`--outcomes`), and they go on where they were cut off."""
 
 CHOSEN: Mapping[str, tuple[str, ...]] = {  # options that a benchmark has
+    "stage": ("model", "device"),
     "dashboard": ("peers",),
     "page": ("peers",),
     "fuzz": ("frames", "seed"),
@@ -135,6 +136,9 @@ def _add_others(parser: argparse.ArgumentParser) -> None:
     fuzz.add_argument("--seed", type=number_from_0, metavar="N", help="of all that is sent")
     fuzz.add_argument("--crowd", type=whole_number, metavar="N", help="free identities, 10,000 by default")
     fuzz.add_argument("--times", type=whole_number, metavar="N", help="newcomers, one after another")
+    stage = parser.add_argument_group("stage")
+    stage.add_argument("--model", metavar="NAME", help="embedded, smollm2, or a model directory")
+    stage.add_argument("--device", choices=("cpu", "cuda", "xpu", "mps"))
     pages = parser.add_argument_group("dashboard, page")
     pages.add_argument("--peers", type=whole_number, metavar="N", help="of the swarm that is shown, 1,000 by default")
     longlife = parser.add_argument_group("longlife")

@@ -25,7 +25,7 @@ from bench.scale_rows import Outcome, agreement_rows, goal_rows, rows_of
 from bench.scale_worker import read_counts
 from bench.table import Row, cells
 from swarmd.core.commands import Announce, CollectReports, Gather, PublishLeaderboard, PublishReport, Register
-from swarmd.core.coordinator.coordination import MEMBERS_SHARDED_SINCE, shards_for
+from swarmd.core.coordinator.coordination import shards_for
 from swarmd.core.events import (
     CommandFailed,
     LinkUp,
@@ -107,7 +107,6 @@ class Swarm:
         self._directory = directory
         self._size = size
         self._settings: dict[str, Any] = {
-            "protocol": MEMBERS_SHARDED_SINCE if sharded else 3,
             "gather_peers": GATHER_PEERS,
             "poll_s": 5.0,
         }

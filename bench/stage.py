@@ -6,6 +6,9 @@ of its own, and writes nothing. Neither measures held-out accuracy. Both have on
 
 A third contestant is the worker with what makes it faster than TRL switched off (`bench.worker`): it computes what TRL
 computes, so what it takes beyond TRL's time is what swarmd puts around it.
+
+`--model` names a real model in place of the embedded one: its questions are sums, in two shapes of batches, without the
+third contestant. `--device` is where both train.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import IO, Any, TypeVar
+
+import msgspec
 
 from bench.measure import Sample, cpu_of, ratios, take_turns
 from bench.place import Unavailable
@@ -32,12 +38,67 @@ from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Start, 
 PEER = "12D3KooWbench"
 STEPS = 12
 ROUNDS = 4
-GOAL = 1.05
+GOAL = 0.25  # of TRL's processor time
+REAL_GOAL = 0.45  # with a real model
+SHAPES = ((4, 8, 32), (4, 4, 128))  # questions, completions of each, tokens of a completion
+SUMS = 512  # questions for a real model
 STOP_S = 5.0
 Kind = TypeVar("Kind", bound=Event)
 
 
-def run(directory: Path) -> Iterable[Row]:
+def run(directory: Path, model: str = "embedded", device: str = "cpu") -> Iterable[Row]:
+    if model == "embedded":
+        yield from run_embedded(directory)
+        return
+    for questions, generations, tokens in SHAPES:
+        config = configure_sums(directory, model, device, questions, generations, tokens)
+        place = directory / f"{questions}x{generations}x{tokens}"
+        place.mkdir()
+        with swarmd_side(config, place, "swarmd") as ours, bare_side(config, place) as theirs:
+            walls = race({"swarmd": ours, "trl": theirs}, 1)
+            what = f"{model} on {device}, a step of {questions} x {generations} x {tokens} tokens"
+            yield compare(f"{what}, wall time", walls["swarmd"], walls["trl"], REAL_GOAL)
+            yield compare(f"{what}, processor time", ours.processor_s, theirs.processor_s, REAL_GOAL)
+            peaks = [Sample((peak_of(side.process.pid) / 2**30,)) for side in (ours, theirs)]
+            yield Row(f"{what}, largest resident memory", "GiB", peaks[0], "bare TRL", peaks[1], ratios(*peaks))
+        yield Row("  of the wall time outside train()", "%", Sample(tuple(ours.outside[1:])))
+
+
+def configure_sums(directory: Path, model: str, device: str, questions: int, generations: int, tokens: int) -> Config:
+    """A node that trains a real model on sums, with one step in a stage."""
+    rows = [{"prompt": f"What is {first} + {second}?", "answer": str(first + second)} for first, second in draw_sums()]
+    (directory / "sums.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    rewards = [{"name": "numeric", "weight": 1.0}, {"name": "length", "weight": 0.1, "max": 40}]
+    options = {"data": str(directory / "sums.jsonl"), "system": "Answer with the number only.", "rewards": rewards}
+    training = TrainingConfig(
+        model=model,
+        device=device,  # type: ignore[arg-type]  # checked where it is decoded
+        threads=1,
+        steps=1,
+        questions=questions,
+        generations=generations,
+        completion_tokens=tokens,
+        learning_rate=1e-5,
+        peer_questions=0,
+        held_out_questions=0,
+    )
+    swarm = SwarmConfig(id="bench", coordinator=PEER, kind="file", options={**options, "answer": "last-number"})
+    return Config(swarm=swarm, training=training)
+
+
+def draw_sums() -> list[tuple[int, int]]:
+    """Pairs of numbers up to 50, the same each time."""
+    random = Random(1)
+    return [(random.randint(2, 50), random.randint(2, 50)) for _ in range(SUMS)]
+
+
+def peak_of(pid: int) -> float:
+    """The largest resident memory of a process so far, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def run_embedded(directory: Path) -> Iterable[Row]:
     training = TrainingConfig(device="cpu", threads=1, steps=STEPS, peer_questions=0, held_out_questions=0)
     config = Config(swarm=SwarmConfig(id="bench", coordinator=PEER), training=training)
     with (
@@ -47,9 +108,9 @@ def run(directory: Path) -> Iterable[Row]:
     ):
         walls = race({"swarmd": ours, "slow": slow, "trl": theirs}, ROUNDS)
     what = f"stage of {STEPS} steps"
-    yield compare(f"{what}, wall time", walls["swarmd"], walls["trl"])
-    yield compare(f"{what}, processor time", ours.processor_s, theirs.processor_s)
-    yield compare(f"{what}, its accelerations off, processor time", slow.processor_s, theirs.processor_s)
+    yield compare(f"{what}, wall time", walls["swarmd"], walls["trl"], GOAL)
+    yield compare(f"{what}, processor time", ours.processor_s, theirs.processor_s, GOAL)
+    yield compare(f"{what}, its accelerations off, processor time", slow.processor_s, theirs.processor_s, 1.05)
     for name, side in (("", ours), (", its accelerations off", slow)):
         yield Row(f"  of the wall time outside train(){name}", "%", Sample(tuple(side.outside[1:])))
 
@@ -61,10 +122,10 @@ def race(sides: Mapping[str, Side], rounds: int) -> dict[str, Sample]:
     return take_turns({name: side.next_stage for name, side in sides.items()}, rounds)
 
 
-def compare(what: str, ours: Sample, theirs: Sample) -> Row:
+def compare(what: str, ours: Sample, theirs: Sample, goal: float) -> Row:
     """Seconds against bare TRL's."""
     ratio = ratios(ours, theirs)
-    return Row(what, "s", ours, "bare TRL", theirs, ratio, f"<= {GOAL:g}", ratio.median <= GOAL)
+    return Row(what, "s", ours, "bare TRL", theirs, ratio, f"<= {goal:g}", ratio.median <= goal)
 
 
 class Side:

@@ -189,7 +189,7 @@ class Store:
         self.keys: dict[str, dict[str, Written]] = {}
         self.before: dict[str, Written] = {}
         self._shown: dict[str, Shown] = {}
-        self._capacities: dict[str, KeyCapacity] = {}
+        self._capacities: dict[str, KeyCapacity[str]] = {}
         self._ranked: dict[str, int] = {}  # name → version of the seniority by which its records are ranked
         self.shards = AnnouncedShards(dht.world.profile.sharded, members_sharded=True)
         self._swept_at = dht.world.now
@@ -266,7 +266,7 @@ class Store:
             self._shown.pop(name, None)
         return gone is not None
 
-    def _make_room(self, name: str, capacity: KeyCapacity) -> None:
+    def _make_room(self, name: str, capacity: KeyCapacity[str]) -> None:
         """Forget what has expired, and rank by who is known now."""
         self._drop_expired(name, self.dht.world.now)
         if self._ranked[name] != self.dht.seniority.version:
