@@ -36,8 +36,7 @@ from swarmd.eventlog.digest import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.batches import ROW_MAX
 from swarmd.shell.loop import plan
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import FromWorker, Observed, Perform
+from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, encode_frame
 
 ROUNDS = 3
 MEMORY_GOAL_MIB = 500.0

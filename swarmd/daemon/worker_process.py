@@ -19,8 +19,7 @@ from swarmd.observe.live import WorkerLive
 from swarmd.observe.logging.logs import LineFolder
 from swarmd.observe.logging.redaction import Redactor
 from swarmd.shell.supervision import DRAIN_S, MESSAGES_QUEUED_MAX, PINGS_MISSED
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker
+from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, Progress, Start, ToWorker, encode_frame
 
 UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not go
 

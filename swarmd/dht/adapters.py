@@ -177,16 +177,9 @@ class HiveNetwork:
 
 PUBLISH_S = 2.0
 
-log = get_logger(__name__)
-
 
 class HiveTopic:
-    """One gossip topic: received messages are read in order, own ones sent in the background.
-
-    Args:
-        node: whose p2pd gossips.
-        name: of the topic.
-    """
+    """One gossip topic: received messages are read in order, own ones sent in the background."""
 
     def __init__(self, node: DhtNode, name: str) -> None:
         self._node = node

@@ -105,7 +105,7 @@ def is_address(text: str) -> bool:
     root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
     if root or host not in HOSTS or not _is_host(host, name):
         return False
-    return transport not in ("tcp", "udp") or _is_port(port)
+    return transport not in ("tcp", "udp") or (port.isdecimal() and int(port) <= PORT_MAX)
 
 
 def _is_host(kind: str, text: str) -> bool:
@@ -115,10 +115,6 @@ def _is_host(kind: str, text: str) -> bool:
         return ipaddress.ip_address(text).version == int(kind[-1])
     except ValueError:
         return False
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and int(text) <= PORT_MAX
 
 
 def is_free(address: str) -> bool:
@@ -260,11 +256,7 @@ def is_elsewhere(place: str) -> bool:
 
 
 class DialledHosts:
-    """Remembers where dialling led to nobody.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Remembers where dialling led to nobody."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now

@@ -397,11 +397,7 @@ def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvita
 
 
 class OwnWithdrawals:
-    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed.
-
-    Args:
-        made: the list.
-    """
+    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed."""
 
     def __init__(self, made: OwnInvitations) -> None:
         self._made = made

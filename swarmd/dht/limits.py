@@ -54,11 +54,7 @@ class PeerBounds(NamedTuple):
 
 
 class ConcurrencyBudget:
-    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory.
-
-    Args:
-        bounds: how much.
-    """
+    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory."""
 
     def __init__(self, bounds: PeerBounds) -> None:
         self.bounds = bounds
@@ -329,11 +325,7 @@ log = get_logger(__name__)
 
 
 class Rejections:
-    """Tallies rejections per peer and reason.
-
-    Args:
-        now: a clock in seconds, monotone.
-    """
+    """Tallies rejections per peer and reason."""
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
@@ -385,11 +377,7 @@ class _Rest(NamedTuple):
 
 
 class Unreached:
-    """Who rests.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Who rests."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now

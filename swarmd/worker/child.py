@@ -20,9 +20,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.core.events import Event
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
-from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import (
     Fault,
+    FrameReader,
     FromWorker,
     Observed,
     Perform,
@@ -32,6 +32,7 @@ from swarmd.worker.messages import (
     Start,
     Stop,
     ToWorker,
+    encode_frame,
 )
 
 COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait

@@ -71,7 +71,8 @@ class NameLookup:
             query = (name, None, family, socket.SOCK_STREAM)
             self._start(answer, query)
             found = await answer
-        return [_multiaddr(str(address[0]), rest[:-1]) for *_, address in found][:ADDRESSES_MAX]
+        hosts = [str(address[0]) for *_, address in found][:ADDRESSES_MAX]
+        return ["/".join(["", "ip6" if ":" in host else "ip4", host, *rest[:-1]]) for host in hosts]
 
     def _start(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         try:
@@ -95,10 +96,6 @@ class NameLookup:
             answer.set_result(found)
 
 
-def _multiaddr(address: str, rest: list[str]) -> str:
-    return "/".join(["", "ip6" if ":" in address else "ip4", address, *rest])
-
-
 REJOIN_S = 10.0
 ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
 DIAL_S = 4.0
@@ -111,7 +108,6 @@ CHECKED = 8  # peers of the table pinged in a round
 PEERS_KEPT = 64
 MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
-log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -204,12 +200,7 @@ def _port_in(kept: object) -> int:
 
 
 class Rejoin:
-    """The loop that brings the node among its peers and keeps it there.
-
-    Args:
-        node: dials and pings.
-        book: whom.
-    """
+    """The loop that brings the node among its peers and keeps it there."""
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node

@@ -122,10 +122,6 @@ class BodySource(Protocol):
         """It. Raises SwarmdError or OSError when it is not there."""
 
 
-def _itself(digest: str) -> str:
-    return digest
-
-
 log = get_logger(__name__)
 T = TypeVar("T")
 
@@ -147,7 +143,7 @@ class BodyServer:
         blobs: BodySource,
         admits: PeerCheck,
         bounds: StreamBounds = BODIES,
-        part_of: Callable[[str], str] = _itself,
+        part_of: Callable[[str], str] = lambda digest: digest,
     ) -> None:
         self._blobs = blobs
         self._admits = admits

@@ -159,12 +159,7 @@ class BodyBytes:
 
 
 class Gathering:
-    """One `Gather` command being done.
-
-    Args:
-        session: where all this happens.
-        command: what to gather.
-    """
+    """One `Gather` command being done."""
 
     def __init__(self, session: NetworkSession, command: Gather) -> None:
         self._session = session

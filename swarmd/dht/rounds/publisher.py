@@ -148,8 +148,6 @@ RENEWALS = 3  # within a record's life
 FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
 COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
 
-log = get_logger(__name__)
-
 
 class Publisher:
     """Writes this node's records.

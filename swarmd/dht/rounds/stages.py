@@ -21,11 +21,7 @@ log = get_logger(__name__)
 
 
 class Stages:
-    """Publishes a stage's reports and rollouts, and leaderboards.
-
-    Args:
-        session: where all this happens.
-    """
+    """Publishes a stage's reports and rollouts, and leaderboards."""
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
@@ -143,8 +139,6 @@ def _check_size(size_bytes: int) -> None:
 
 
 FETCH_S = 10.0  # for a leaderboard's body
-
-log = get_logger(__name__)
 
 
 class LeaderboardFollower:

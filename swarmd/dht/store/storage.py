@@ -62,11 +62,7 @@ GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as m
 
 
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
-    """hivemind's local storage that refuses what would not fit.
-
-    Args:
-        seniority: who comes first where there is not room for all.
-    """
+    """hivemind's local storage that refuses what would not fit."""
 
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
@@ -239,10 +235,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 del self._rooms[key], self._counted[key]
         self.changes.keep_only(self.data)
 
-    def has_exactly(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Whether exactly this record is stored."""
-        return self.held(key, signed.owner) == (signed.value, signed.expiration)
-
     def has_later(self, key: DHTID, signed: SignedRecord) -> bool:
         """Is a later record of the same owner held?"""
         held = self.held(key, signed.owner)
@@ -276,11 +268,7 @@ Entry = tuple[Any, Any, float]  # key, value, expiration
 
 
 class HandingOn:
-    """Says what is to be handed on.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Says what is to be handed on."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S, now)

@@ -290,10 +290,6 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.verified(signed)
         return signed
 
-    def judge_held(self, owner: str, value: bytes, expiration: float) -> SignedRecord:
-        """A record that this node holds: it was checked when it came. Raises RecordRejected."""
-        return self.judge_again(split_value(owner, value, expiration))
-
     def judge_again(self, known: SignedRecord) -> SignedRecord:
         """A record that was checked before. Raises RecordRejected.
 
@@ -337,12 +333,9 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
-        self.storage = self._make_storage()
+        self.storage = BoundedStorage(self.record_validator.seniority)
         self.handing_on = HandingOn()
         return self
-
-    def _make_storage(self) -> Any:
-        return BoundedStorage(self.record_validator.seniority)
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
@@ -430,7 +423,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if not awaited:
             self._check_room(key_id, subkey, value, expiration)
         signed = validator.judge(key, subkey, value, expiration)
-        if self.storage.has_exactly(key_id, signed):
+        if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
             return True
@@ -507,7 +500,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         validator = self.record_validator
         owner = owner_of(subkey)
         if self.storage.held(key, owner) == (value, expiration):
-            return validator.judge_held(owner, value, expiration)
+            return validator.judge_again(split_value(owner, value, expiration))
         return validator.judge(key.to_bytes(), subkey, value, expiration)
 
     async def call_store(

@@ -17,8 +17,7 @@ from swarmd.training.cancellation import Cancellation
 from swarmd.training.distributed.ranks import Ranks
 from swarmd.training.footprint import set_aside_loaded
 from swarmd.worker.child import log_lines
-from swarmd.worker.frames import FrameReader
-from swarmd.worker.messages import Perform, Start, ToWorker
+from swarmd.worker.messages import FrameReader, Perform, Start, ToWorker
 
 
 def read_messages() -> Iterator[ToWorker]:

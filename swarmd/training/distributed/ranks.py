@@ -25,8 +25,7 @@ from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
 from swarmd.training.distributed.parallelism import find_spread, locate_file
 from swarmd.training.models.adapters import require
-from swarmd.worker.frames import encode_frame
-from swarmd.worker.messages import Perform, Start
+from swarmd.worker.messages import Perform, Start, encode_frame
 
 HOST = "127.0.0.1"
 ZERO = {  # accelerate's variables; what it calls "auto" is taken from the trainer's settings
