@@ -28,8 +28,11 @@ from swarmd.worker.tasks import spawn
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
 
-log = get_logger(__name__)
 T = TypeVar("T")
+
+PUBLISH_S = 2.0
+
+log = get_logger(__name__)
 
 
 class HiveRecords:
@@ -173,9 +176,6 @@ class HiveNetwork:
 
     def sign(self, content: Payload, expiration: float) -> SignedRecord:
         return sign(self._identity, content, expiration)
-
-
-PUBLISH_S = 2.0
 
 
 class HiveTopic:

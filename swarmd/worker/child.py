@@ -100,11 +100,7 @@ def log_lines(level: str) -> None:
     root.setLevel(level.upper())
 
 
-def nothing_to_prepare(start: Start) -> None:
-    """What most workers do before anything else."""
-
-
-async def serve(main: WorkerMain, prepare: Callable[[Start], None] = nothing_to_prepare) -> None:
+async def serve(main: WorkerMain, prepare: Callable[[Start], None] = lambda start: None) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
     `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
@@ -121,11 +117,6 @@ async def serve(main: WorkerMain, prepare: Callable[[Start], None] = nothing_to_
         tell_failure(outbox, failure)
 
 
-def _begin(start: Start, prepare: Callable[[Start], None]) -> None:
-    prepare(start)
-    threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
-
-
 async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: Outbox) -> SwarmdError | None:
     """Speak until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
@@ -136,7 +127,8 @@ async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: 
         async def run(start: Start) -> None:
             nonlocal failure
             try:
-                _begin(start, prepare)
+                prepare(start)
+                threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
                 await main(start, outbox, inbox)
             except SwarmdError as error:
                 failure = error

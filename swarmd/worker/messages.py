@@ -21,6 +21,8 @@ from swarmd.errors import FrameError
 # FrameError if the event is larger than a frame may be.
 EventSink = Callable[[Event], None]
 
+FRAME_BYTES_MAX = 4 * 1024 * 1024  # a larger frame ends the connection with FrameError
+
 
 class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
     """Base of all messages."""
@@ -88,8 +90,6 @@ class Fault(WorkerMessage, frozen=True, tag="fault"):
 
 FromWorker = Observed | Progress | Pong | Fault
 
-
-FRAME_BYTES_MAX = 4 * 1024 * 1024  # a larger frame ends the connection with FrameError
 
 _LENGTH = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder(order="deterministic")

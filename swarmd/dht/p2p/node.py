@@ -36,10 +36,11 @@ ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
 
-log = get_logger(__name__)
 T = TypeVar("T")
 
 CALL_S = 10.0  # every DHT operation ends within this
+
+log = get_logger(__name__)
 
 
 class NodeSettings(msgspec.Struct, frozen=True):

@@ -35,8 +35,9 @@ RELAY: dict[str, str | int] = {
     "relayTimeLimit": "30m",
 }
 
-log = get_logger(__name__)
 install_control()
+
+log = get_logger(__name__)
 
 
 def find_p2pd() -> Path:

@@ -40,8 +40,21 @@ LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
 ADDRESSES_MAX = 4  # of one name
 
-log = get_logger(__name__)
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
+
+REJOIN_S = 10.0
+ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
+DIAL_S = 4.0
+PROBE_S = 1.5
+DIALS_AT_ONCE = 8
+STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
+ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
+MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
+CHECKED = 8  # peers of the table pinged in a round
+PEERS_KEPT = 64
+MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
+
+log = get_logger(__name__)
 
 
 def is_name(place: str) -> bool:
@@ -95,18 +108,6 @@ class NameLookup:
         if not answer.done():
             answer.set_result(found)
 
-
-REJOIN_S = 10.0
-ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
-DIAL_S = 4.0
-PROBE_S = 1.5
-DIALS_AT_ONCE = 8
-STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
-ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
-MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
-CHECKED = 8  # peers of the table pinged in a round
-PEERS_KEPT = 64
-MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
 
 T = TypeVar("T")
 

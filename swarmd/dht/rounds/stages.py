@@ -17,6 +17,8 @@ from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRec
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
+FETCH_S = 10.0  # for a leaderboard's body
+
 log = get_logger(__name__)
 
 
@@ -136,9 +138,6 @@ class Stages:
 def _check_size(size_bytes: int) -> None:
     if size_bytes > BODY_BYTES_MAX:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
-
-
-FETCH_S = 10.0  # for a leaderboard's body
 
 
 class LeaderboardFollower:

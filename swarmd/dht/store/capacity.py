@@ -38,6 +38,10 @@ IDLE_BYTES_MIN = 1024  # that each of their records counts as in it: so there ar
 _Order = tuple[bool, bool, Rank]
 _IDLE = "idle"  # of newcomers those who have not worked
 
+STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
+MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
+RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
+
 
 def _order_of(rank: Rank) -> _Order:
     """Sort key of a record: the higher is kept."""
@@ -152,10 +156,6 @@ def _count(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) ->
     if rank.idle:
         held[_IDLE] += sign * max(size, IDLE_BYTES_MIN)
 
-
-STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
-MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
-RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
 
 Place = tuple[bytes, str]  # (key id, owner)
 

@@ -59,6 +59,13 @@ from swarmd.worker.tasks import spawn
 EXT_DEPTH_MAX = 8  # honest values have 2
 ELEMENTS_MAX = 1 << 17  # of a dictionary: one that fills a key has some 16,000 records, of four elements each
 
+YIELD_EVERY = 16  # records checked before the loop may do something else
+FORGED = "bad-signature"
+FORGED_MAX = 4  # such records of one answer that are looked at
+
+SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
+NEARBY_BYTES = 2048  # of the peers that are named for each key
+
 
 def guard_serializer() -> None:
     """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
@@ -125,10 +132,6 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float
         raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
 
 
-YIELD_EVERY = 16  # records checked before the loop may do something else
-FORGED = "bad-signature"
-FORGED_MAX = 4  # such records of one answer that are looked at
-
 Entry = tuple[bytes, bytes, float]  # encoded owner, value, expiration
 
 
@@ -161,10 +164,6 @@ async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[E
             if forged == FORGED_MAX:
                 break
     return kept
-
-
-SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
-NEARBY_BYTES = 2048  # of the peers that are named for each key
 
 
 def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
