@@ -160,7 +160,8 @@ class LeaderboardFollower:
         """
         session = self._session
         name = names.leaderboard(session.swarm, round - 1)
-        if round < 1 or name == self._name or not session.follows_leaderboards:
+        follows = bool(session.coordinator) and not session.coordinating and session.config.chain is None
+        if round < 1 or name == self._name or not follows:
             return
         session.unwatch(self._name)
         self._name = name
