@@ -34,8 +34,7 @@ from swarmd.dht.wire.records import RecordPolicy, ReportRecord, SignedRecord, ch
 from swarmd.eventlog.frame import digest_commands
 from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import ROW_MAX, plan
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import FromWorker, Observed, Perform
+from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, encode_frame
 
 ROUNDS = 3
 MEMORY_GOAL_MIB = 500.0

@@ -32,8 +32,7 @@ from bench.table import Row
 from swarmd.config import Config, SwarmConfig, TrainingConfig, encode
 from swarmd.core.commands import Train
 from swarmd.core.events import CommandFailed, Event, StageTrained, TrainerReady
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Start, Stop
+from swarmd.worker.messages import Fault, FrameReader, FromWorker, Observed, Perform, Start, Stop, encode_frame
 
 PEER = "12D3KooWbench"
 STEPS = 12

@@ -40,8 +40,7 @@ from swarmd.shell.supervision import (
     Tell,
     Terminate,
 )
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import FromWorker, Observed, Perform, Progress, Start, ToWorker
+from swarmd.worker.messages import FrameReader, FromWorker, Observed, Perform, Progress, Start, ToWorker, encode_frame
 
 UNKILLABLE_S = 60.0  # longest wait for a killed process: one that hangs in the kernel, as in a driver, does not go
 

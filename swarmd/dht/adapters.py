@@ -28,8 +28,11 @@ from swarmd.worker.tasks import spawn
 SHOW_S = 1.5  # for one peer to show a record: who does not answer leaves time to ask others
 LOOK_S = 0.5  # between two looks at the table of peers and at the clock, which tell nobody when they change
 
-log = get_logger(__name__)
 T = TypeVar("T")
+
+PUBLISH_S = 2.0
+
+log = get_logger(__name__)
 
 
 class HiveRecords:
@@ -175,18 +178,8 @@ class HiveNetwork:
         return sign(self._identity, content, expiration)
 
 
-PUBLISH_S = 2.0
-
-log = get_logger(__name__)
-
-
 class HiveTopic:
-    """One gossip topic: received messages are read in order, own ones sent in the background.
-
-    Args:
-        node: whose p2pd gossips.
-        name: of the topic.
-    """
+    """One gossip topic: received messages are read in order, own ones sent in the background."""
 
     def __init__(self, node: DhtNode, name: str) -> None:
         self._node = node

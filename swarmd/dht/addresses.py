@@ -35,6 +35,20 @@ LENGTH_MAX = 256  # characters; peers take no membership with a longer one, nor 
 
 _PEER_ID_FIX = "A peer id begins with 12D3Koo or Qm; `swarmd identity show` prints a node's"
 
+IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
+CIRCUIT = b"\xa2\x02"  # /p2p-circuit
+RELAYED = "relayed"
+ELSEWHERE = "elsewhere"
+HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port: whatever stands in these is no protocol's code
+V6_PREFIX_BYTES = 7  # a /56, what one customer gets
+
+RANGE_PEERS_MAX = 16  # in the routing table, of one /24 of IPv4 or one /56 of IPv6
+V4_PREFIX, V6_PREFIX = 24, 56
+
+PAUSE = Backoff(20.0, 600.0)
+HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
+ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
+
 
 def check_addresses(config: Config) -> None:
     """Every peer id and address of the file.
@@ -105,7 +119,7 @@ def is_address(text: str) -> bool:
     root, host, name, transport, port = (text.split("/") + [""] * 5)[:5]
     if root or host not in HOSTS or not _is_host(host, name):
         return False
-    return transport not in ("tcp", "udp") or _is_port(port)
+    return transport not in ("tcp", "udp") or (port.isdecimal() and int(port) <= PORT_MAX)
 
 
 def _is_host(kind: str, text: str) -> bool:
@@ -115,10 +129,6 @@ def _is_host(kind: str, text: str) -> bool:
         return ipaddress.ip_address(text).version == int(kind[-1])
     except ValueError:
         return False
-
-
-def _is_port(text: str) -> bool:
-    return text.isdecimal() and int(text) <= PORT_MAX
 
 
 def is_free(address: str) -> bool:
@@ -168,14 +178,6 @@ def is_loopback(address: str) -> bool:
     return address.startswith(("/ip4/127.", "/ip6/::1/"))
 
 
-IP4, IP6 = b"\x04", b"\x29"  # codes of multiaddr
-CIRCUIT = b"\xa2\x02"  # /p2p-circuit
-RELAYED = "relayed"
-ELSEWHERE = "elsewhere"
-HOST_BYTES = {IP4: 8, IP6: 20}  # of an address with its port: whatever stands in these is no protocol's code
-V6_PREFIX_BYTES = 7  # a /56, what one customer gets
-
-
 def prefix_of(address: bytes) -> str:
     """Of an encoded multiaddr: an IPv4 address, 56 bits of an IPv6 address, or "relayed", which all of those share."""
     kind = address[:1]
@@ -194,10 +196,6 @@ def prefix_of_v6(packed: bytes) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return f"{IPv6Address(packed[:V6_PREFIX_BYTES] + bytes(16 - V6_PREFIX_BYTES))}/56"
-
-
-RANGE_PEERS_MAX = 16  # in the routing table, of one /24 of IPv4 or one /56 of IPv6
-V4_PREFIX, V6_PREFIX = 24, 56
 
 
 def range_of(address: str) -> str:
@@ -234,11 +232,6 @@ def surplus(peers: Iterable[str], addresses: Mapping[str, Iterable[str]], truste
     return gone
 
 
-PAUSE = Backoff(20.0, 600.0)
-HOSTS_MAX = 1024  # that failed; the one that did longest ago is forgotten
-ZONE = "ip6zone/"  # before an address that counts on one interface of a machine
-
-
 def host_of(place: str) -> str:
     """The host of a multiaddr: an address or a name."""
     return [*place.strip("/").split("/"), ""][1].lower()
@@ -260,11 +253,7 @@ def is_elsewhere(place: str) -> bool:
 
 
 class DialledHosts:
-    """Remembers where dialling led to nobody.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Remembers where dialling led to nobody."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now

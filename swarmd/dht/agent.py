@@ -38,11 +38,7 @@ log = get_logger(__name__)
 
 
 class NetworkAgent:
-    """Takes commands and does them.
-
-    Args:
-        session: the network.
-    """
+    """Takes commands and does them."""
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session

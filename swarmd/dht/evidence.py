@@ -61,6 +61,17 @@ BEFORE_ALL: ClockPlace = (-1, -1, False)
 
 Place = tuple[str, int, int]  # owner, round, stage
 
+MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
+SENDER = Rate(burst=16.0, per_s=0.5)
+ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
+SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
+NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
+SIGNERS_MAX = MEMBERS_MAX  # of whom it is remembered what was told: as many as may be credited
+KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
+RETELL_S = 300.0
+
+log = get_logger(__name__)
+
 
 class SeenRecord(NamedTuple):
     """A record and what it says."""
@@ -166,18 +177,6 @@ def _compare(before: SeenRecord | None, seen: SeenRecord, found: EvidenceSink) -
     one, other = (before, seen) if before.signed.expiration <= seen.signed.expiration else (seen, before)
     if contradiction(one.content, other.content, one.signed.expiration, other.signed.expiration):
         found(pair_of(one.signed, other.signed))
-
-
-MESSAGE_BYTES_MAX = 2 * VALUE_BYTES_MAX + 1024  # two leaderboards with their bodies
-SENDER = Rate(burst=16.0, per_s=0.5)
-ALL = Rate(burst=64.0, per_s=4.0)  # of all senders: evidence costs two signatures' checks
-SIGNER_BURST, SIGNER_PER_S = 4.0, 1 / 600  # evidence kept against one peer that the swarm knows
-NEWCOMERS_BURST, NEWCOMERS_PER_S = 16.0, 1 / 1800  # against all others together: identities cost nothing
-SIGNERS_MAX = MEMBERS_MAX  # of whom it is remembered what was told: as many as may be credited
-KEPT = 64  # pairs held to be told again, the oldest of them forgotten first
-RETELL_S = 300.0
-
-log = get_logger(__name__)
 
 
 class EvidenceTold(msgspec.Struct, frozen=True, gc=False, tag="evidence"):
@@ -294,18 +293,15 @@ class EvidenceGossip:
     # --- gossip ---
 
     def _listen(self, sender: str, message: bytes) -> None:
-        if self._policy.admits(sender):
-            try:
-                self._judge_message(sender, message)
-            except RecordRejected as error:
-                self._rejections.count(sender, error.reason, error.message)
-
-    def _judge_message(self, sender: str, message: bytes) -> None:
-        """Judge a message. Raises RecordRejected."""
-        if len(message) > MESSAGE_BYTES_MAX:
-            raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
-        self._limits.charge(sender, self._is_known(sender))
-        self._hear_evidence(decode_message(message).pair)
+        if not self._policy.admits(sender):
+            return
+        try:
+            if len(message) > MESSAGE_BYTES_MAX:
+                raise RecordRejected("oversized", f"{len(message)} bytes of evidence")
+            self._limits.charge(sender, self._is_known(sender))
+            self._hear_evidence(decode_message(message).pair)
+        except RecordRejected as error:
+            self._rejections.count(sender, error.reason, error.message)
 
     def _hear_evidence(self, pair: Evidence) -> None:
         """Somebody tells evidence. Raises RecordRejected."""

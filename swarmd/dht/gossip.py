@@ -26,6 +26,15 @@ from swarmd.worker.runtime import Runtime
 
 SPREAD_S = 1.0  # a few times what a message takes to all
 
+HINT_BYTES_MAX = 512
+MEMBERSHIP = "membership"
+
+MESSAGE_BYTES_MAX = 2048
+SENDER = Rate(burst=20.0, per_s=2.0)
+ALL = Rate(burst=200.0, per_s=50.0)  # of all senders: each message costs a signature's check
+HEARD_KEPT = 16  # messages that need not be judged again
+HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
+
 
 class Suppression:
     """Draws how long to wait for others.
@@ -46,10 +55,6 @@ class Suppression:
     def apart_s(self, period_s: float) -> float:
         """A period, or up to half of it less: what all do regularly they do not do together."""
         return period_s * self._random.uniform(0.5, 1.0)
-
-
-HINT_BYTES_MAX = 512
-MEMBERSHIP = "membership"
 
 
 class Hint(msgspec.Struct, frozen=True, gc=False):
@@ -122,13 +127,6 @@ class HintGossip:
         kind = str(type(content).__struct_config__.tag)
         hint = Hint(kind, content.key, record.expiration, self._peer_id)
         self._topic.publish(msgspec.msgpack.encode(hint))
-
-
-MESSAGE_BYTES_MAX = 2048
-SENDER = Rate(burst=20.0, per_s=2.0)
-ALL = Rate(burst=200.0, per_s=50.0)  # of all senders: each message costs a signature's check
-HEARD_KEPT = 16  # messages that need not be judged again
-HEARD_ELSEWHERE_S = 1.0  # longest wait before it is passed on, in which others may have done so
 
 
 class ClockGossip:

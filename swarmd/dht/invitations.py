@@ -39,6 +39,16 @@ VERIFIED_MAX = 4096  # invitations whose signatures need not be checked again
 
 Rule = Literal["open", "invitation", "work"]
 
+ID_BYTES = 6
+WITHDRAWN_MAX = 32  # of one host at a time
+HOSTS_MAX = 256  # whose lists are kept
+CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: each has a file written and all records judged anew
+
+MADE_MAX = 4096  # listed; the oldest that are not withdrawn are forgotten
+MADE_BYTES_MAX = 2 * 1024 * 1024
+
+log = get_logger(__name__)
+
 
 class Invitation(msgspec.Struct, frozen=True, array_like=True):
     """That a host wants a guest in its swarm."""
@@ -184,12 +194,6 @@ class Admission:
         _check_standing(invitation, owner, self.withdrawn)
 
 
-ID_BYTES = 6
-WITHDRAWN_MAX = 32  # of one host at a time
-HOSTS_MAX = 256  # whose lists are kept
-CHANGES_BURST, CHANGES_PER_S = 8.0, 1 / 60  # of a guest's list: each has a file written and all records judged anew
-
-
 def id_of(invitation: Invitation) -> bytes:
     """What names an invitation: a part of its signature's digest, for the same one may be encoded in several ways."""
     return hashlib.sha256(invitation.signature).digest()[:ID_BYTES]
@@ -305,12 +309,6 @@ def read_withdrawals(path: Path, swarm: str) -> tuple[HostWithdrawals, ...]:
     return kept.told[:HOSTS_MAX] if kept.swarm == swarm else ()
 
 
-MADE_MAX = 4096  # listed; the oldest that are not withdrawn are forgotten
-MADE_BYTES_MAX = 2 * 1024 * 1024
-
-log = get_logger(__name__)
-
-
 class IssuedInvitation(msgspec.Struct, frozen=True, omit_defaults=True):
     """An invitation that was made here, or one of another host that the creator withdrew here."""
 
@@ -397,11 +395,7 @@ def _standing(made: Iterable[IssuedInvitation], now: float) -> list[IssuedInvita
 
 
 class OwnWithdrawals:
-    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed.
-
-    Args:
-        made: the list.
-    """
+    """What this node's operator has withdrawn, for a node that runs: read anew where the file has changed."""
 
     def __init__(self, made: OwnInvitations) -> None:
         self._made = made

@@ -32,6 +32,22 @@ from swarmd.worker.runtime import TimeSource
 RESERVE = 0.25  # share of all that only known peers may use
 ALL = ""
 
+REFUSALS_S = 10.0
+REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
+PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
+KNOWN_MAX = MEMBERS_MAX
+OUT_MAX = 4096  # peers that are kept out
+
+COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
+REPEAT_S = 60.0  # between two events about the same peer and reason
+NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
+
+REST = 10.0  # times what a call in vain took; whoever calls often spends a tenth of its time on one that is not there
+REST_MIN_S, REST_MAX_S = 5.0, 300.0
+PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+
+log = get_logger(__name__)
+
 
 class RemotePeer(NamedTuple):
     """Who wants something: its peer id, where it connects from, and whether it is one of the swarm."""
@@ -54,11 +70,7 @@ class PeerBounds(NamedTuple):
 
 
 class ConcurrencyBudget:
-    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory.
-
-    Args:
-        bounds: how much.
-    """
+    """Something of which a bounded amount may be held at once: open streams, running calls, bytes in memory."""
 
     def __init__(self, bounds: PeerBounds) -> None:
         self.bounds = bounds
@@ -147,12 +159,6 @@ BYTES_OUT_PER_S = PeerBounds(2 * MIB, 8 * MIB, 16 * MIB)
 PROCESSOR_PER_S = PeerBounds(0.1, 0.25, 0.5)  # seconds of one core
 BURST_S = 8.0
 STREAMS_PER_S = PeerBounds(8, 64, 128)
-
-REFUSALS_S = 10.0
-REFUSALS_MAX = 64  # of one peer within so many seconds; then it is disconnected
-PLACES_MAX = 4096  # peers of whom the door remembers where they connect from
-KNOWN_MAX = MEMBERS_MAX
-OUT_MAX = 4096  # peers that are kept out
 
 
 class RequestLimits:
@@ -321,19 +327,8 @@ class GossipLimits:
         return self._all.try_charge("", count, reserve=0.0 if known else RESERVE)
 
 
-COUNTERS_MAX = 256  # distinct (peer, reason); the rest is counted under no peer
-REPEAT_S = 60.0  # between two events about the same peer and reason
-NAMED_BURST, NAMED_PER_S = 32.0, 0.5  # events that name a peer: ids cost nothing, and the log keeps every event
-
-log = get_logger(__name__)
-
-
 class Rejections:
-    """Tallies rejections per peer and reason.
-
-    Args:
-        now: a clock in seconds, monotone.
-    """
+    """Tallies rejections per peer and reason."""
 
     def __init__(self, now: TimeSource) -> None:
         self._now = now
@@ -374,22 +369,13 @@ class Rejections:
         return RecordsRejected(*place, count=self._counts.pop(place))
 
 
-REST = 10.0  # times what a call in vain took; whoever calls often spends a tenth of its time on one that is not there
-REST_MIN_S, REST_MAX_S = 5.0, 300.0
-PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
-
-
 class _Rest(NamedTuple):
     long_s: float
     until: float
 
 
 class Unreached:
-    """Who rests.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Who rests."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._now = now

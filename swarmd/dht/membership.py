@@ -50,11 +50,7 @@ class Presence(NamedTuple):
 
 
 class Presences:
-    """The members that a node knows, by their records.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """The members that a node knows, by their records."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self.known: dict[str, Presence] = {}
@@ -300,9 +296,6 @@ class Members:
     Attributes:
         presences: who is known to be here, or to have left.
         place: where the latest membership of this node lies.
-
-    Args:
-        session: where all this happens.
     """
 
     def __init__(self, session: NetworkSession) -> None:

@@ -217,11 +217,6 @@ class NetworkSession(ABC):
         """Has the swarm credited this peer?"""
         return self.seniority.rounds_of(peer) > 0
 
-    @property
-    def follows_leaderboards(self) -> bool:
-        """Whether somebody else publishes them: a contract that keeps the rounds has none."""
-        return bool(self.coordinator) and not self.coordinating and self.config.chain is None
-
     def bars(self, peer: str, round: int) -> bool:
         """Does nothing of this peer count in a round?"""
         return self.exchange.bars(peer, round)

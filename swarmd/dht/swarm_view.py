@@ -31,6 +31,16 @@ from swarmd.worker.runtime import TimeSource
 
 CHANGES_KEPT = 16  # of the number, beyond what an honest coordinator makes within the rounds whose records count
 
+SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
+MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
+
+UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
+FAILED_S = 1.0  # at most, once one has
+LEAST_S = 0.1  # the next step down is not to wait
+VAIN_ALLOWED = 1  # gatherings in vain that change nothing
+VAIN_MAX = 12.0
+FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
+
 
 class AnnouncedShards:
     """What is known of the stages' shards.
@@ -122,10 +132,6 @@ class AnnouncedShards:
         if not self._sharded:
             return self.fixed
         return next((self._counts[since] for since in reversed(self._counts) if since <= round), 0)
-
-
-SILENT_S = 30.0  # without a word of the coordinator, and a stage that should be over, before it is said
-MISSED_MIN = 3  # answers that are missing before it is said of a coordinator that used to answer
 
 
 class CoordinatorContact:
@@ -221,14 +227,6 @@ class MembersOffers:
         """Forget those of all others."""
         self._unread = {peer: packed for peer, packed in self._unread.items() if peer in members}
         self.by_member = {peer: offer for peer, offer in self.by_member.items() if peer in members}
-
-
-UNTRIED_S = 3600.0  # while no stranger has failed: as long as for anybody
-FAILED_S = 1.0  # at most, once one has
-LEAST_S = 0.1  # the next step down is not to wait
-VAIN_ALLOWED = 1  # gatherings in vain that change nothing
-VAIN_MAX = 12.0
-FORGOTTEN_AFTER = 64  # gatherings that waited for nobody in vain, until one that did is forgotten
 
 
 class Patience:

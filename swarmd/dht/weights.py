@@ -38,12 +38,7 @@ from swarmd.weights.offered import MANIFEST, PARTIAL, SUFFIX, FetchedWeights, Of
 
 
 class GivenWeights:
-    """Both, as one source, see `swarmd.dht.rounds.fetch.BodySource`.
-
-    Args:
-        offered: this node's own.
-        fetched: from peers.
-    """
+    """Both, as one source, see `swarmd.dht.rounds.fetch.BodySource`."""
 
     def __init__(self, offered: OfferedWeights, fetched: FetchedWeights) -> None:
         self._offered = offered
@@ -300,8 +295,6 @@ SPENT = "what is offered was averaged with before, or is many rounds old"
 BLOCK_BYTES = 512  # of `st_blocks`
 HOLDERS_MAX = 16  # asked for one offer's chunks: anybody may say that it offers them, too
 
-log = get_logger(__name__)
-
 
 class FetchProgress(msgspec.Struct, frozen=True):
     """How far a fetch is."""
@@ -348,12 +341,7 @@ class Counting:
 
 
 class WeightsTaking:
-    """Carries `FetchWeights` out.
-
-    Args:
-        session: the network.
-        told: how far a fetch is.
-    """
+    """Carries `FetchWeights` out."""
 
     def __init__(self, session: NetworkSession, told: FetchListener = tell_nobody) -> None:
         self._session = session

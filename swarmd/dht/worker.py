@@ -35,11 +35,7 @@ log = get_logger(__name__)
 
 
 class NetworkService:
-    """Hands what the daemon sends to the agent.
-
-    Args:
-        session: the network.
-    """
+    """Hands what the daemon sends to the agent."""
 
     def __init__(self, session: Session) -> None:
         self._agent = NetworkAgent(session)

@@ -28,8 +28,7 @@ from swarmd.config import TrainingConfig
 from swarmd.core.commands import Train
 from swarmd.errors import FOREIGN_ERRORS, ConfigError, SwarmdError
 from swarmd.paths import configs_directory
-from swarmd.worker.frames import encode_frame
-from swarmd.worker.messages import Perform, Start
+from swarmd.worker.messages import Perform, Start, encode_frame
 
 SpreadKind = Literal["replicas", "fsdp", "zero"]
 SHIPPED = ("ddp", "fsdp", "zero2", "zero3")

@@ -36,8 +36,7 @@ from swarmd.training.footprint import find_excess, is_device_lost, is_out_of_mem
 from swarmd.training.models.source import AUTO, locate_configured
 from swarmd.training.ranks import ALONE, RANK, OtherRanks, Ranks
 from swarmd.worker.child import Inbox, Outbox, log_lines, serve
-from swarmd.worker.frames import FrameReader
-from swarmd.worker.messages import Perform, Start, Stop, ToWorker
+from swarmd.worker.messages import FrameReader, Perform, Start, Stop, ToWorker
 
 if TYPE_CHECKING:
     from swarmd.training.engine import TrainingEngine

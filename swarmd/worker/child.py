@@ -20,9 +20,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from swarmd.core.events import Event
 from swarmd.errors import EXIT_FOR_ROOM, ExitCode, SwarmdError
-from swarmd.worker.frames import FrameReader, encode_frame
 from swarmd.worker.messages import (
     Fault,
+    FrameReader,
     FromWorker,
     Observed,
     Perform,
@@ -32,6 +32,7 @@ from swarmd.worker.messages import (
     Start,
     Stop,
     ToWorker,
+    encode_frame,
 )
 
 COMMANDS_QUEUED_MAX = 256  # beyond it the daemon's writes wait
@@ -99,11 +100,7 @@ def log_lines(level: str) -> None:
     root.setLevel(level.upper())
 
 
-def nothing_to_prepare(start: Start) -> None:
-    """What most workers do before anything else."""
-
-
-async def serve(main: WorkerMain, prepare: Callable[[Start], None] = nothing_to_prepare) -> None:
+async def serve(main: WorkerMain, prepare: Callable[[Start], None] = lambda start: None) -> None:
     """Run a worker: wait for `Start`, then `main(start, outbox, inbox)` until it returns or the daemon goes away.
 
     `inbox` yields `Perform` and `Stop`; after `Stop`, `main` should return within its `grace_s`. A SwarmdError from
@@ -120,11 +117,6 @@ async def serve(main: WorkerMain, prepare: Callable[[Start], None] = nothing_to_
         tell_failure(outbox, failure)
 
 
-def _begin(start: Start, prepare: Callable[[Start], None]) -> None:
-    prepare(start)
-    threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
-
-
 async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: Outbox) -> SwarmdError | None:
     """Speak until `main` ends or the daemon is gone. Returns the deliberate error that ended `main`."""
     reader: FrameReader[ToWorker] = FrameReader(ToWorker)  # type: ignore[arg-type]
@@ -135,7 +127,8 @@ async def _converse(main: WorkerMain, prepare: Callable[[Start], None], outbox: 
         async def run(start: Start) -> None:
             nonlocal failure
             try:
-                _begin(start, prepare)
+                prepare(start)
+                threading.Thread(target=_outlive_by, args=(ORPHAN_S,), name="orphan-watch", daemon=True).start()
                 await main(start, outbox, inbox)
             except SwarmdError as error:
                 failure = error

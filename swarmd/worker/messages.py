@@ -6,16 +6,22 @@ the daemon takes into its log line by line.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
+from swarmd.errors import FrameError
 
 # Takes events for the log; those of one caller keep their order. Raises BrokenPipeError if the daemon is gone, and
 # FrameError if the event is larger than a frame may be.
 EventSink = Callable[[Event], None]
+
+FRAME_BYTES_MAX = 4 * 1024 * 1024  # a larger frame ends the connection with FrameError
 
 
 class WorkerMessage(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag_field="type"):
@@ -83,3 +89,58 @@ class Fault(WorkerMessage, frozen=True, tag="fault"):
 
 
 FromWorker = Observed | Progress | Pong | Fault
+
+
+_LENGTH = struct.Struct("<I")
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+M = TypeVar("M")
+
+
+def encode_frame(message: ToWorker | FromWorker) -> bytes:
+    """One frame, ready to be written.
+
+    Raises:
+        FrameError: the encoded message is larger than `FRAME_BYTES_MAX`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > FRAME_BYTES_MAX:
+        raise FrameError(f"a {type(message).__name__} frame has {len(body)} bytes, the limit is {FRAME_BYTES_MAX}")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader(Generic[M]):
+    """Turns a byte stream into messages.
+
+    Args:
+        kind: the union to decode, `ToWorker` or `FromWorker`.
+    """
+
+    def __init__(self, kind: type[M]) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind)
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> Iterator[M]:
+        """Whole messages that `chunk` completes.
+
+        Raises:
+            FrameError: a length beyond `FRAME_BYTES_MAX` or a body that is no message.
+        """
+        self._buffer += chunk
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > FRAME_BYTES_MAX:
+                raise FrameError(f"a frame of {length} bytes was announced, the limit is {FRAME_BYTES_MAX}")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            try:
+                yield self._decoder.decode(body)
+            except DECODE_ERRORS as error:  # msgspec lets the latter through
+                raise FrameError(f"a frame of {length} bytes is no message: {error}") from error
+
+    @property
+    def pending(self) -> int:
+        """Bytes of an unfinished frame."""
+        return len(self._buffer)

@@ -15,6 +15,8 @@ import anyio
 
 TimeSource = Callable[[], float]  # seconds since 1970, or since whenever if only differences count
 
+STEP_S_MIN = 3.0  # a smaller step is left to peers' patience
+
 
 class Signal(Protocol):
     """Wakes one coroutine."""
@@ -101,9 +103,6 @@ class LoopRuntime:
 
 
 LOOP = LoopRuntime()
-
-
-STEP_S_MIN = 3.0  # a smaller step is left to peers' patience
 
 
 class ClockWatch:

@@ -14,11 +14,7 @@ T = TypeVar("T")
 
 
 class TaskGroup:
-    """Coroutines that end together.
-
-    Args:
-        runtime: runs them.
-    """
+    """Coroutines that end together."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

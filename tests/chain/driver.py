@@ -13,8 +13,20 @@ from typing import Any, TypeVar
 from swarmd.config import ChainConfig, Config, SwarmConfig, encode
 from swarmd.core.commands import Command
 from swarmd.core.events import Event
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
+from swarmd.worker.messages import (
+    Fault,
+    FrameReader,
+    FromWorker,
+    Observed,
+    Perform,
+    Ping,
+    Pong,
+    Progress,
+    Start,
+    Stop,
+    ToWorker,
+    encode_frame,
+)
 from tests.forked import CHAIN, ForkedStreams, fork
 
 E = TypeVar("E", bound=Any)

@@ -20,8 +20,18 @@ from swarmd.dht.identity.identity import create_identity, read_identity
 from swarmd.dht.p2p.sockets import socket_place
 from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Start, Stop, ToWorker
+from swarmd.worker.messages import (
+    Fault,
+    FrameReader,
+    FromWorker,
+    Observed,
+    Perform,
+    Ping,
+    Start,
+    Stop,
+    ToWorker,
+    encode_frame,
+)
 from tests.forked import NETWORK, ForkedStreams, fork
 
 SWARM = "test-swarm"

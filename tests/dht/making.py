@@ -101,3 +101,12 @@ def peak_bytes(read: Callable[[bytes], Any], encoded: bytes) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+class Topic:
+    """Keeps who listens, so that a test can bring it messages."""
+
+    take: Any = None
+
+    def listen(self, take: Any) -> None:
+        self.take = take

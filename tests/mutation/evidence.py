@@ -31,7 +31,7 @@ EVIDENCE = (
         "swarmd/dht/evidence.py",
         "self._newcomers.try_charge()",
         "True",
-        ("tests/dht/pubsub/test_evidence_gossip.py",),
+        ("tests/dht/test_evidence.py",),
     ),
     Mutant(
         "reports of a barred peer count",

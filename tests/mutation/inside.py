@@ -302,9 +302,9 @@ NETWORK = (
     ),
     Mutant(
         "another value of the same expiration counts as held already",
-        "swarmd/dht/store/storage.py",
-        "return self.held(key, signed.owner) == (signed.value, signed.expiration)",
-        'return (self.held(key, signed.owner) or (b"", 0.0))[1] == signed.expiration',
+        "swarmd/dht/store/validator.py",
+        "if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):",
+        'if (self.storage.held(key_id, signed.owner) or (b"", 0.0))[1] == signed.expiration:',
         ("tests/dht/store/test_validator.py",),
     ),
     Mutant(
@@ -362,7 +362,7 @@ NETWORK = (
         "swarmd/dht/limits.py",
         "return rest is not None and self._now() < rest.until",
         "return False",
-        ("tests/dht/limits/test_limits.py",),
+        ("tests/dht/test_limits.py",),
     ),
     Mutant(
         "who answers late is waited for as long as everybody",
@@ -617,7 +617,7 @@ AT_WORK = (
     ),
     Mutant(
         "a worker's frame may have any length",
-        "swarmd/worker/frames.py",
+        "swarmd/worker/messages.py",
         "            if length > FRAME_BYTES_MAX:\n",
         "            if False:\n",
         ("tests/worker/test_frames.py",),

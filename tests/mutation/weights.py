@@ -80,28 +80,28 @@ WEIGHTS = (
         "swarmd/dht/weights.py",
         "    if file.size_bytes > bytes_max:\n",
         "    if False:\n",
-        ("tests/dht/weights/test_fetching.py::test_more_than_is_wanted_is_not_fetched",),
+        ("tests/dht/test_weights.py::test_more_than_is_wanted_is_not_fetched",),
     ),
     Mutant(
         "a manifest may say otherwise than its offer",
         "swarmd/dht/weights.py",
         "    if (manifest.architecture, manifest.tokenizer, manifest.round) != said:\n",
         "    if False:\n",
-        ("tests/dht/weights/test_fetching.py::test_a_manifest_that_says_otherwise_than_its_offer_is_refused",),
+        ("tests/dht/test_weights.py::test_a_manifest_that_says_otherwise_than_its_offer_is_refused",),
     ),
     Mutant(
         "a peer that hangs keeps its chunk",
         "swarmd/dht/weights.py",
         "else max(since)) <= doubted:",
         "else max(since)) <= 0:",
-        ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
+        ("tests/dht/test_weights.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(
         "a chunk that is here is asked for once more",
         "swarmd/dht/weights.py",
         "            if peer in askers or index not in self._into.missing:\n",
         "            if peer in askers:\n",
-        ("tests/dht/weights/test_fetching.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
+        ("tests/dht/test_weights.py::test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing",),
     ),
     Mutant(
         "anybody's weights are taken",
@@ -109,39 +109,35 @@ WEIGHTS = (
         "            if places and peer != session.peer_id and not session.bars(peer, now):\n"
         "                ranks[peer] = (places[0], credit)\n",
         "            if peer != session.peer_id:\n                ranks[peer] = (max(places, default=-9), credit)\n",
-        ("tests/dht/weights/test_taking.py::test_the_coordinators_are_taken_and_no_strangers",),
+        ("tests/dht/test_weights.py::test_the_coordinators_are_taken_and_no_strangers",),
     ),
     Mutant(
         "weights of a proven equivocator are taken",
         "swarmd/dht/weights.py",
         " and not session.bars(peer, now):",
         ":",
-        ("tests/dht/weights/test_taking.py::test_of_whoever_has_signed_two_reports_none_are_taken",),
+        ("tests/dht/test_weights.py::test_of_whoever_has_signed_two_reports_none_are_taken",),
     ),
     Mutant(
         "whoever claims most is asked first",
         "swarmd/dht/weights.py",
         "(ranks[each[0]], each[1].round, each[0])",
         "(each[1].accuracy or 0.0, each[0])",
-        (
-            "tests/dht/weights/test_taking.py::test_of_peers_with_credit_the_longest_credited_is_taken_whatever_others_claim",
-        ),
+        ("tests/dht/test_weights.py::test_of_peers_with_credit_the_longest_credited_is_taken_whatever_others_claim",),
     ),
     Mutant(
         "weights of another architecture are fetched",
         "swarmd/dht/weights.py",
         "== (command.architecture, command.tokenizer)",
         "!= ()",
-        ("tests/dht/weights/test_taking.py::test_another_model_is_not_even_asked_for",),
+        ("tests/dht/test_weights.py::test_another_model_is_not_even_asked_for",),
     ),
     Mutant(
         "an offer keeps another one of its manifest from being tried",
         "swarmd/dht/weights.py",
         "    return msgspec.structs.replace(offer, accuracy=None).encode()\n",
         "    return offer.manifest\n",
-        (
-            "tests/dht/weights/test_taking.py::test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves",
-        ),
+        ("tests/dht/test_weights.py::test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_themselves",),
     ),
     Mutant(
         "a damaged base of a delta stays",
@@ -149,8 +145,8 @@ WEIGHTS = (
         "        if wanted and not is_intact(each):\n",
         "        if False:\n",
         (
-            "tests/dht/weights/test_taking.py::test_a_damaged_base_goes_and_all_is_fetched",
-            "tests/dht/weights/test_taking.py::test_a_damaged_file_is_fetched_anew",
+            "tests/dht/test_weights.py::test_a_damaged_base_goes_and_all_is_fetched",
+            "tests/dht/test_weights.py::test_a_damaged_file_is_fetched_anew",
         ),
     ),
     Mutant(
@@ -158,7 +154,7 @@ WEIGHTS = (
         "swarmd/dht/weights.py",
         "            if base is None:\n                raise\n",
         "            raise\n",
-        ("tests/dht/weights/test_taking.py::test_a_delta_that_makes_another_file_has_all_fetched",),
+        ("tests/dht/test_weights.py::test_a_delta_that_makes_another_file_has_all_fetched",),
     ),
     Mutant(
         "a delta is made from a damaged offer",
@@ -172,30 +168,28 @@ WEIGHTS = (
         "swarmd/dht/weights.py",
         "        if free - manifest.whole.size_bytes < least:\n",
         "        if False:\n",
-        ("tests/dht/weights/test_taking.py::test_a_disk_that_is_nearly_full_stays_so",),
+        ("tests/dht/test_weights.py::test_a_disk_that_is_nearly_full_stays_so",),
     ),
     Mutant(
         "a newcomer for which the owner has no time for a minute gives up",
         "swarmd/dht/weights.py",
         " or drop_tried(fitting, tried - unfinished)",
         "",
-        ("tests/dht/weights/test_taking.py",),
+        ("tests/dht/test_weights.py",),
     ),
     Mutant(
         "fetched weights go with the manifest of others",
         "swarmd/dht/weights.py",
         "_keep_only(path.parent, needed | fetched)",
         "_keep_only(path.parent, needed)",
-        ("tests/dht/weights/test_taking.py::test_what_was_fetched_stays_while_an_offer_comes_to_nothing",),
+        ("tests/dht/test_weights.py::test_what_was_fetched_stays_while_an_offer_comes_to_nothing",),
     ),
     Mutant(
         "all that say they offer the same are asked",
         "swarmd/dht/weights.py",
         "same.manifest == wanted)][:HOLDERS_MAX]",
         "same.manifest == wanted)]",
-        (
-            "tests/dht/weights/test_taking.py::test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first",
-        ),
+        ("tests/dht/test_weights.py::test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first",),
     ),
     Mutant(
         "weights that are worse here are adopted",
@@ -295,7 +289,7 @@ WEIGHTS = (
         "swarmd/dht/weights.py",
         "            if command.average:",
         "            if False:",
-        ("tests/dht/weights/test_taking.py::test_to_average_with_any_trusted_peers_are_drawn",),
+        ("tests/dht/test_weights.py::test_to_average_with_any_trusted_peers_are_drawn",),
     ),
     Mutant(
         "an offer is averaged with again and again",
@@ -312,7 +306,7 @@ WEIGHTS = (
         "if manifest.whole.digest in {each.digest for each in command.averaged}:",
         "if False:",
         (
-            "tests/dht/weights/test_taking.py::test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old",
+            "tests/dht/test_weights.py::test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old",
         ),
     ),
 )

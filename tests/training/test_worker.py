@@ -25,8 +25,20 @@ from swarmd.eventlog.blobs import Blobs
 from swarmd.paths import NodeDirectory
 from swarmd.training.cancellation import Cancellation
 from swarmd.training.worker import TrainerService
-from swarmd.worker.frames import FrameReader, encode_frame
-from swarmd.worker.messages import Fault, FromWorker, Observed, Perform, Ping, Pong, Progress, Start, Stop, ToWorker
+from swarmd.worker.messages import (
+    Fault,
+    FrameReader,
+    FromWorker,
+    Observed,
+    Perform,
+    Ping,
+    Pong,
+    Progress,
+    Start,
+    Stop,
+    ToWorker,
+    encode_frame,
+)
 from tests.forked import ALL, Forked, order_fork, start_server
 from tests.training.conftest import make_config, order
 

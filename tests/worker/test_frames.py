@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from swarmd.core.events import LinkUp, ReportSeen
 from swarmd.errors import FrameError
-from swarmd.worker.frames import FRAME_BYTES_MAX, FrameReader, encode_frame
-from swarmd.worker.messages import Fault, FromWorker, Observed, Pong, Progress
+from swarmd.worker.messages import (
+    FRAME_BYTES_MAX,
+    Fault,
+    FrameReader,
+    FromWorker,
+    Observed,
+    Pong,
+    Progress,
+    encode_frame,
+)
 
 MESSAGES: tuple[FromWorker, ...] = (
     Pong(7),

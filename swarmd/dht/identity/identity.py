@@ -19,19 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import base58
+import msgspec
 
+from swarmd.bounds import DECODE_ERRORS
 from swarmd.errors import IdentityDamaged, IdentityError, IdentityInUse, NotFoundError
+from swarmd.files import read_start
 from swarmd.paths import quoted
 from swarmd.secret_files import Secret, SecretKind, read_secret, write_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-
-import msgspec
-
-from swarmd.bounds import DECODE_ERRORS
-from swarmd.files import read_start
 
 FILE_PREFIX = b"\x08\x01\x12\x40"
 FILE_BYTES = len(FILE_PREFIX) + 64
@@ -47,6 +44,13 @@ PEERS_KEPT = 16384  # peer ids that need not be decoded again: more than may hav
 PEER_ID_LENGTH_MAX = 60  # base58 characters; real ones have 52, or 46 with RSA
 
 _RESTORE = "Restore it from a backup with `swarmd identity restore`"
+
+ED25519_BYTES = 64
+ED25519_START = "12D3KooW"  # of every Ed25519 peer id
+
+SUFFIX = ".called"  # identity.key.called
+NOTE_BYTES_MAX = 4096
+NAME_CHARS_MAX = 100
 
 
 class Identity(ABC):
@@ -261,10 +265,6 @@ def _holder_of(inode: int) -> int:
     return 0
 
 
-ED25519_BYTES = 64
-ED25519_START = "12D3KooW"  # of every Ed25519 peer id
-
-
 def signature_bytes(peer_id: str, value: bytes) -> int:
     """How many bytes of the end of a signed `value` are the signature that the owner's kind of key makes.
 
@@ -293,11 +293,6 @@ def verify(peer_id: str, signature: bytes, message: bytes) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-SUFFIX = ".called"  # identity.key.called
-NOTE_BYTES_MAX = 4096
-NAME_CHARS_MAX = 100
 
 
 class ForeignName(msgspec.Struct, frozen=True):

@@ -25,6 +25,12 @@ NUMBER_BYTES = 8
 NUMBER_MAX = 2**63 - 1
 LOOK_NUMBERS = 2**16  # between two looks at whether somebody still waits: less than a tenth of a second
 
+NUMBER_CHARS_MAX = 20
+TELL_S = 30.0  # between two lines about how far a search is
+MILLION = 1_000_000
+
+log = get_logger(__name__)
+
 
 def _begin(swarm: str, peer: str) -> hashlib._Hash:
     return hashlib.sha256(DOMAIN + bytes(msgpack.packb([swarm, peer])))
@@ -55,13 +61,6 @@ def find_work(swarm: str, peer: str, bits: int, look: Callable[[], None] = lambd
         if attempt.digest()[:8] < bound or not bits:
             return number
         number += 1
-
-
-NUMBER_CHARS_MAX = 20
-TELL_S = 30.0  # between two lines about how far a search is
-MILLION = 1_000_000
-
-log = get_logger(__name__)
 
 
 def take_work(path: Path, swarm: str, peer: str, bits: int, look: Callable[[], None]) -> int:

@@ -24,8 +24,13 @@ LOOK_S = 2.0
 OUT_S = 60.0  # whoever was disconnected for what it did is not let in again before
 CLOSE_S = 15.0  # p2pd waits 10 s for a peer that reads nothing
 
-log = get_logger(__name__)
 Place = tuple[str, str]  # (peer id, address prefix) of one connection
+
+LINK_LOOK_S = 0.2
+CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
+CALM_MAX_S = 60.0
+
+log = get_logger(__name__)
 
 
 class Connections:
@@ -119,11 +124,6 @@ class Connections:
                 await life.p2p.control.disconnect(PeerID.from_base58(peer))
         finally:
             self._leaving.discard(peer)
-
-
-LINK_LOOK_S = 0.2
-CALM_S = 2.0  # between two reports of a changed number of peers, and before the loss of the last peer is believed
-CALM_MAX_S = 60.0
 
 
 class LinkReporter:

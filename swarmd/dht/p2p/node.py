@@ -36,10 +36,11 @@ ATTENDANT_RETRY_S = 1.0
 
 CALL_ERRORS = (P2PDaemonError, P2PHandlerError, OSError, EOFError, TimeoutError)  # p2pd's death shows as any of them
 
-log = get_logger(__name__)
 T = TypeVar("T")
 
 CALL_S = 10.0  # every DHT operation ends within this
+
+log = get_logger(__name__)
 
 
 class NodeSettings(msgspec.Struct, frozen=True):
@@ -166,7 +167,7 @@ class DhtNode:
 
     async def _open(self) -> NodeRun:
         check_identity(self.settings)
-        listen = self._listen_at()
+        listen = [self._with_port(address) for address in self.settings.listen]
         await await_ports(listen, PORT_PATIENCE_S)
         try:
             with anyio.fail_after(OPEN_S):
@@ -180,11 +181,8 @@ class DhtNode:
         self._note_port(p2p)
         return NodeRun(p2p, dht)
 
-    def _listen_at(self) -> list[str]:
-        """The addresses to listen at; where any port will do, the one of the life before, so that peers find us."""
-        return [self._with_port(address) for address in self.settings.listen]
-
     def _with_port(self, address: str) -> str:
+        """An address to listen at; if any port will do, with the one of the life before, so that peers find us."""
         if self.port and address.endswith("/tcp/0"):
             again = address.removesuffix("0") + str(self.port)
             return again if is_free(again) else address

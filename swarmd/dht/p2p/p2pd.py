@@ -35,8 +35,9 @@ RELAY: dict[str, str | int] = {
     "relayTimeLimit": "30m",
 }
 
-log = get_logger(__name__)
 install_control()
+
+log = get_logger(__name__)
 
 
 def find_p2pd() -> Path:
@@ -147,11 +148,7 @@ def limits(connections_max: int) -> dict[str, str | int]:
 
 
 class SocketDirectory:
-    """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long.
-
-    Args:
-        preferred: the data directory's own place.
-    """
+    """Where p2pd's sockets lie: in the data directory, or in a short private place when that path is too long."""
 
     def __init__(self, preferred: Path) -> None:
         self.preferred = preferred

@@ -49,8 +49,9 @@ SEARCH_S = 1.0  # a call that is given up after less says nothing about the peer
 ACCEPT_AGAIN_S = 0.2
 WAITING_MAX = 1024  # messages that p2pd has not taken; none is read meanwhile
 
-log = get_logger(__name__)
 T = TypeVar("T")
+
+log = get_logger(__name__)
 
 
 class Timed(Awaitable[T]):

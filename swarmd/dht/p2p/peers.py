@@ -40,8 +40,21 @@ LOOKUPS_AT_ONCE = 4
 LOOKUP_S = 1.5
 ADDRESSES_MAX = 4  # of one name
 
-log = get_logger(__name__)
 _FAMILIES = {"dns": socket.AF_UNSPEC, "dns4": socket.AF_INET, "dns6": socket.AF_INET6}
+
+REJOIN_S = 10.0
+ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
+DIAL_S = 4.0
+PROBE_S = 1.5
+DIALS_AT_ONCE = 8
+STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
+ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
+MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
+CHECKED = 8  # peers of the table pinged in a round
+PEERS_KEPT = 64
+MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
+
+log = get_logger(__name__)
 
 
 def is_name(place: str) -> bool:
@@ -71,7 +84,8 @@ class NameLookup:
             query = (name, None, family, socket.SOCK_STREAM)
             self._start(answer, query)
             found = await answer
-        return [_multiaddr(str(address[0]), rest[:-1]) for *_, address in found][:ADDRESSES_MAX]
+        hosts = [str(address[0]) for *_, address in found][:ADDRESSES_MAX]
+        return ["/".join(["", "ip6" if ":" in host else "ip4", host, *rest[:-1]]) for host in hosts]
 
     def _start(self, answer: asyncio.Future[list[Any]], query: tuple[Any, ...]) -> None:
         try:
@@ -95,23 +109,6 @@ class NameLookup:
             answer.set_result(found)
 
 
-def _multiaddr(address: str, rest: list[str]) -> str:
-    return "/".join(["", "ip6" if ":" in address else "ip4", address, *rest])
-
-
-REJOIN_S = 10.0
-ALONE = Backoff(0.2, 5.0)  # between rounds without a peer
-DIAL_S = 4.0
-PROBE_S = 1.5
-DIALS_AT_ONCE = 8
-STRANGERS = 4  # known addresses dialled in a round while the table is not empty: two halves of a split find together
-ALONE_STRANGERS = 32  # while it is empty: whoever names places where nothing answers is not to hold up the next round
-MISSING = 32  # connected peers that are not in the table, pinged in a round: a crowd may connect and answer nothing
-CHECKED = 8  # peers of the table pinged in a round
-PEERS_KEPT = 64
-MUTE_MAX = 2  # rounds without a sign of life from p2pd before it is killed
-
-log = get_logger(__name__)
 T = TypeVar("T")
 
 
@@ -204,12 +201,7 @@ def _port_in(kept: object) -> int:
 
 
 class Rejoin:
-    """The loop that brings the node among its peers and keeps it there.
-
-    Args:
-        node: dials and pings.
-        book: whom.
-    """
+    """The loop that brings the node among its peers and keeps it there."""
 
     def __init__(self, node: DhtNode, book: AddressBook) -> None:
         self._node = node

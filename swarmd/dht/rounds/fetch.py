@@ -40,6 +40,21 @@ NAMES_BYTES_MAX = 1024
 Name = Annotated[str, msgspec.Meta(max_length=120)]
 _names: msgspec.msgpack.Decoder[list[Name]] = msgspec.msgpack.Decoder(list[Name])
 
+PROTOCOL = "/swarmd/body/1"
+DIGEST_BYTES = 32
+ABSENT = 2**64 - 1
+CHUNK_BYTES = 64 * 1024
+SERVED = PeerBounds(2, 8, 16)  # bodies on their way at once
+SERVED_BYTES = PeerBounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
+READ_AT_ONCE = 2  # from the disk
+SERVE_S = 60.0
+REQUEST_S = 5.0
+CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
+BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
+BURST_S = 32.0
+OTHERS_MAX = 2  # of the peers that an owner names, so many are asked
+OTHERS_S = 3.0  # and each gets so long: it is not the owner's fault if one has nothing
+
 
 class BodyHolders:
     """Peers that were given a body to its end, by digest; the oldest are forgotten first."""
@@ -74,22 +89,6 @@ def read_names(encoded: bytes) -> list[str]:
         raise RecordRejected("malformed", f"no names of peers: {error!s:.200}") from error
 
 
-PROTOCOL = "/swarmd/body/1"
-DIGEST_BYTES = 32
-ABSENT = 2**64 - 1
-CHUNK_BYTES = 64 * 1024
-SERVED = PeerBounds(2, 8, 16)  # bodies on their way at once
-SERVED_BYTES = PeerBounds(BODY_BYTES_MAX, 1.5 * BODY_BYTES_MAX, 2.0 * BODY_BYTES_MAX)  # of them, in memory
-READ_AT_ONCE = 2  # from the disk
-SERVE_S = 60.0
-REQUEST_S = 5.0
-CHUNK_S = 5.0  # for the next 64 KiB to be taken, or to come
-BYTES_PER_S = PeerBounds(BODY_BYTES_MAX / 8, BODY_BYTES_MAX * 0.75, BODY_BYTES_MAX * 1.5)  # given away
-BURST_S = 32.0
-OTHERS_MAX = 2  # of the peers that an owner names, so many are asked
-OTHERS_S = 3.0  # and each gets so long: it is not the owner's fault if one has nothing
-
-
 class StreamBounds(msgspec.Struct, frozen=True):
     """A protocol, and what a node gives away over it."""
 
@@ -122,10 +121,6 @@ class BodySource(Protocol):
         """It. Raises SwarmdError or OSError when it is not there."""
 
 
-def _itself(digest: str) -> str:
-    return digest
-
-
 log = get_logger(__name__)
 T = TypeVar("T")
 
@@ -147,7 +142,7 @@ class BodyServer:
         blobs: BodySource,
         admits: PeerCheck,
         bounds: StreamBounds = BODIES,
-        part_of: Callable[[str], str] = _itself,
+        part_of: Callable[[str], str] = lambda digest: digest,
     ) -> None:
         self._blobs = blobs
         self._admits = admits

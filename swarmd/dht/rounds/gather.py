@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 
 from swarmd.core.commands import Gather
@@ -12,7 +12,7 @@ from swarmd.core.values import RolloutsRef
 from swarmd.dht.network_session import NetworkSession
 from swarmd.dht.ports import Findings, Record
 from swarmd.dht.rounds.clock import Shard, find_shards
-from swarmd.dht.store.seniority import Places, Rank, pick
+from swarmd.dht.store.seniority import Places, Rank, Sample, pick
 from swarmd.dht.wire import names
 from swarmd.dht.wire.records import ReportRecord, RolloutsRecord
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
@@ -23,7 +23,30 @@ PEERS_MAX = 256  # gathered from at most so many peers that the swarm knows, at 
 NEWCOMERS_MAX = 64  # and of newcomers from so many: those that worked most, then by lot
 IDLE_MAX = 16  # of those that have not worked
 
-Sample = Callable[[Sequence[str], int], list[str]]
+READ_MAX = 8  # shards of one stage, where the first ones hold too few peers
+SPARE = 4  # of so many peers one more is asked than is needed, so that nobody waits for single ones
+NEWCOMERS = 4  # beside so many peers that the swarm knows, there is a place for a newcomer
+SAMPLED_IDLE_MAX = 4  # peers that have not worked
+
+LOOK_AGAIN_S = 0.3
+ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
+YOUNG_S = 30.0  # after this worker's start its peers may have been restarted too, and still publish again
+SETTLE_S = 2.0  # what they get for that
+LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
+LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
+TOTAL_BYTES_MAX = 64 * 1024 * 1024
+NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # of all together that the swarm has not credited
+FETCHES_AT_ONCE = 16  # of peers that are waited for
+OTHERS_AT_ONCE = 4  # of those that nobody waits for
+LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
+ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
+FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
+SLOW = "slow"
+SLOW_MAX = 1024  # peers that are noted for it
+WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
+FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
+
+log = get_logger(__name__)
 
 
 class Sources:
@@ -71,12 +94,6 @@ class Sources:
         self._room += 1
 
 
-READ_MAX = 8  # shards of one stage, where the first ones hold too few peers
-SPARE = 4  # of so many peers one more is asked than is needed, so that nobody waits for single ones
-NEWCOMERS = 4  # beside so many peers that the swarm knows, there is a place for a newcomer
-SAMPLED_IDLE_MAX = 4  # peers that have not worked
-
-
 class SampledShards:
     """A stage's shards that are read: one drawn by chance, and another as long as peers are missing.
 
@@ -118,27 +135,6 @@ class SampledShards:
         return self.is_sample and gathered >= self._wanted
 
 
-LOOK_AGAIN_S = 0.3
-ANSWER_S = 0.5  # the answer is there so long before the time is over, when training begins without it
-YOUNG_S = 30.0  # after this worker's start its peers may have been restarted too, and still publish again
-SETTLE_S = 2.0  # what they get for that
-LEAST_S = 0.5  # for a command that comes too late: after a restart, for instance
-LAST_FETCH_S = 0.5  # a body whose fetch would have less time than this is not fetched
-TOTAL_BYTES_MAX = 64 * 1024 * 1024
-NEWCOMERS_BYTES_MAX = TOTAL_BYTES_MAX // 4  # of all together that the swarm has not credited
-FETCHES_AT_ONCE = 16  # of peers that are waited for
-OTHERS_AT_ONCE = 4  # of those that nobody waits for
-LINGER_S = 1.0  # what the latter get when everything else is there, unless strangers have failed lately
-ROLLOUTS_BYTES_MAX = 1024 * 1024  # as in `swarmd.swarms.rollouts`: a larger body would be refused unread
-FETCH_S = 10.0  # longest for one body, so that one that trickles does not keep others waiting
-SLOW = "slow"
-SLOW_MAX = 1024  # peers that are noted for it
-WHOLE_MAX = 8  # peers whose rollouts are read with all that lie under their key; of more, each from one who keeps it
-FAILURES_MAX = 2  # fetches of one peer's body, in a stage of which a sample is gathered
-
-log = get_logger(__name__)
-
-
 class BodyBytes:
     """Bytes of a stage's bodies; newcomers leave most of the room to peers that were credited."""
 
@@ -159,12 +155,7 @@ class BodyBytes:
 
 
 class Gathering:
-    """One `Gather` command being done.
-
-    Args:
-        session: where all this happens.
-        command: what to gather.
-    """
+    """One `Gather` command being done."""
 
     def __init__(self, session: NetworkSession, command: Gather) -> None:
         self._session = session

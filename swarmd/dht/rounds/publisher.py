@@ -31,6 +31,13 @@ from swarmd.worker.tasks import Limiter
 
 KEPT = {Membership: 1, ClockRecord: 1, ReportRecord: 3, RolloutsRecord: 3, LeaderboardRecord: 3}  # latest of each kind
 
+ATTEMPTS = 3
+INDEPENDENT = 2  # peers that must show a record, where none is trusted
+STEP_S = 0.001  # the least by which an expiration exceeds the one before
+RENEWALS = 3  # within a record's life
+FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
+COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
+
 log = get_logger(__name__)
 
 
@@ -139,16 +146,6 @@ class OwnRecordFile:
                 await anyio.to_thread.run_sync(write)
             except OSError as error:
                 log.warning("own records cannot be written to %s: %s", self._path, error)
-
-
-ATTEMPTS = 3
-INDEPENDENT = 2  # peers that must show a record, where none is trusted
-STEP_S = 0.001  # the least by which an expiration exceeds the one before
-RENEWALS = 3  # within a record's life
-FAILED_S = 60.0  # after a renewal that failed for some records, until all are renewed once more
-COMPANY_S = 5.0  # after a start, for peers to be found before records are published again
-
-log = get_logger(__name__)
 
 
 class Publisher:

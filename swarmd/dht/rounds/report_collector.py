@@ -78,11 +78,6 @@ class SeenReports:
 
     Attributes:
         peers: whose reports were seen: those whom the swarm knows, and a bounded number of newcomers.
-
-    Args:
-        session: where all this happens.
-        round: the stage's.
-        stage: which.
     """
 
     def __init__(self, session: NetworkSession, round: int, stage: int) -> None:

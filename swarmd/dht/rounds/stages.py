@@ -17,15 +17,13 @@ from swarmd.dht.wire.records import BODY_BYTES_MAX, LeaderboardRecord, ReportRec
 from swarmd.errors import NetworkDown, RecordRejected, SwarmdError
 from swarmd.logger import get_logger
 
+FETCH_S = 10.0  # for a leaderboard's body
+
 log = get_logger(__name__)
 
 
 class Stages:
-    """Publishes a stage's reports and rollouts, and leaderboards.
-
-    Args:
-        session: where all this happens.
-    """
+    """Publishes a stage's reports and rollouts, and leaderboards."""
 
     def __init__(self, session: NetworkSession) -> None:
         self._session = session
@@ -142,11 +140,6 @@ def _check_size(size_bytes: int) -> None:
         raise RecordRejected("oversized", f"a body of {size_bytes} bytes, peers take at most {BODY_BYTES_MAX}")
 
 
-FETCH_S = 10.0  # for a leaderboard's body
-
-log = get_logger(__name__)
-
-
 class LeaderboardFollower:
     """Follows the leaderboards.
 
@@ -167,7 +160,8 @@ class LeaderboardFollower:
         """
         session = self._session
         name = names.leaderboard(session.swarm, round - 1)
-        if round < 1 or name == self._name or not session.follows_leaderboards:
+        follows = bool(session.coordinator) and not session.coordinating and session.config.chain is None
+        if round < 1 or name == self._name or not follows:
             return
         session.unwatch(self._name)
         self._name = name

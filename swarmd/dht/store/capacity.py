@@ -38,6 +38,10 @@ IDLE_BYTES_MIN = 1024  # that each of their records counts as in it: so there ar
 _Order = tuple[bool, bool, Rank]
 _IDLE = "idle"  # of newcomers those who have not worked
 
+STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
+MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
+RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
+
 
 def _order_of(rank: Rank) -> _Order:
     """Sort key of a record: the higher is kept."""
@@ -153,19 +157,11 @@ def _count(held: dict[bool | str, int], size: int, rank: Rank, sign: int = 1) ->
         held[_IDLE] += sign * max(size, IDLE_BYTES_MIN)
 
 
-STAGES_MAX = 8  # of one owner's reports, rollouts, or leaderboards; owners renew their latest three
-MEMBERSHIPS_MAX = 4  # of one owner: where they lie, lay and will lie, and under the one key of all
-RECORD_BYTES = 2048  # what a record costs beside its value: its entries here, in its key, and in hivemind's heaps
-
 Place = tuple[bytes, str]  # (key id, owner)
 
 
 class TotalCapacity:
-    """Who has how much of it.
-
-    Args:
-        bytes_max: of all records.
-    """
+    """Who has how much of it."""
 
     def __init__(self, bytes_max: int) -> None:
         self._room: KeyCapacity[Place] = KeyCapacity(bytes_max, int(bytes_max * NEWCOMERS_SHARE))
@@ -196,7 +192,7 @@ class TotalCapacity:
     def _too_old(self, key: bytes, signed: SignedRecord) -> bytes | None:
         """The key of the owner's record that gives way to this one. Raises RecordRejected("full")."""
         kind = type(signed.content)
-        latest, most = self._latest.get((signed.owner, kind), {}), _most_of(kind)
+        latest, most = self._latest.get((signed.owner, kind), {}), MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
         if key in latest or len(latest) < most:
             return None
         oldest = min(latest, key=lambda each: latest[each])
@@ -234,10 +230,6 @@ class TotalCapacity:
 
 def _size(signed: SignedRecord) -> int:
     return len(signed.value) + RECORD_BYTES
-
-
-def _most_of(kind: type) -> int:
-    return MEMBERSHIPS_MAX if kind is Membership else STAGES_MAX
 
 
 def _lateness_of(signed: SignedRecord) -> tuple[float, float]:

@@ -27,6 +27,17 @@ from swarmd.dht.wire.records import SignedRecord
 from swarmd.errors import RecordRejected
 from swarmd.worker.tasks import spawn
 
+BREADTH = 8  # nearest peers that are asked
+ASKED_MAX = 32  # in all, while nearer ones keep turning up
+NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
+OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
+REPLICAS = 5  # peers that keep a record
+PATIENCE_S = 0.4  # for further answers once there is one
+HEDGE_S = 0.2  # after which others are asked for what a peer was asked for that is slow
+HASTE_S = 0.1  # where only those are still to answer that were late the last times
+SILENCE_S = 3.5  # when there is none
+OWNER_S = 1.0  # for the owner of a record, before others are asked for it
+
 
 class Answer(NamedTuple):
     """What a peer shows of a key."""
@@ -72,18 +83,6 @@ async def _read(
     if asked is not None:
         protocol.record_validator.remembered.note(key, peer, part, records, asked)
     return Answer(records, nearby(result))
-
-
-BREADTH = 8  # nearest peers that are asked
-ASKED_MAX = 32  # in all, while nearer ones keep turning up
-NAMED_MAX = 3  # of those that are asked, so many at most were named first by one and the same peer
-OWNERS_MAX = 8  # whose records are searched for and who are asked themselves
-REPLICAS = 5  # peers that keep a record
-PATIENCE_S = 0.4  # for further answers once there is one
-HEDGE_S = 0.2  # after which others are asked for what a peer was asked for that is slow
-HASTE_S = 0.1  # where only those are still to answer that were late the last times
-SILENCE_S = 3.5  # when there is none
-OWNER_S = 1.0  # for the owner of a record, before others are asked for it
 
 
 class Found:

@@ -37,6 +37,18 @@ PART_START = 0x93  # a msgpack array of three; a dictionary of hivemind's is an 
 
 Owner = Annotated[str, msgspec.Meta(max_length=OWNER_BYTES_MAX)]
 
+KEYS_MAX = 64
+BYTES_MAX = 8 * 1024 * 1024  # of all keys, with what records cost beside their values
+KEY_BYTES_MAX = 2 * 1024 * 1024  # of one: a larger one is read whole each time
+REMEMBERED_RECORD_BYTES = 500
+PEERS_MAX = 256  # whose answers about one key are remembered
+
+TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; who looks again asks others
+
+LATE_S = 0.4  # an answer after more is late
+LATE_MAX = 2  # such answers, one after another, of a peer that others are not kept waiting for any more
+LATE_PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
+
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far a storer's answers have brought an asker."""
@@ -117,13 +129,6 @@ def _decode(decoder: Any, encoded: bytes) -> Any:
         return decoder.decode(encoded)
     except DECODE_ERRORS as error:
         raise RecordRejected("malformed", f"no part of a key, and no filter for one: {error!s:.200}") from error
-
-
-KEYS_MAX = 64
-BYTES_MAX = 8 * 1024 * 1024  # of all keys, with what records cost beside their values
-KEY_BYTES_MAX = 2 * 1024 * 1024  # of one: a larger one is read whole each time
-REMEMBERED_RECORD_BYTES = 500
-PEERS_MAX = 256  # whose answers about one key are remembered
 
 
 class Progress(NamedTuple):
@@ -211,9 +216,6 @@ def _size(signed: SignedRecord) -> int:
     return len(signed.value) + REMEMBERED_RECORD_BYTES
 
 
-TRIES_MAX = 3  # peers that are asked for one owner's record in one look-up; who looks again asks others
-
-
 class Shares:
     """Owners whose records are looked for, and who was asked for them.
 
@@ -246,11 +248,6 @@ class Shares:
 
     def _sort(self) -> None:
         self._open.sort(key=lambda owner: owner not in self._first)
-
-
-LATE_S = 0.4  # an answer after more is late
-LATE_MAX = 2  # such answers, one after another, of a peer that others are not kept waiting for any more
-LATE_PEERS_MAX = 4096  # remembered; the longest untouched is forgotten first
 
 
 class Promptness:

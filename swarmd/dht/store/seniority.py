@@ -27,6 +27,8 @@ WORK_KEPT = MEMBERS_MAX  # identities whose work is not hashed again at each rea
 
 _work_bits = lru_cache(WORK_KEPT)(work_bits)  # asked of genuine records alone: no forger chooses what it keeps
 
+GUIDES = 3  # peers asked in each search besides those nearest to the key
+
 
 class Rank(NamedTuple):
     """The higher comes first."""
@@ -164,8 +166,6 @@ class Places:
         self._left[sort] -= 1
         return True
 
-
-GUIDES = 3  # peers asked in each search besides those nearest to the key
 
 Sample = Callable[[Sequence[str], int], list[str]]
 

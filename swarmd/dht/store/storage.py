@@ -19,6 +19,17 @@ from swarmd.worker.runtime import TimeSource
 
 CHANGES_GHOSTS_MAX = 64  # notes of records that are held no more, beyond as many as there are records
 
+KEYS_MAX = 16384
+STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
+RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
+ENTRY_BYTES = 32  # of a record in a message: its expiration, and the lengths of its parts
+GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
+
+MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
+HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
+# Of one key, as it is sent: a message has room for 4 MiB, and one that is too large looks like a peer out of reach.
+HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
+
 
 class Changes:
     """Numbers every record that is stored, from 1 on; a record that takes another's place gets a new number."""
@@ -54,19 +65,8 @@ class Changes:
             yield owner
 
 
-KEYS_MAX = 16384
-STORED_BYTES_MAX = 32 * 1024 * 1024  # with what records cost beside their values; a quarter of it is newcomers'
-RECOUNT_S = 5.0  # between two counts of all that is held, when it seems to be too much
-ENTRY_BYTES = 32  # of a record in a message: its expiration, and the lengths of its parts
-GHOSTS_MAX = 64  # entries of hivemind's heap for what was replaced, beyond as many as there are records
-
-
 class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
-    """hivemind's local storage that refuses what would not fit.
-
-    Args:
-        seniority: who comes first where there is not room for all.
-    """
+    """hivemind's local storage that refuses what would not fit."""
 
     def __init__(self, seniority: Seniority | None = None) -> None:
         super().__init__()
@@ -239,10 +239,6 @@ class BoundedStorage(DHTLocalStorage):  # type: ignore[misc]
                 del self._rooms[key], self._counted[key]
         self.changes.keep_only(self.data)
 
-    def has_exactly(self, key: DHTID, signed: SignedRecord) -> bool:
-        """Whether exactly this record is stored."""
-        return self.held(key, signed.owner) == (signed.value, signed.expiration)
-
     def has_later(self, key: DHTID, signed: SignedRecord) -> bool:
         """Is a later record of the same owner held?"""
         held = self.held(key, signed.owner)
@@ -267,20 +263,11 @@ def sent_bytes(value: Any) -> int:
     return len(value) + ENTRY_BYTES
 
 
-MEETINGS_BURST, MEETINGS_PER_S = 16.0, 0.2  # of all peers; one takes 15 microseconds of processor time a key
-HANDED_BYTES_MAX = 4 * 1024 * 1024  # to one peer at one meeting
-# Of one key, as it is sent: a message has room for 4 MiB, and one that is too large looks like a peer out of reach.
-HANDED_KEY_BYTES_MAX = 7 * 512 * 1024
-
 Entry = tuple[Any, Any, float]  # key, value, expiration
 
 
 class HandingOn:
-    """Says what is to be handed on.
-
-    Args:
-        now: a monotone clock in seconds.
-    """
+    """Says what is to be handed on."""
 
     def __init__(self, now: TimeSource = time.monotonic) -> None:
         self._meetings = RateLimiter(MEETINGS_BURST, MEETINGS_PER_S, now)

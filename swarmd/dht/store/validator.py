@@ -59,6 +59,13 @@ from swarmd.worker.tasks import spawn
 EXT_DEPTH_MAX = 8  # honest values have 2
 ELEMENTS_MAX = 1 << 17  # of a dictionary: one that fills a key has some 16,000 records, of four elements each
 
+YIELD_EVERY = 16  # records checked before the loop may do something else
+FORGED = "bad-signature"
+FORGED_MAX = 4  # such records of one answer that are looked at
+
+SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
+NEARBY_BYTES = 2048  # of the peers that are named for each key
+
 
 def guard_serializer() -> None:
     """Bound the nesting of extension types: about 200 levels, in 2 KB, end the process with SIGSEGV otherwise.
@@ -125,10 +132,6 @@ def entries_of(dictionary: DictionaryDHTValue) -> list[tuple[bytes, bytes, float
         raise RecordRejected("malformed", f"a dictionary with odd entries: {error!r:.200}") from error
 
 
-YIELD_EVERY = 16  # records checked before the loop may do something else
-FORGED = "bad-signature"
-FORGED_MAX = 4  # such records of one answer that are looked at
-
 Entry = tuple[bytes, bytes, float]  # encoded owner, value, expiration
 
 
@@ -161,10 +164,6 @@ async def keep_genuine(protocol: Any, sender: str, key: Any, entries: Iterable[E
             if forged == FORGED_MAX:
                 break
     return kept
-
-
-SHOWN_RECORD_BYTES = 80  # of a record's owner and expiration, beside its value
-NEARBY_BYTES = 2048  # of the peers that are named for each key
 
 
 def check_answerable(door: RequestLimits, sender: str, keys: list[bytes], *storages: DHTLocalStorage) -> None:
@@ -290,10 +289,6 @@ class Validator(RecordValidatorBase):  # type: ignore[misc]
         self.verified(signed)
         return signed
 
-    def judge_held(self, owner: str, value: bytes, expiration: float) -> SignedRecord:
-        """A record that this node holds: it was checked when it came. Raises RecordRejected."""
-        return self.judge_again(split_value(owner, value, expiration))
-
     def judge_again(self, known: SignedRecord) -> SignedRecord:
         """A record that was checked before. Raises RecordRejected.
 
@@ -337,12 +332,9 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
     async def create(cls, *args: Any, **kwargs: Any) -> GuardedProtocol:
         """As hivemind's, with the bounded storage."""
         self: GuardedProtocol = await super().create(*args, **kwargs)
-        self.storage = self._make_storage()
+        self.storage = BoundedStorage(self.record_validator.seniority)
         self.handing_on = HandingOn()
         return self
-
-    def _make_storage(self) -> Any:
-        return BoundedStorage(self.record_validator.seniority)
 
     @classmethod
     def _get_handle_name(cls, namespace: str | None, method_name: str) -> str:
@@ -430,7 +422,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         if not awaited:
             self._check_room(key_id, subkey, value, expiration)
         signed = validator.judge(key, subkey, value, expiration)
-        if self.storage.has_exactly(key_id, signed):
+        if self.storage.held(key_id, signed.owner) == (signed.value, signed.expiration):
             if replayed and sender != signed.owner:
                 raise RecordRejected(replayed, f"a record of {signed.owner} that is held already")
             return True
@@ -507,7 +499,7 @@ class GuardedProtocol(protocol_module.DHTProtocol):  # type: ignore[misc]
         validator = self.record_validator
         owner = owner_of(subkey)
         if self.storage.held(key, owner) == (value, expiration):
-            return validator.judge_held(owner, value, expiration)
+            return validator.judge_again(split_value(owner, value, expiration))
         return validator.judge(key.to_bytes(), subkey, value, expiration)
 
     async def call_store(

@@ -21,6 +21,9 @@ from swarmd.errors import RecordRejected
 
 KEY_IDS_KEPT = 1024  # a stage's keys are asked for again and again
 
+DOMAIN = b"swarmd-shard-v1\x00"
+EPOCH_ROUNDS = 16  # then each membership lies elsewhere
+
 
 def members(swarm: str, shards: int = 0, epoch: int = 0, shard: int = 0) -> str:
     """Key of the members' records, or of one of its shards in an epoch."""
@@ -76,9 +79,6 @@ def key_id(name: str) -> bytes:
     """The 20-byte id under which hivemind stores a name."""
     return hashlib.sha1(msgpack.packb(name), usedforsecurity=False).digest()
 
-
-DOMAIN = b"swarmd-shard-v1\x00"
-EPOCH_ROUNDS = 16  # then each membership lies elsewhere
 
 Shards = Annotated[int, msgspec.Meta(ge=0, le=SHARDS_MAX)]  # 0: one key for all, else a power of two from 2 on
 

@@ -49,6 +49,20 @@ SIGNATURE_BYTES_MAX = 1200  # an RSA key of 600 bytes, a signature by 4096 bits,
 VALUE_BYTES_MAX = max(PAYLOAD_BYTES_MAX.values()) + SIGNATURE_BYTES_MAX
 UNKNOWN_BYTES_MAX = 256  # fields of later versions, and fields that state their default
 
+DOMAIN = b"swarmd-record-v1\x00"
+SUBKEY_BYTES_MAX = 120
+PAST_S = 60.0  # an expiration may lie this far back: clocks differ
+TTL_MAX_S = 3600.0  # and no further ahead
+ROUND_MAX = 2**31 - 1
+STAGE_MAX = 1023
+GROUPS_MAX = 256  # in one body of rollouts
+ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
+ROUNDS_BEHIND = 64
+ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
+BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
+NAME_LENGTH_MAX = 64
+ADDRESSES_MAX = 8
+
 
 def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
     """Is a payload no larger than its kind needs, and what it holds beyond its own fields little?
@@ -69,20 +83,6 @@ def check_payload_size(payload: bytes, content: msgspec.Struct) -> None:
     if unknown > UNKNOWN_BYTES_MAX:
         raise RecordRejected("oversized", f"{unknown} bytes of unknown fields, the limit is {UNKNOWN_BYTES_MAX}")
 
-
-DOMAIN = b"swarmd-record-v1\x00"
-SUBKEY_BYTES_MAX = 120
-PAST_S = 60.0  # an expiration may lie this far back: clocks differ
-TTL_MAX_S = 3600.0  # and no further ahead
-ROUND_MAX = 2**31 - 1
-STAGE_MAX = 1023
-GROUPS_MAX = 256  # in one body of rollouts
-ROUNDS_AHEAD = 2  # records of rounds beyond the clock's that are still taken
-ROUNDS_BEHIND = 64
-ADMITTED_MAX = 16384  # peer ids on a members list that changes while the node runs
-BODY_BYTES_MAX = 16 * 1024 * 1024  # rollouts or leaderboard, decompressed
-NAME_LENGTH_MAX = 64
-ADDRESSES_MAX = 8
 
 Round = Annotated[int, msgspec.Meta(ge=0, le=ROUND_MAX)]
 Stage = Annotated[int, msgspec.Meta(ge=0, le=STAGE_MAX)]

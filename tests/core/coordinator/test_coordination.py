@@ -38,7 +38,7 @@ from swarmd.core.events import (
 )
 from swarmd.core.state import MEMBERS_MAX, AnyCoordination, Coordination, Member, Members
 from swarmd.core.values import Settings, Standing
-from swarmd.worker.frames import FRAME_BYTES_MAX
+from swarmd.worker.messages import FRAME_BYTES_MAX
 from tests.core.story import Story, coordinator_settings, ids
 
 

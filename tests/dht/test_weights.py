@@ -1,10 +1,12 @@
-"""Whose weights are taken, and what is said when none are: trust decides, and no claim."""
+"""Weights are fetched in chunks from several peers, and offered to others."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,10 +18,12 @@ import pytest
 from swarmd.bounds import Backoff
 from swarmd.config import Config, StorageConfig, SwarmConfig, TrainingConfig
 from swarmd.core.commands import FetchWeights, Register
-from swarmd.core.events import Event, LinkUp, Registered, WeightsFetched, WeightsRefused
+from swarmd.core.events import Event, LinkUp, MemberSeen, RecordsRejected, Registered, WeightsFetched, WeightsRefused
 from swarmd.core.values import AveragedOffer
 from swarmd.dht import weights
 from swarmd.dht.network_session import take_for_member
+from swarmd.dht.p2p.hivemind_api import PeerID
+from swarmd.dht.rounds.fetch import BODIES, WEIGHTS, StreamBounds, _fetch
 from swarmd.dht.swarm_view import AnnouncedShards, MembersOffers
 from swarmd.dht.weights import (
     HOLDERS_MAX,
@@ -27,29 +31,239 @@ from swarmd.dht.weights import (
     FetchProgress,
     WeightsTaking,
     fetch_manifest,
+    fetch_weights,
     holders_of,
 )
-from swarmd.dht.wire.records import Membership
-from swarmd.errors import NetworkDown, NotFoundError, RecordRejected
-from swarmd.weights.manifest import Delta, WeightsOffer
-from swarmd.weights.offered import PARTIAL, FetchedWeights, OfferedWeights, cut
+from swarmd.dht.wire import names
+from swarmd.dht.wire.records import Membership, _decoder
+from swarmd.errors import NetworkDown, NotFoundError, RecordRejected, WeightsUnavailable
+from swarmd.weights.manifest import CHUNK_BYTES, Delta, WeightsManifest, WeightsOffer, decode_offer
+from swarmd.weights.offered import PARTIAL, FetchedWeights, OfferedWeights, PartialFile, cut
 from swarmd.weights.tensors import write_delta
-from tests.dht.driver import Driver, until
+from tests.dht.driver import SWARM, Driver, until
+from tests.dht.making import ALICE, signed_by
 from tests.dht.outsider import Outsider
-from tests.dht.weights.test_fetching import Asking
 from tests.weights.making import bfloat16
 from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
 
 pytestmark = pytest.mark.anyio
-VALUES = bfloat16(100_000, 0)
-COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
+
+VALUES = bfloat16(5 * CHUNK_BYTES // 2, 0)  # six chunks with the header
+
+MIB = 1024 * 1024
+
+
+class Peers:
+    """Peers that share one shelf, each with its own conduct: "good", "gone", "lies", "stops" after one chunk,
+    "hangs" for ever on every chunk, "dawdles" before it gives garbage."""
+
+    def __init__(self, shelf: OfferedWeights, **conduct: str) -> None:
+        self._shelf = shelf
+        self.conduct = conduct
+        self.asked: Counter[str] = Counter()
+        self.gave: Counter[str] = Counter()
+
+    async def fetch(self, peer: str, digest: str, size_bytes: int, timeout_s: float) -> bytes:
+        self.asked[peer] += 1
+        conduct = self.conduct[peer]
+        if conduct == "gone" or (conduct == "stops" and self.gave[peer]):
+            raise NetworkDown(f"{peer} is not there")
+        if conduct == "hangs":
+            await anyio.sleep_forever()
+        if conduct == "dawdles":
+            await anyio.sleep(3 * weights.DOUBTED_S)
+        self.gave[peer] += 1
+        if conduct in ("lies", "dawdles"):
+            return bytes(size_bytes)
+        if conduct == "truncates":
+            return self._shelf.get(digest)[:-1]
+        try:
+            return self._shelf.get(digest)
+        except NotFoundError as error:
+            raise NetworkDown(str(error)) from error
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "AGAIN", Backoff(0.001, 0.001))
     monkeypatch.setattr(weights, "PATIENCE_S", 0.0)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OfferedWeights:
+    monkeypatch.setattr(weights, "DOUBTED_S", 0.05)
+    return OfferedWeights(tmp_path / "shelf")
+
+
+def names_in(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+async def take(
+    peers: Peers, manifest: WeightsManifest, path: Path, bytes_max: int = 64 * MIB, base: Path | None = None
+) -> bytes:
+    made = await fetch_weights(peers, list(peers.conduct), manifest, path, 60.0, bytes_max, base)
+    content = made.read_bytes()
+    assert hashlib.sha256(content).hexdigest() == manifest.whole.digest
+    return content
+
+
+async def test_it_comes_from_several_peers_at_once(tmp_path: Path, shelf: OfferedWeights) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, a="good", b="good", c="good")
+    assert (await take(peers, manifest, tmp_path / "got")).endswith(VALUES)
+    assert set(peers.gave) == {"a", "b", "c"} and peers.gave.total() == len(manifest.whole)
+
+
+@pytest.mark.parametrize("bad", ["gone", "lies", "truncates", "stops"])
+async def test_one_good_peer_is_enough(tmp_path: Path, shelf: OfferedWeights, bad: str) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, bad=bad, worse=bad, good="good")
+    await take(peers, manifest, tmp_path / "got")
+    assert peers.gave["good"] >= len(manifest.whole) - 2
+    assert peers.asked["bad"] <= 2 * weights.FAILURES_MAX + 1
+
+
+@pytest.mark.parametrize("slow", ["hangs", "dawdles"])
+async def test_a_peer_that_hangs_or_gives_garbage_slowly_holds_up_nothing(
+    tmp_path: Path, shelf: OfferedWeights, slow: str
+) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, slow=slow, good="good")
+    with anyio.fail_after(60):
+        await take(peers, manifest, tmp_path / "got")
+    assert peers.gave["good"] == len(manifest.whole)
+
+
+async def test_a_liar_is_asked_no_more(tmp_path: Path, shelf: OfferedWeights) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, liar="lies")
+    with pytest.raises(WeightsUnavailable):
+        await take(peers, manifest, tmp_path / "got")
+    assert peers.asked["liar"] <= weights.LANES and not (tmp_path / "got").exists()
+
+
+async def test_a_peer_that_stops_half_way_is_gone_on_from(tmp_path: Path, shelf: OfferedWeights) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    with pytest.raises(WeightsUnavailable, match="kept"):
+        await take(Peers(shelf, a="stops"), manifest, tmp_path / "got")
+    assert not (tmp_path / "got").exists()
+    came = len(manifest.whole) - len(PartialFile(tmp_path / "got", manifest.whole).missing)
+    later = Peers(shelf, a="good")
+    await take(later, manifest, tmp_path / "got")
+    assert came >= 1 and later.gave["a"] == len(manifest.whole) - came
+
+
+async def test_more_than_is_wanted_is_not_fetched(tmp_path: Path, shelf: OfferedWeights) -> None:
+    manifest = manifest_of(shelf, offer(shelf, VALUES, 1))
+    peers = Peers(shelf, a="good")
+    with pytest.raises(WeightsUnavailable, match="no more than"):
+        await take(peers, manifest, tmp_path / "got", bytes_max=MIB)
+    assert not peers.asked and names_in(tmp_path) == {"shelf"}
+
+
+@pytest.mark.parametrize("claim", [{"architecture": b"x" * 32}, {"tokenizer": b"x" * 32}, {"round": 9}])
+async def test_a_manifest_that_says_otherwise_than_its_offer_is_refused(
+    shelf: OfferedWeights, claim: dict[str, object]
+) -> None:
+    offered: WeightsOffer = msgspec.structs.replace(offer(shelf, VALUES, 1), **claim)
+    with pytest.raises(WeightsUnavailable, match="another architecture"):
+        await fetch_manifest(Peers(shelf, a="good"), ["a"], offered)
+
+
+OFFERED = bfloat16(3 * CHUNK_BYTES, 0)
+
+
+class Asking:
+    """Asks the victim of an outsider by hand, see `swarmd.dht.ports.Chunks`."""
+
+    def __init__(self, outsider: Outsider) -> None:
+        self._life = cast(Any, SimpleNamespace(p2p=outsider.p2p))
+
+    async def fetch(
+        self, peer: str, digest: str, size_bytes: int, timeout_s: float, bounds: StreamBounds = WEIGHTS
+    ) -> bytes:
+        body, others = await asyncio.wait_for(_fetch(self._life, peer, digest, size_bytes, bounds), timeout_s)
+        assert others == [] or bounds is not WEIGHTS, "a stranger is no holder"
+        if body is None:
+            raise NetworkDown(f"{peer} gives no {digest[:12]}")
+        return body
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Driver]:
+    driver = Driver(tmp_path / "node")
+    offer(OfferedWeights(driver.paths.weights), OFFERED, 1)
+    await driver.start()
+    await driver.expect(LinkUp)
+    await driver.do(Register("register"))
+    await driver.expect(Registered)
+    yield driver
+    await driver.clean()
+
+
+async def told(outsider: Outsider, peer: str, round: int) -> WeightsOffer:
+    """The offer in the node's membership, as soon as it is of that round."""
+    while True:
+        records = await outsider.find(names.members(SWARM))
+        content = _decoder.decode(records[peer][0][:-64])
+        assert isinstance(content, Membership)
+        if content.weights and decode_offer(content.weights).round == round:
+            return decode_offer(content.weights)
+        await asyncio.sleep(0.2)
+
+
+async def test_what_is_offered_is_told_and_given_and_so_is_what_comes_later(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    source, shelf = Asking(outsider), OfferedWeights(node.paths.weights)
+    try:
+        for round in (1, 2):
+            if round == 2:
+                offer(shelf, OFFERED[::-1], round)
+            offered = await told(outsider, node.peer_id, round)
+            manifest = await fetch_manifest(source, [node.peer_id], offered)
+            assert manifest == manifest_of(shelf, offered)
+            path = await fetch_weights(source, [node.peer_id], manifest, tmp_path / "got", 60.0, 2**30)
+            assert path.read_bytes().endswith(OFFERED[::-1] if round == 2 else OFFERED)
+        with pytest.raises(NetworkDown):
+            await source.fetch(node.peer_id, "0" * 64, 5, 5.0)
+        with pytest.raises(NetworkDown):  # the streams do not give each other's
+            await source.fetch(node.peer_id, manifest.whole.chunk_digest(0), CHUNK_BYTES, 5.0, BODIES)
+    finally:
+        await outsider.close()
+
+
+async def test_who_hangs_on_the_stream_of_weights_holds_up_nobody(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    try:
+        hanging = [
+            await outsider.p2p.call_binary_stream_handler(PeerID.from_base58(node.peer_id), WEIGHTS.protocol)
+            for _ in range(3)
+        ]
+        offered = await told(outsider, node.peer_id, 1)
+        assert (await fetch_manifest(Asking(outsider), [node.peer_id], offered)).round == 1
+        for _, _, writer in hanging:
+            writer.close()
+    finally:
+        await outsider.close()
+
+
+async def test_an_offer_that_cannot_be_read_offers_nothing_and_its_member_counts(node: Driver, tmp_path: Path) -> None:
+    outsider = await Outsider(tmp_path / "o").open(await node.address())
+    try:
+        membership = Membership(SWARM, "later", "nonce", 1.0, weights=b"of a later format")
+        assert await outsider.store_signed(membership.key, signed_by(ALICE, membership)) is True
+        assert (await node.expect(MemberSeen, peer=ALICE.peer_id)).name == "later"
+        assert (await node.expect(RecordsRejected, peer=ALICE.peer_id)).reason == "malformed"
+        long = Membership(SWARM, "long", "nonce", 1.0, weights=bytes(161))
+        assert await outsider.store_signed(long.key, signed_by(ALICE, long)) is False
+    finally:
+        await outsider.close()
+
+
+SMALL = bfloat16(100_000, 0)
+COMMAND = FetchWeights("weights/8", "a" * 64, "b" * 64, 64 * 2**20, 1e12)
 
 
 class Swarm:
@@ -124,9 +338,9 @@ class Swarm:
 
 async def test_the_coordinators_are_taken_and_no_strangers(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("stranger", VALUES[::-1], round=99, accuracy=1.0)
+    swarm.gives("stranger", SMALL[::-1], round=99, accuracy=1.0)
     assert (await swarm.refused()).cause == "none-offered" and not swarm.asked
-    swarm.gives("boss", VALUES, accuracy=0.5)
+    swarm.gives("boss", SMALL, accuracy=0.5)
     weights = (await swarm.fetched()).weights
     assert (weights.peer, weights.round, weights.accuracy) == ("boss", 7, 0.5)
     assert set(swarm.asked) == {"boss"}
@@ -136,7 +350,7 @@ async def test_of_peers_with_credit_the_longest_credited_is_taken_whatever_other
     swarm = Swarm(tmp_path, "credited")
     for peer, credit, accuracy in (("anna", 5, 0.1), ("otto", 2, 1.0), ("new", 0, 1.0)):
         swarm.credit[peer] = credit
-        swarm.gives(peer, moved(VALUES, 0.01 * (credit + 1)), accuracy=accuracy)
+        swarm.gives(peer, moved(SMALL, 0.01 * (credit + 1)), accuracy=accuracy)
     assert (await swarm.fetched()).weights.peer == "anna"
     swarm.shelves["anna"] = OfferedWeights(tmp_path / "nothing")
     for path in swarm.peer_weights.iterdir():
@@ -148,11 +362,11 @@ async def test_of_peers_with_credit_the_longest_credited_is_taken_whatever_other
 async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, average: bool) -> None:
     swarm = Swarm(tmp_path, "credited", "coordinator")
     swarm.credit["liar"] = 9
-    swarm.gives("liar", VALUES)
+    swarm.gives("liar", SMALL)
     swarm.barred.add(("liar", 8))
     command = msgspec.structs.replace(COMMAND, average=average)
     assert (await swarm.refused(command)).cause == "none-offered" and not swarm.asked
-    swarm.gives("boss", moved(VALUES, 0.01))
+    swarm.gives("boss", moved(SMALL, 0.01))
     assert (await swarm.fetched(command)).weights.peer == "boss"
     swarm.policy.round = 80
     assert (await swarm.fetched(COMMAND)).weights.peer == "liar", "once it counts again"
@@ -160,8 +374,8 @@ async def test_of_whoever_has_signed_two_reports_none_are_taken(tmp_path: Path, 
 
 async def test_a_list_of_peers_counts_in_its_order(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, "otto", "coordinator")
-    swarm.gives("boss", VALUES, round=8)
-    swarm.gives("otto", VALUES[::-1], round=1)
+    swarm.gives("boss", SMALL, round=8)
+    swarm.gives("otto", SMALL[::-1], round=1)
     assert (await swarm.fetched()).weights.peer == "otto"
 
 
@@ -169,7 +383,7 @@ async def test_to_average_with_any_trusted_peers_are_drawn(tmp_path: Path) -> No
     swarm = Swarm(tmp_path, "coordinator", "credited")
     for peer, credit in (("boss", 9), ("anna", 5), ("otto", 1), ("new", 0)):
         swarm.credit[peer] = credit
-        swarm.gives(peer, moved(VALUES, 0.01 * (credit + 1)))
+        swarm.gives(peer, moved(SMALL, 0.01 * (credit + 1)))
     command = msgspec.structs.replace(COMMAND, average=True)
     taken = [(await swarm.fetched(command)).weights for _ in range(24)]
     assert {weights.peer for weights in taken} == {"boss", "anna", "otto"}
@@ -178,24 +392,24 @@ async def test_to_average_with_any_trusted_peers_are_drawn(tmp_path: Path) -> No
 
 async def test_what_was_averaged_with_is_not_fetched_again_by_whatever_name_nor_what_is_old(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, "anna", "otto")
-    swarm.gives("anna", VALUES, round=7)
+    swarm.gives("anna", SMALL, round=7)
     command = msgspec.structs.replace(COMMAND, average=True)
     taken = (await swarm.fetched(command)).weights
     command = msgspec.structs.replace(command, averaged=(AveragedOffer("anna", 7, taken.digest),), oldest_round=5)
     refused = await swarm.refused(command)
     assert (refused.cause, refused.reason, swarm.asked) == ("none-offered", SPENT, [])
-    swarm.gives("otto", VALUES, round=9)
+    swarm.gives("otto", SMALL, round=9)
     assert "averaged with before" in (await swarm.refused(command)).reason
     assert len(swarm.asked) == 1, "no more than the manifest"
-    swarm.gives("otto", moved(VALUES, 0.01), round=4)
+    swarm.gives("otto", moved(SMALL, 0.01), round=4)
     assert (await swarm.refused(command)).reason == SPENT
-    swarm.gives("anna", moved(VALUES, 0.02), round=8)
+    swarm.gives("anna", moved(SMALL, 0.02), round=8)
     assert (await swarm.fetched(command)).weights.peer == "anna"
 
 
 async def test_a_later_command_has_the_directory_for_itself_and_the_earlier_is_not_answered(tmp_path: Path) -> None:
     swarm, hangs = Swarm(tmp_path), anyio.Event()
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     fetch = swarm.fetch
 
     async def hang(*args: Any) -> bytes:
@@ -230,7 +444,7 @@ async def test_who_offers_the_same_helps_trusted_or_not(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", [{"architecture": "1" * 64}, {"tokenizer": "1" * 64}])
 async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[str, Any]) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     refused = await swarm.refused(msgspec.structs.replace(COMMAND, **other))
     assert refused.cause == "none-offered" and "or adapters" in refused.reason and not swarm.asked
 
@@ -238,7 +452,7 @@ async def test_another_model_is_not_even_asked_for(tmp_path: Path, other: dict[s
 async def test_an_owner_that_has_no_time_for_a_chunk_is_asked_again_after_the_next_look(tmp_path: Path) -> None:
     """Of twenty newcomers that come to one owner at once some get nothing within its patience, while others do."""
     swarm, looked = Swarm(tmp_path), list[float]()
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     manifest, fetch = swarm.told["boss"].manifest.hex(), swarm.fetch
 
     async def look_again(seconds: float) -> None:
@@ -256,7 +470,7 @@ async def test_an_owner_that_has_no_time_for_a_chunk_is_asked_again_after_the_ne
 
 async def test_an_owner_that_does_not_even_give_its_manifest_is_not_asked_after_the_next_look(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     swarm.shelves["boss"] = OfferedWeights(tmp_path / "nothing")
     assert (await swarm.refused()).cause == "unavailable" and len(swarm.asked) == weights.MANIFEST_ATTEMPTS
 
@@ -265,7 +479,7 @@ async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_the
     swarm = Swarm(tmp_path, "credited")
     for peer in ("anna", "liar", "otto"):
         swarm.credit[peer] = 2
-        swarm.gives(peer, VALUES)
+        swarm.gives(peer, SMALL)
     manifest_bytes = swarm.told["anna"].manifest_bytes
     for peer, claims in (("liar", {"manifest_bytes": manifest_bytes + 1}), ("otto", {"round": 99})):
         swarm.told[peer] = msgspec.structs.replace(swarm.told[peer], **claims)
@@ -276,7 +490,7 @@ async def test_offers_of_one_manifest_that_claim_otherwise_are_each_taken_by_the
 
 async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is_here_stays(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     event = await swarm.fetched()
     manifest = manifest_of(swarm.shelves["boss"], swarm.told["boss"])
     whole = msgspec.structs.replace(manifest.whole, size_bytes=manifest.whole.size_bytes - 1)
@@ -293,7 +507,7 @@ async def test_a_file_of_the_same_digest_and_another_size_is_refused_and_what_is
 
 def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     offers = {f"stranger {number}": swarm.told["boss"] for number in range(100)} | swarm.told
     holders = holders_of("boss", offers)
     assert holders[0] == "boss" and len(set(holders)) == len(holders) == HOLDERS_MAX
@@ -301,17 +515,17 @@ def test_of_many_that_say_they_offer_the_same_few_are_asked_and_its_owner_first(
 
 async def test_a_disk_that_is_nearly_full_stays_so(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path, free_bytes_min=2**60)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     assert (await swarm.refused()).cause == "no-room"
     assert not list(swarm.peer_weights.iterdir())
 
 
 async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     whole = await swarm.fetched()
     (swarm.peer_weights / f"{'0' * 64}.safetensors{PARTIAL}").write_bytes(b"of an offer that is gone")
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    swarm.gives("boss", moved(SMALL, 0.01), round=8)
     later = await swarm.fetched()
     assert later.weights.round == 8 and later.received_bytes < whole.received_bytes / 5
 
@@ -319,13 +533,13 @@ async def test_the_next_time_a_delta_is_enough_and_leftovers_go(tmp_path: Path) 
 async def test_what_was_fetched_stays_while_an_offer_comes_to_nothing(tmp_path: Path) -> None:
     """It need not be fetched again, and the next delta has its base."""
     swarm = Swarm(tmp_path, "anna", "coordinator")
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     first = await swarm.fetched()
-    swarm.gives("anna", VALUES[::-1])
+    swarm.gives("anna", SMALL[::-1])
     damage(next((tmp_path / "anna").glob("*.safetensors")))
     again = await swarm.fetched()
     assert "anna" in swarm.asked and again.weights == first.weights
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    swarm.gives("boss", moved(SMALL, 0.01), round=8)
     later = await swarm.fetched()
     assert (later.weights.peer, later.weights.round) == ("boss", 8)
     assert max(again.received_bytes, later.received_bytes) < first.received_bytes / 5
@@ -335,11 +549,11 @@ async def test_where_there_is_no_room_for_a_delta_beside_the_file_all_is_fetched
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     swarm = Swarm(tmp_path, free_bytes_min=1000)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     first = await swarm.fetched()
     free = first.weights.size_bytes + 1000  # for the file, and nothing beside it
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    swarm.gives("boss", moved(SMALL, 0.01), round=8)
     second = await swarm.fetched()
     assert second.weights.round == 8 and second.received_bytes > second.weights.size_bytes
 
@@ -353,13 +567,13 @@ def damage(path: Path) -> None:
 
 async def test_a_damaged_base_goes_and_all_is_fetched(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     first = await swarm.fetched()
     damage(swarm.peer_weights / f"{first.weights.digest}.safetensors")
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    swarm.gives("boss", moved(SMALL, 0.01), round=8)
     second = await swarm.fetched()
     assert second.damaged == "base" and second.received_bytes > second.weights.size_bytes
-    swarm.gives("boss", moved(VALUES, 0.02), round=9)
+    swarm.gives("boss", moved(SMALL, 0.02), round=9)
     third = await swarm.fetched()
     assert third.damaged == "" and third.received_bytes < third.weights.size_bytes / 5, "deltas are enough again"
 
@@ -367,7 +581,7 @@ async def test_a_damaged_base_goes_and_all_is_fetched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size_bytes", [None, 5])
 async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | None) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     first = await swarm.fetched()
     path = swarm.peer_weights / f"{first.weights.digest}.safetensors"
     if size_bytes is None:
@@ -380,9 +594,9 @@ async def test_a_damaged_file_is_fetched_anew(tmp_path: Path, size_bytes: int | 
 
 async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -> None:
     swarm = Swarm(tmp_path)
-    swarm.gives("boss", VALUES)
+    swarm.gives("boss", SMALL)
     first = await swarm.fetched()
-    swarm.gives("boss", moved(VALUES, 0.01), round=8)
+    swarm.gives("boss", moved(SMALL, 0.01), round=8)
     wrong = tmp_path / "wrong.delta"
     of_other = tmp_path / "other"
     of_other.write_bytes(moved((tmp_path / "boss" / f"{first.weights.digest}.safetensors").read_bytes(), 0.1))
@@ -402,7 +616,7 @@ async def test_a_delta_that_makes_another_file_has_all_fetched(tmp_path: Path) -
 
 async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> None:
     boss = Driver(tmp_path / "boss")
-    offer(OfferedWeights(boss.paths.weights), VALUES, 7)
+    offer(OfferedWeights(boss.paths.weights), SMALL, 7)
     await boss.start()
     try:
         up = await boss.expect(LinkUp)
@@ -414,9 +628,9 @@ async def test_weights_go_from_one_real_worker_to_another(tmp_path: Path) -> Non
             await late.expect(LinkUp)
             await late.do(COMMAND)
             event = await late.expect(WeightsFetched)
-            assert event.weights.peer == boss.peer_id and event.received_bytes > len(VALUES)
+            assert event.weights.peer == boss.peer_id and event.received_bytes > len(SMALL)
             path = late.paths.peer_weights / f"{event.weights.digest}.safetensors"
-            assert path.read_bytes().endswith(VALUES)
+            assert path.read_bytes().endswith(SMALL)
             made = OfferedWeights(boss.paths.weights).current()
             assert made is not None
             outsider = await Outsider(tmp_path / "outsider").open(await late.address())
