@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -320,9 +319,7 @@ async def _serve(
 
     code = ExitCode.FAILURE
     try:
-        code = await serve_inside(
-            config, paths, {**WORKER_PROGRAMS, **programs}, time.time, asked, host=Host(begun, _end_at_once)
-        )
+        code = await serve_inside(config, paths, {**WORKER_PROGRAMS, **programs}, asked, host=Host(begun, _end_at_once))
         if code != ExitCode.OK:
             raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)
     except BaseExceptionGroup as group:

@@ -345,21 +345,17 @@ def parse_config(text: str, origin: str) -> Config:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
     try:
         refuse_unknown_keys(tables, Config, "", origin)
-        config = _convert(tables, origin)
+        try:
+            config = msgspec.convert(tables, Config)
+        except msgspec.ValidationError as error:
+            message = _named(str(error))
+            raise ConfigError(f"{origin}: {message}", _choices(message)) from error
         check_together(config, origin)
     except ConfigError as error:
         if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
             raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
         raise
     return config
-
-
-def _convert(tables: dict[str, Any], origin: str) -> Config:
-    try:
-        return msgspec.convert(tables, Config)
-    except msgspec.ValidationError as error:
-        message = _named(str(error))
-        raise ConfigError(f"{origin}: {message}", _choices(message)) from error
 
 
 def _choices(message: str) -> str:
@@ -430,24 +426,24 @@ def check_together(config: Config, origin: str) -> None:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
     if config.chain is not None:
         _check_chain(config.chain, origin)
-        _check_chain_shards(config.chain, origin)
     check_name(config.name, f"{origin}: name")
-    _check_lives(config.dht.record_s, origin)
+    record_s = config.dht.record_s
+    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
+        raise ConfigError(
+            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
+        )
     _check_training(config.training, origin)
-    _check_staleness(config.training, config.swarm.stages, origin)
-    _check_numbers(config.swarm.options, "swarm.options", origin)
-    for index, task in enumerate(config.swarm.tasks):
-        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
-
-
-def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None:
-    """What peers publish at a stage is trained on at the next one, which may be of the next round."""
-    if stages == 1 and not training.staleness_rounds and training.peer_questions:
+    training = config.training
+    if config.swarm.stages == 1 and not training.staleness_rounds and training.peer_questions:
         raise ConfigError(
             f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
+    _check_numbers(config.swarm.options, "swarm.options", origin)
+    for index, task in enumerate(config.swarm.tasks):
+        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
 
 
 def _check_texts(value: Any, key: str, origin: str) -> None:
@@ -459,14 +455,6 @@ def _check_texts(value: Any, key: str, origin: str) -> None:
     fields = {name: getattr(value, name) for name in getattr(value, "__struct_fields__", ())}
     for name, inner in (value if isinstance(value, dict) else fields).items():
         _check_texts(inner, f"{key}.{name}".lstrip("."), origin)
-
-
-def _check_lives(record_s: float, origin: str) -> None:
-    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
-        raise ConfigError(
-            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
-            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
-        )
 
 
 def check_name(name: str, key: str) -> None:
@@ -571,9 +559,6 @@ def _check_chain(chain: ChainConfig, origin: str) -> None:
             )
     if chain.sender == "proxy" and not chain.proxy.org:
         raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
-
-
-def _check_chain_shards(chain: ChainConfig, origin: str) -> None:
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
             f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
@@ -588,6 +573,7 @@ SHARD_MEMBERS = 64  # so many members' records of a stage share a key, about
 def settings_of(config: Config, peer: str) -> Settings:
     """The part that decides the core's behaviour, for `NodeStarted`."""
     coordinating = config.role == "coordinator"
+    own = CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
     return Settings(
         peer=peer,
         swarm=config.swarm.id,
@@ -598,7 +584,7 @@ def settings_of(config: Config, peer: str) -> Settings:
         behind=config.round.behind,
         train_s=config.round.train_s,
         restarts_max=config.workers.restarts_max,
-        coordination=_coordination_of(config) if coordinating and config.chain is None else None,
+        coordination=own if coordinating and config.chain is None else None,
         chain=None if config.chain is None else _chain_settings_of(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
@@ -627,10 +613,6 @@ def _can_change_weights(config: Config) -> bool:
 def contract_name(chain_id: int, address: str) -> str:
     """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
     return f"{chain_id}:{address.lower()}"
-
-
-def _coordination_of(config: Config) -> CoordinatorSettings:
-    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:

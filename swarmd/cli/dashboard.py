@@ -129,8 +129,8 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
 def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
 
-    `bootstrap` and `rpc` come before the manifest's. Raises ManifestError, and ConfigError and AddressInUse as
-    `serve_log`.
+    `bootstrap` are nodes beyond the manifest's, `rpc` are endpoints in place of its own. Raises ManifestError, and
+    ConfigError and AddressInUse as `serve_log`.
     """
     import tempfile
 

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -72,26 +72,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 def well(evidence: str) -> Finding:
     """All is well; dropped if the check has found a warning or an error."""
-    return _finding("ok", "", "", evidence, "")
+    return _finding("ok", "", "", evidence)
 
 
-def note(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """Worth knowing; nothing is wrong."""
-    return _finding("note", id, title, evidence, fix)
-
-
-def warning(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """The node may fail later, or works worse than it could."""
-    return _finding("warning", id, title, evidence, fix)
-
-
-def error(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """The node does not start, or cannot take part."""
-    return _finding("error", id, title, evidence, fix)
-
-
-def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str) -> Finding:
+def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str = "") -> Finding:
     return Finding("doctor", id, severity, title, redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redact_text(fix))
+
+
+note = partial(_finding, "note")  # worth knowing; nothing is wrong
+warning = partial(_finding, "warning")  # the node may fail later, or works worse than it could
+error = partial(_finding, "error")  # the node does not start, or cannot take part
 
 
 class Skipped(msgspec.Struct, frozen=True):

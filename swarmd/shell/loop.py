@@ -131,7 +131,7 @@ WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock s
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch of facts comes to: the events to commit, the rounds that they skip among them, and all that follows."""
+    """What a batch of facts comes to: the events to commit, rounds that they skip among them, and what follows."""
 
     journal: tuple[Applied, ...]
     state: State
@@ -283,9 +283,6 @@ class Loop:
             last = planned.journal[-1].event
             if isinstance(last, NodeStopped):
                 self.ended = last
-            self._hand_out(planned.commands)
-
-    def _hand_out(self, commands: Sequence[Command]) -> None:
-        assert self._ports is not None or not commands, "commands have nowhere to go before `connect`"
-        for command in commands:
-            self._ports.perform(command)  # type: ignore[union-attr]
+            for command in planned.commands:
+                assert self._ports is not None, "commands have nowhere to go before `connect`"
+                self._ports.perform(command)
