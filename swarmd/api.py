@@ -254,11 +254,7 @@ async def open_node(
 
 
 class RunningNode:
-    """A node that runs in this program, see `open_node`.
-
-    Attributes:
-        data: where its log, blobs and checkpoints are.
-    """
+    """A node that runs in this program, see `open_node`. Its log, blobs and checkpoints lie in `data`."""
 
     def __init__(self, node: Node, data: NodeDirectory, ask: MemoryObjectSendStream[signal.Signals]) -> None:
         self.data = data

@@ -310,12 +310,7 @@ class Config(Section, frozen=True):
 
 
 def load_config(path: Path) -> Config:
-    """Read and check a configuration file.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ConfigError: it is unreadable, no TOML, has an unknown key or a wrong value; the message names the key.
-    """
+    """Read and check a configuration file. Raises NotFoundError, or ConfigError whose message names the key."""
     return parse_config(read_config_text(path), str(path))
 
 
@@ -379,16 +374,15 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
             hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
             raise ConfigError(f"{origin}: unknown key {full!r}", hint)
         inner = section_of(hints[key])
-        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Section):
-            refuse_unknown_keys(value, inner, f"{full}.", origin)
-        if full == "swarm.tasks" and isinstance(value, list):
-            for index, task in enumerate(value):
-                if isinstance(task, dict):
-                    refuse_unknown_keys(task, TaskConfig, f"{full}[{index}].", origin)
+        if isinstance(inner, type) and issubclass(inner, Section):
+            rows = {f"{full}[{index}].": row for index, row in enumerate(value if isinstance(value, list) else ())}
+            for place, part in (rows or {f"{full}.": value}).items():
+                if isinstance(part, dict):
+                    refuse_unknown_keys(part, inner, place, origin)
 
 
 def section_of(hint: Any) -> Any:
-    """The table behind an optional one; anything else as it is."""
+    """The table behind an optional one, or the rows of a list of tables; anything else as it is."""
     return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
 
 

@@ -79,9 +79,7 @@ NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 def line_of(text: str, message: str) -> int:
     """The line, from 1, of the first key of a file that a message about it names; 0 where it names none of them.
 
-    Args:
-        text: of the file.
-        message: which names keys with their tables, as training.steps or swarm.tasks[1].weight.
+    Keys are named with their tables, as training.steps or swarm.tasks[1].weight.
     """
     lines = lines_of(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)

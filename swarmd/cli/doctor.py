@@ -62,8 +62,7 @@ def doctor(
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
     """The configuration that is meant, None where nothing was named and there is none here.
 
-    Raises:
-        NotFoundError: what was named is not there, or has no configuration.
+    Raises NotFoundError where what was named is not there, or has no configuration.
     """
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")

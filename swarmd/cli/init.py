@@ -105,8 +105,7 @@ def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
 def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     """The profile that is meant: by name, by size in billions, or `auto` for the largest that fits.
 
-    Raises:
-        ConfigError: there is none, or it does not fit here.
+    Raises ConfigError where there is none, or it does not fit here.
     """
     if wanted == "auto":
         return max((each for each in weighed if each.chosen), key=lambda each: each.need, default=weighed[0])
@@ -134,8 +133,7 @@ def line_of(weighing: ProfileFit) -> str:
 def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
 
-    Args:
-        changes: further keys of [training].
+    The changes are to further keys of [training].
     """
     path = weighing.profile.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
@@ -301,11 +299,7 @@ class Answers(NamedTuple):
             )
 
     def take_token(self, asker: Asker) -> str:
-        """The Hub's token: of a private file, of HF_TOKEN, or asked for; empty where nothing is pushed.
-
-        Raises:
-            ConfigError: it is none, or there is none to be had.
-        """
+        """The Hub's token, from a private file, HF_TOKEN or an answer; empty where nothing is pushed. Raises ConfigError."""
         if not self.hub_repo:
             return ""
         if self.hub_token_file is not None:
@@ -416,29 +410,24 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
 
 def _make(given: Answers, asker: Asker) -> None:
     """Ask what is left to ask, then make the node by the verb that does so."""
+    from swarmd.cli.join import join
+
     answers = given.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
-        _join(answers)
+        _rehearse(answers, answers.manifest)
+        join(
+            answers.manifest,
+            directory=answers.root,
+            name=answers.name or "",
+            announce=[answers.announce] if answers.announce else None,
+            rpc=answers.rpc or None,
+        )
     else:
         _found(answers, asker)
     if token:
         _keep_token(answers, token)
     amend_config(answers.root / CONFIG, answers.amendments())
-
-
-def _join(answers: Answers) -> None:
-    from swarmd.cli.join import join
-
-    assert answers.manifest is not None
-    _rehearse(answers, answers.manifest)
-    join(
-        answers.manifest,
-        directory=answers.root,
-        name=answers.name or "",
-        announce=[answers.announce] if answers.announce else None,
-        rpc=answers.rpc or None,
-    )
 
 
 def _rehearse(answers: Answers, path: Path) -> None:

@@ -72,15 +72,10 @@ log = get_logger("swarmd.daemon")
 
 
 class Host(NamedTuple):
-    """The process that a node runs in: by default one that is there for nothing else.
+    """The process that a node runs in: by default one that is there for nothing else."""
 
-    Attributes:
-        begun: called once the node has taken up its log.
-        end: ends what is left when an orderly stop does not come to its end. Workers have been killed by then.
-    """
-
-    begun: Callable[[Node], None] = lambda node: None
-    end: Callable[[int], None] = os._exit
+    begun: Callable[[Node], None] = lambda node: None  # called once the node has taken up its log
+    end: Callable[[int], None] = os._exit  # ends what an orderly stop leaves; workers have been killed by then
 
 
 ALONE = Host()

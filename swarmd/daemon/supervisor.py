@@ -49,11 +49,7 @@ log = get_logger("swarmd.supervisor")
 
 
 class WorkerProcess:
-    """One process from start to exit.
-
-    Attributes:
-        child: the process; None until it was executed.
-    """
+    """One process from start to exit; `child` is None until it was executed."""
 
     def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: Supervisor, cover: Redactor) -> None:
         self.worker: Worker = worker

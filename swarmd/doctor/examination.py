@@ -92,24 +92,17 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """What `swarmd doctor` prints as JSON.
+    """What `swarmd doctor` prints as JSON; paths are empty where there was none to examine."""
 
-    Attributes:
-        format: raised when a field changes its meaning.
-        at: POSIX seconds.
-        verdict: the worst severity of all findings.
-        config, data: paths of what was examined, empty if there is none.
-    """
-
-    at: float
+    at: float  # POSIX seconds
     version: str
-    verdict: Severity
+    verdict: Severity  # the worst of all findings
     config: str
     data: str
     offline: bool
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...] = ()
-    format: int = 1
+    format: int = 1  # raised when a field changes its meaning
 
     @property
     def exit_code(self) -> int:
@@ -174,10 +167,7 @@ class DaemonReply(msgspec.Struct, frozen=True):
 class Subject:
     """A machine, and if there are any, a configuration, its data directory, and the daemon on it.
 
-    Args:
-        path: of the configuration, None if only the machine is looked at.
-        data: data directory in place of the configuration's.
-        offline: nothing but this machine is asked.
+    A data directory that is named comes before the configuration's; `offline`, nothing but this machine is asked.
     """
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:

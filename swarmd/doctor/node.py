@@ -95,10 +95,7 @@ def check_config(subject: Subject) -> Iterator[Finding]:
 def require_usable(config: Config, root: Path, elsewhere: bool = False) -> None:
     """Raise what a start refuses in a configuration, as far as this machine can tell by itself.
 
-    Args:
-        config: the configuration.
-        root: the data directory.
-        elsewhere: it is for another machine, which has the questions.
+    It may be for another machine, `elsewhere`, which has the questions.
     """
     check_addresses(config)
     check_kind(config.swarm)

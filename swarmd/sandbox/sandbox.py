@@ -109,11 +109,8 @@ def converse(
 ) -> Ended:
     """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
 
-    Args:
-        feed: for its standard input, which is closed behind it.
-        wall_s: then it is killed.
-        output_bytes: of standard output and of standard error each; where one has more, it is killed.
-        is_stopped: asked every `LOOK_S`; where it says so, it is killed.
+    It is killed after `wall_s`, where it prints more than `output_bytes` to one of standard output and standard error,
+    and where `is_stopped`, asked every `LOOK_S`, says so.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE

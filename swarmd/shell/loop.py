@@ -102,11 +102,7 @@ class Snapshots:
         self._error: LogDamaged | LogWriteFailed | None = None
 
     def keep_if_due(self, state: State) -> None:
-        """Take one where it is due; where that fails, one is due again when the next segment is full.
-
-        Args:
-            state: the fold of all events so far.
-        """
+        """Take one of the fold of all events, if it is due; where that fails, one is due with the next segment."""
         if not self._log.snapshot_due:
             return
         try:
@@ -208,11 +204,8 @@ class Loop:
         self._beginning = started
 
     def next_facts(self, now: float) -> list[Event]:
-        """Take the batch that is to be committed next: the beginning of this life, else deadlines that have passed,
-        else what waits in the inbox.
-
-        Args:
-            now: this machine's clock, POSIX seconds.
+        """Take the batch that is to be committed next: the beginning of this life, else deadlines that have passed by `now`
+        (POSIX seconds), else what waits in the inbox.
         """
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None

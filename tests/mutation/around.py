@@ -66,7 +66,7 @@ WEB = (
         "swarmd/http_server.py",
         "if len(token) < TOKEN_CHARS_MIN or not re.fullmatch",
         "if not re.fullmatch",
-        ("tests/cli/node/test_signer.py",),
+        ("tests/cli/test_signer.py",),
     ),
     Mutant(
         "any number of clients listen",
@@ -213,7 +213,7 @@ CARE = (
         "swarmd/cli/local_swarm.py",
         "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
-        ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
+        ("tests/cli/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
     ),
     Mutant(
         "a member of a backup leads out of the directory",
@@ -309,7 +309,7 @@ LOOKING = (
         '{"error": ExitCode.UNFIT}',
         (
             "tests/doctor/test_examination.py",
-            "tests/cli/inspect/test_doctor.py",
+            "tests/cli/test_doctor.py",
         ),
     ),
     Mutant(
