@@ -343,7 +343,8 @@ def parse_config(text: str, origin: str) -> Config:
         try:
             config = msgspec.convert(tables, Config)
         except msgspec.ValidationError as error:
-            message = _named(str(error))
+            found = re.search(r"^(.*?) - at `\$\.?(.*?)`$", str(error))  # with the key in front
+            message = f"{found[2]}: {found[1]}" if found else str(error)
             raise ConfigError(f"{origin}: {message}", _choices(message)) from error
         check_together(config, origin)
     except ConfigError as error:
@@ -384,12 +385,6 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
 def section_of(hint: Any) -> Any:
     """The table behind an optional one, or the rows of a list of tables; anything else as it is."""
     return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
-
-
-def _named(message: str) -> str:
-    """msgspec's message with the key in front: "training.steps: Expected `int`, got `str`"."""
-    match = re.search(r"^(.*?) - at `\$\.?(.*?)`$", message)
-    return f"{match[2]}: {match[1]}" if match else message
 
 
 def encode(config: Config) -> bytes:

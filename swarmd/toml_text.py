@@ -58,15 +58,11 @@ def check_names(text: str) -> None:
 def _check_depth(tables: dict[str, Any]) -> None:
     level: list[Any] = [tables]
     for _ in range(DEPTH_MAX):
-        level = [inner for value in level for inner in _inside(value)]
+        inside = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        level = [each for each in inside if isinstance(each, dict | list)]
         if not level:
             return
     raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
-
-
-def _inside(value: Any) -> list[Any]:
-    within = value.values() if isinstance(value, dict) else value
-    return [each for each in within if isinstance(each, dict | list)]
 
 
 TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")

@@ -87,6 +87,7 @@ GROUPS = {
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
+            "reference_server",
         ),
     },
     "Keys and accounts": {

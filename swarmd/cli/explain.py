@@ -69,7 +69,6 @@ def explain(
 
 def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
-
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
     example = "For example: swarmd explain data 12"

@@ -158,11 +158,6 @@ def stage_seconds(base: Config) -> int:
     return max(STAGE_S, int(base.round.train_s / 2), int(base.coordinator.stage_s))
 
 
-def with_device(training: TrainingConfig, device: str) -> TrainingConfig:
-    """The training on another device than the profile's. Raises ConfigError for one that there is not."""
-    return training if device == "auto" else msgspec.structs.replace(training, device=device_named(device))
-
-
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 OWN, JOIN = "new", "join"
 FILE = "file"  # the kind whose questions lie in a file of the creator's own
@@ -299,7 +294,7 @@ class Answers(NamedTuple):
             )
 
     def take_token(self, asker: Asker) -> str:
-        """The Hub's token, from a private file, HF_TOKEN or an answer; empty where nothing is pushed. Raises ConfigError."""
+        """The Hub's token: from a private file, HF_TOKEN or an answer; empty without --hub-repo. Raises ConfigError."""
         if not self.hub_repo:
             return ""
         if self.hub_token_file is not None:
@@ -427,7 +422,10 @@ def _make(given: Answers, asker: Asker) -> None:
         _found(answers, asker)
     if token:
         _keep_token(answers, token)
-    amend_config(answers.root / CONFIG, answers.amendments())
+    path, amendments = answers.root / CONFIG, answers.amendments()
+    if amendments:
+        put_private(path, amended(read_config_text(path), amendments, path))
+        typer.echo(f"{path}: {', '.join(amendments)} set")
 
 
 def _rehearse(answers: Answers, path: Path) -> None:
@@ -445,7 +443,6 @@ def _rehearse(answers: Answers, path: Path) -> None:
 
 def _found(answers: Answers, asker: Asker) -> None:
     """Make a swarm of a shipped configuration, in which one model has the place of a pool."""
-
     kind = answers.kind or "digits"
     chosen = choose_model(answers, kind, asker)
     changes = {"device": answers.device or "auto"} | ({"processes": answers.processes} if answers.processes else {})
@@ -474,7 +471,9 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
         return ProfileFit(profiles[0], None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
-    said = asyncio.run(ask_torch([ProbeQuestion(with_device(each.training, device)) for each in profiles]))
+    there: dict[str, Any] = {} if device == "auto" else {"device": device_named(device)}
+    questions = [ProbeQuestion(msgspec.structs.replace(each.training, **there)) for each in profiles]
+    said = asyncio.run(ask_torch(questions))
     weighed = weigh_profiles(profiles, said)
     if not wanted:
         for each in weighed:
@@ -485,22 +484,12 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
 
 def _keep_token(answers: Answers, token: str) -> None:
     """Into a private file in the data directory; one that is there is kept."""
-
     path = answers.root / TOKEN_NAME
     if path.exists():
         typer.echo(f"{path}: exists, kept as it is")
         return
     write_secret(path, f"{token}\n".encode(), KIND)
     typer.echo(f"{path}: written, mode 0600")
-
-
-def amend_config(path: Path, amendments: dict[str, Any]) -> None:
-    """Put keys into a configuration that was just made. Raises ConfigError where one is wrong."""
-
-    if not amendments:
-        return
-    put_private(path, amended(read_config_text(path), amendments, path))
-    typer.echo(f"{path}: {', '.join(amendments)} set")
 
 
 def amended(text: str, amendments: dict[str, Any], path: Path) -> str:

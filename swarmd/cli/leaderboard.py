@@ -6,7 +6,6 @@ read the next time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
-from swarmd.cli.options import RULE, log_of, print_json
+from swarmd.cli.options import RULE, check_address, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
 from swarmd.core.step import RULES, StateFold
@@ -164,17 +163,9 @@ class ChainGathering:
             found.chained = found.chained or of_chain
 
 
-def read_chain(directory: Path) -> ChainGathering:
-    """What a log says of the chain. Raises NotFoundError, LogDamaged, or ChainError for blocks without an order."""
-    gathering = ChainGathering()
-    gather(find_log(directory), CHAIN, gathering)
-    return gathering
-
-
 COLUMNS_MAX = 4096  # of a printed table
 INDENT = 7 * " "  # of names below their figures
 CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
-ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
 
 
 class ChainBoard(msgspec.Struct, frozen=True):
@@ -195,9 +186,9 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 
     Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
     """
-
     log = find_log(directory)
-    read = read_chain(log)
+    read = ChainGathering()
+    gather(log, CHAIN, read)
     up = read.found.up
     if not read.found.chained:
         return None
@@ -214,12 +205,6 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
             f"all of it: swarmd leaderboard --rpc URL --contract {up.contract}",
         )
     return _board(read.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
-
-
-def check_address(contract: str) -> None:
-    """Raises ConfigError for what is no address of a contract."""
-    if not ADDRESS.fullmatch(contract):
-        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
@@ -367,7 +352,6 @@ def leaderboard(
     one they are checked against the signed reports of every round in the coordinator's log. Exits with 3 when they
     differ.
     """
-
     order = order_of(sort)
     if rpc is not None:
         if directory is not None or contract is None:
@@ -406,7 +390,6 @@ NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitatio
 
 def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
-
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
     boards = read_boards(directory)
@@ -428,7 +411,6 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
 
 def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
     """The standings that signed reports add up to."""
-
     rows = []
     for place, row in enumerate(standings, 1):
         name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)

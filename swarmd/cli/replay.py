@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.cli.options import LogDir, log_of
 from swarmd.errors import ExitCode
+from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from swarmd.core.applied import Applied
     from swarmd.eventlog.commit import Commit
-    from swarmd.eventlog.fold import Base
     from swarmd.eventlog.offline.replay import Comparison, StepOutcome, Verified
 
 
@@ -86,8 +87,6 @@ def replay(
         raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
-    from swarmd.cli.dashboard import PageOptions, serve_log
-    from swarmd.eventlog.fold import refuse_removed
 
     log = log_of(directory)
     if last is not None:
@@ -152,8 +151,6 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
 
 def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
     """The fold from `base` to `last`."""
-    from swarmd.eventlog.fold import commits_from, fold
-
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
@@ -161,8 +158,6 @@ def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[
 
 def start_of(log: Path, seq: int | None) -> Base:
     """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
-    from swarmd.eventlog.fold import base_upto, newest_base, oldest_base
-
     if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
@@ -237,7 +232,6 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
     import msgspec
 
     from swarmd.core.step import StateFold
-    from swarmd.eventlog.fold import commits_from
     from swarmd.eventlog.offline.text import full
 
     base = start_of(log, last if last is None else last + 1)
@@ -251,7 +245,6 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
 
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
-    from swarmd.eventlog.fold import oldest_base
 
     base = start_of(log, wanted.first if last is None else min(wanted.first, last + 1))
     before = base.seq - oldest_base(log).seq  # events that need not be read

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from swarmd.cli.options import ListenAt, RequestToken
+from swarmd.cli.options import ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import NodeDirectory
@@ -110,8 +110,6 @@ def _with_options(
     bounds: dict[str, float | None],
 ) -> ChainConfig:
     import msgspec
-
-    from swarmd.cli.leaderboard import check_address
 
     if contract:
         check_address(contract)

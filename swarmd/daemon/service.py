@@ -146,7 +146,9 @@ async def serve_inside(
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
-            tasks.start_soon(Control(data.control, node.status_json, node.engine).serve, endpoint)
+            tasks.start_soon(
+                Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine).serve, endpoint
+            )
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine)
@@ -298,10 +300,6 @@ class Node:
         status = status_of(self.engine.state, time.time(), log_status, live, __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
-
-    def status_json(self) -> bytes:
-        """The status for the control socket."""
-        return msgspec.json.encode(self.status())
 
 
 def digests_in_use(state: State) -> frozenset[str]:

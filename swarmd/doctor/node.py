@@ -154,8 +154,13 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         fix = "If the node ran before, correct `data` or mount the disk before the start; else the first start makes it"
         yield note("directory.new", "The data directory is not there yet", f"{root} is not there", fix)
         return
+    logged = swarm_of_state(subject.state) if subject.state else None
     refusals: tuple[tuple[str, str, Callable[[], object]], ...] = (
-        ("directory.swarm", "The data directory is another swarm's", lambda: _refuse_other_swarm(subject)),
+        (
+            "directory.swarm",
+            "The data directory is another swarm's",
+            lambda: compare(data, logged, swarm_of_config(config)),
+        ),
         ("directory.closed", "The node was moved away from here", lambda: refuse_moved(data)),
         ("directory.unfit", "The node would refuse to start in this data directory", lambda: refuse_start(data)),
     )
@@ -176,11 +181,6 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         fix = "Run swarmd as that user, or give the directory away with `chown -R`"
         yield error("directory.owner", "The data directory belongs to another user", evidence, fix)
     yield well(f"{root}, user {status.st_uid}, mode {mode:04o}")
-
-
-def _refuse_other_swarm(subject: Subject) -> None:
-    config, data = subject.whole
-    compare(data, swarm_of_state(subject.state) if subject.state else None, swarm_of_config(config))
 
 
 def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:

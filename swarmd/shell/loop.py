@@ -204,8 +204,8 @@ class Loop:
         self._beginning = started
 
     def next_facts(self, now: float) -> list[Event]:
-        """Take the batch that is to be committed next: the beginning of this life, else deadlines that have passed by `now`
-        (POSIX seconds), else what waits in the inbox.
+        """Take the batch to be committed next: the beginning of this life, else deadlines that have passed by `now`, in
+        POSIX seconds, else what waits in the inbox.
         """
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None

@@ -53,8 +53,10 @@ class CommitLog(Protocol):
         ...
 
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
-        """Write one commit and make it durable; blocks. Raises CommitTooLarge, where nothing was written; and LogWriteFailed
-        or NoSpaceLeft, where it may or may not be durable, and the process must end.
+        """Write one commit and make it durable; blocks.
+
+        Raises CommitTooLarge, where nothing was written; and LogWriteFailed or NoSpaceLeft, where it may or may not be
+        durable, and the process must end.
         """
         ...
 
