@@ -180,16 +180,12 @@ class Swarm:
         return await self._observed.gossip(since_round)
 
 
-def _has_peers(view: SwarmView) -> bool:
-    return view.round >= 0 and view.total > 0
-
-
 def read_swarm(
     manifest: PathLike,
     bootstrap: Sequence[str] = (),
     rpc: Sequence[str] = (),
     within_s: float = 60.0,
-    until: Callable[[SwarmView], bool] = _has_peers,
+    until: Callable[[SwarmView], bool] = lambda view: view.round >= 0 and view.total > 0,
 ) -> SwarmView:
     """The first view of a swarm that satisfies `until`, by default one with a round and a peer. Blocks.
 

@@ -584,10 +584,11 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     if choice.options:
         shared["options"] = {**shared.get("options", {}), **choice.options}
     coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
+    stage_s = manifest.rounds.stage_s if manifest.rounds else float(manifest.chain.max_stage_s if manifest.chain else 0)
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
         "dht": ("", _dht(manifest, choice)),
-        "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest)), NUMBER_MAX)}),
+        "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * stage_s), NUMBER_MAX)}),
     }
     if manifest.rounds is not None and choice.role == "coordinator":
         rounds = msgspec.to_builtins(manifest.rounds)
@@ -614,12 +615,6 @@ def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
         content["average_weights_every"] = manifest.average_weights_every
         content["weights_from"] = list(AVERAGED_WITH)
     return content
-
-
-def _stage_s(manifest: Manifest) -> float:
-    if manifest.rounds is not None:
-        return manifest.rounds.stage_s
-    return min(float(manifest.chain.max_stage_s), NUMBER_MAX) if manifest.chain else 0.0
 
 
 def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:

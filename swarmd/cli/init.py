@@ -181,7 +181,7 @@ class Asker:
         """The answer. Raises ConfigError where there is nobody to ask and defaults were not asked for."""
         if self.silent:
             return default
-        self._need_terminal(flag)
+        self.need_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
     def choose(self, question: str, choices: tuple[str, ...], flag: str) -> str:
@@ -194,12 +194,7 @@ class Asker:
                 return answer
             typer.echo(f"  {answer!r} is none of them")
 
-    def ask_secret(self, question: str, flag: str) -> str:
-        """Ask at the terminal without echo."""
-        self._need_terminal(flag)
-        return ask_hidden(question).strip()
-
-    def _need_terminal(self, flag: str) -> None:
+    def need_terminal(self, flag: str) -> None:
         if not self._terminal:
             raise ConfigError(f"there is no terminal to ask at, and {flag} is not given", "Add --yes to take defaults")
 
@@ -302,7 +297,8 @@ class Answers(NamedTuple):
         elif os.environ.get("HF_TOKEN"):
             token = os.environ["HF_TOKEN"].strip()
         else:
-            token = asker.ask_secret("Token of the Hub (is not shown)", "--hub-token-file")
+            asker.need_terminal("--hub-token-file")
+            token = ask_hidden("Token of the Hub (is not shown)").strip()
         if not TOKEN.fullmatch(token):
             raise ConfigError("this is no token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
         return token
@@ -508,22 +504,18 @@ def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
 def finish(root: Path, examine: bool) -> int:
     """Check the configuration, examine the node without the network, and say what comes next."""
     from swarmd.cli.config import check
-
-    path = root / CONFIG
-    check(path, elsewhere=True)  # the doctor says what is to be downloaded
-    code = _examine(path) if examine else 0
-    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
-    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
-    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
-    return code
-
-
-def _examine(path: Path) -> int:
     from swarmd.cli.doctor import examine_visibly, print_report
     from swarmd.doctor.checks import CHECKS
     from swarmd.doctor.examination import Subject
 
-    report = examine_visibly(Subject(path, offline=True), [check.name for check in CHECKS])
-    typer.echo("")
-    print_report(report, brief=True)
-    return ExitCode.UNFIT if report.verdict == "error" else 0
+    path, code = root / CONFIG, 0
+    check(path, elsewhere=True)  # the doctor says what is to be downloaded
+    if examine:
+        report = examine_visibly(Subject(path, offline=True), CHECKS)
+        typer.echo("")
+        print_report(report, brief=True)
+        code = ExitCode.UNFIT if report.verdict == "error" else 0
+    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
+    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
+    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
+    return code

@@ -100,8 +100,7 @@ def replay(
     elif state:
         show_state(log, last, json)
     else:
-        wanted = Filter(types or [], round_, stage, first)
-        show_events(log, wanted, last, Display(steps=step, json=json))
+        show_events(log, Filter(types or [], round_, stage, first), last, Display(steps=step, json=json))
 
 
 # --- what is folded and what is shown ---

@@ -101,7 +101,9 @@ class Engine:
         while self.loop.ended is None:
             self._notifier.alive()
             if facts := self.loop.next_facts(self._clock()):
-                self._make_room()
+                if self._room is not None:
+                    self._room.set()
+                    self._room = None
                 await self.commit(facts)
             else:
                 await self._wait()
@@ -116,11 +118,6 @@ class Engine:
             log.warning(self.loop.snapshots.note)
         for gap in GAPS.told():
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
-
-    def _make_room(self) -> None:
-        if self._room is not None:
-            self._room.set()
-            self._room = None
 
     async def _wait(self) -> None:
         """Until a fact comes, or a deadline or the pulse is due."""

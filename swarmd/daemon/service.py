@@ -146,9 +146,8 @@ async def serve_inside(
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
-            tasks.start_soon(
-                Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine).serve, endpoint
-            )
+            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine)
+            tasks.start_soon(control.serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine)

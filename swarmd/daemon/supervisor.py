@@ -169,7 +169,7 @@ class WorkerProcess:
             except FrameError as error:
                 log.error("a message is too large for the worker", worker=self.worker, error=str(error))
                 if isinstance(message, Perform):
-                    await self._supervisor.fail(CommandFailed(message.command.id, str(error)))
+                    await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
                 continue
             await child.write(frame)
 
@@ -232,7 +232,7 @@ class Supervisor:
         self._programs = dict(programs)
         self._first = start
         self._limits = limits
-        self._facts = facts
+        self.facts = facts
         self._tasks = tasks
         self._cover = cover or Redactor()
         self._supervision = Supervision(tuple(programs), limits)
@@ -271,7 +271,7 @@ class Supervisor:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Tell):
-                self._tasks.start_soon(self._facts.observe, action.event)
+                self._tasks.start_soon(self.facts.observe, action.event)
             else:
                 self._carry_out(action)
 
@@ -279,7 +279,7 @@ class Supervisor:
         """As `_act`, where there is time to bring one fact after the other."""
         for action in actions:
             if isinstance(action, Tell):
-                await self._facts.observe(action.event)
+                await self.facts.observe(action.event)
             else:
                 self._carry_out(action)
 
@@ -342,10 +342,6 @@ class Supervisor:
     def ping(self, worker: Worker) -> None:
         """Time for a ping."""
         self._act(self._supervision.ping(worker))
-
-    async def fail(self, event: CommandFailed) -> None:
-        """A command cannot be sent to its worker."""
-        await self._facts.observe(event)
 
 
 class WorkerPort:

@@ -154,13 +154,9 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         fix = "If the node ran before, correct `data` or mount the disk before the start; else the first start makes it"
         yield note("directory.new", "The data directory is not there yet", f"{root} is not there", fix)
         return
-    logged = swarm_of_state(subject.state) if subject.state else None
+    logged, own = swarm_of_state(subject.state) if subject.state else None, swarm_of_config(config)
     refusals: tuple[tuple[str, str, Callable[[], object]], ...] = (
-        (
-            "directory.swarm",
-            "The data directory is another swarm's",
-            lambda: compare(data, logged, swarm_of_config(config)),
-        ),
+        ("directory.swarm", "The data directory is another swarm's", lambda: compare(data, logged, own)),
         ("directory.closed", "The node was moved away from here", lambda: refuse_moved(data)),
         ("directory.unfit", "The node would refuse to start in this data directory", lambda: refuse_start(data)),
     )
