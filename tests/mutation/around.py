@@ -206,7 +206,7 @@ CARE = (
         "swarmd/daemon/service.py",
         "        compare(data, swarm_of_state(state), swarm_of_config(config))\n",
         "",
-        ("tests/daemon/test_swarm_check.py::test_a_node_does_not_start_on_another_swarms_log",),
+        ("tests/daemon/test_directory.py::test_a_node_does_not_start_on_another_swarms_log",),
     ),
     Mutant(
         "a local swarm is laid out over another",
