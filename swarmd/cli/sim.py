@@ -91,9 +91,8 @@ class Total:
         self.runs = 0
         self.events = 0
         self.cpu_s = 0.0
-        self._kinds: dict[
-            str, list[int]
-        ] = {}  # hostile kind → seeds, rounds, events that strangers caused, held stages
+        # hostile kind → seeds, rounds, events that strangers caused, held stages
+        self._kinds: dict[str, list[int]] = {}
 
     def add(self, summary: Summary) -> None:
         self.runs += 1

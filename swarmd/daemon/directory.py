@@ -245,24 +245,20 @@ def node_identity(config: Config, data: NodeDirectory) -> Identity:
     Before a log begins under its peer id, the key is proved whole; later the network worker does so. Raises
     NotFoundError where a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
     """
-    path = data.root / config.dht.identity
+    path, pin = data.root / config.dht.identity, config.dht.peer
     begun = data.events.is_dir() and bool(list_segments(data.events))
     if path.exists() or path.is_symlink():
         identity = read_identity(path) if begun else load_identity(path)
-        _check_pin(config.dht.peer, identity, path)
+        if pin and identity.peer_id != pin:
+            raise IdentityDamaged(
+                f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
+                f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
+            )
         return identity
-    _refuse_to_make(config.dht.peer, path, data, begun)
+    _refuse_to_make(pin, path, data, begun)
     identity = create_identity(path)
     log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
     return identity
-
-
-def _check_pin(pin: str, identity: Identity, path: Path) -> None:
-    if pin and identity.peer_id != pin:
-        raise IdentityDamaged(
-            f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
-            f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
-        )
 
 
 def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:

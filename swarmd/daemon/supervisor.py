@@ -196,11 +196,8 @@ async def has_ended(child: Child, killed: anyio.Event) -> bool:
     return False
 
 
-OOM_SCORES: Mapping[Worker, int] = {
-    "trainer": 500,
-    "network": 200,
-    "chain": 200,
-}  # whom the kernel takes first; the daemon has 0
+# Whom the kernel takes first; the daemon has 0.
+OOM_SCORES: Mapping[Worker, int] = {"trainer": 500, "network": 200, "chain": 200}
 WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine has no room for one more process
 
 

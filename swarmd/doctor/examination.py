@@ -323,15 +323,10 @@ async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
         return [late(f"{evidence}: {root} does not answer", f"Look at the disk that {root} is on")]
     except Exception as failure:
         known = failure if isinstance(failure, SwarmdError) else refusal(failure)
-        if known is not None:
-            return [crashed(f"the check {check.name} failed: {known.message}", known.fix)]
         where = traceback.extract_tb(failure.__traceback__)[-1]
-        words = f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
-        return [crashed(f"the check {check.name} failed: {words}", "Please report it with the evidence")]
-
-
-def crashed(evidence: str, fix: str) -> Finding:
-    return warning("doctor.crashed", "A check failed itself", evidence, fix)
+        words = known.message if known else f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
+        fix = known.fix if known else "Please report it with the evidence"
+        return [warning("doctor.crashed", "A check failed itself", f"the check {check.name} failed: {words}", fix)]
 
 
 def late(evidence: str, fix: str = "") -> Finding:

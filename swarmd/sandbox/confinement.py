@@ -57,9 +57,7 @@ NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", 
 class AllowedAccess(NamedTuple):
     """What is left to a process."""
 
-    reads: tuple[
-        Path, ...
-    ] = ()  # files, and directories with all below; besides those of the interpreter and the system
+    reads: tuple[Path, ...] = ()  # files, directories with all below; besides the interpreter's and the system's
     changes: tuple[Path, ...] = ()  # directories: everything below may be read, made, changed and removed
     runs: tuple[Path, ...] = ()  # programs; no other can be executed
 

@@ -411,7 +411,7 @@ class Sandbox:
         self._at_once = at_once or len(os.sched_getaffinity(0))
         if not syscalls.is_known():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
-        self._is_stopped: Callable[[], bool] = _never
+        self._is_stopped: Callable[[], bool] = lambda: False
         self._layout = find_layout()
         self.isolation = self._choose(isolation)
 
@@ -457,7 +457,7 @@ class Sandbox:
             if way == "bubblewrap" and shutil.which("bwrap") is None:
                 failures.append("bubblewrap: not installed")
                 continue
-            ended = self._perform(way, PROBE_LIMITS, b"", b"", _never)
+            ended = self._perform(way, PROBE_LIMITS, b"", b"", self._is_stopped)
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
             failures.append(f"{way}: {_told(ended)}")
@@ -478,10 +478,6 @@ class Sandbox:
                 return _talk(alone, limits, source + feed, is_stopped)
         except OSError as error:
             raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
-
-
-def _never() -> bool:
-    return False
 
 
 def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Callable[[], bool]) -> Ended:
