@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -181,16 +180,12 @@ class Swarm:
         return await self._observed.gossip(since_round)
 
 
-def _has_peers(view: SwarmView) -> bool:
-    return view.round >= 0 and view.total > 0
-
-
 def read_swarm(
     manifest: PathLike,
     bootstrap: Sequence[str] = (),
     rpc: Sequence[str] = (),
     within_s: float = 60.0,
-    until: Callable[[SwarmView], bool] = _has_peers,
+    until: Callable[[SwarmView], bool] = lambda view: view.round >= 0 and view.total > 0,
 ) -> SwarmView:
     """The first view of a swarm that satisfies `until`, by default one with a round and a peer. Blocks.
 
@@ -255,11 +250,7 @@ async def open_node(
 
 
 class RunningNode:
-    """A node that runs in this program, see `open_node`.
-
-    Attributes:
-        data: where its log, blobs and checkpoints are.
-    """
+    """A node that runs in this program, see `open_node`. Its log, blobs and checkpoints lie in `data`."""
 
     def __init__(self, node: Node, data: NodeDirectory, ask: MemoryObjectSendStream[signal.Signals]) -> None:
         self.data = data
@@ -320,9 +311,7 @@ async def _serve(
 
     code = ExitCode.FAILURE
     try:
-        code = await serve_inside(
-            config, paths, {**WORKER_PROGRAMS, **programs}, time.time, asked, host=Host(begun, _end_at_once)
-        )
+        code = await serve_inside(config, paths, {**WORKER_PROGRAMS, **programs}, asked, host=Host(begun, _end_at_once))
         if code != ExitCode.OK:
             raise NodeEnded(f"the node ended with code {code}: {runs[0].state.stop_reason}").ending(code)
     except BaseExceptionGroup as group:

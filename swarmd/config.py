@@ -310,12 +310,7 @@ class Config(Section, frozen=True):
 
 
 def load_config(path: Path) -> Config:
-    """Read and check a configuration file.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ConfigError: it is unreadable, no TOML, has an unknown key or a wrong value; the message names the key.
-    """
+    """Read and check a configuration file. Raises NotFoundError, or ConfigError whose message names the key."""
     return parse_config(read_config_text(path), str(path))
 
 
@@ -345,21 +340,18 @@ def parse_config(text: str, origin: str) -> Config:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from error
     try:
         refuse_unknown_keys(tables, Config, "", origin)
-        config = _convert(tables, origin)
+        try:
+            config = msgspec.convert(tables, Config)
+        except msgspec.ValidationError as error:
+            found = re.search(r"^(.*?) - at `\$\.?(.*?)`$", str(error))  # with the key in front
+            message = f"{found[2]}: {found[1]}" if found else str(error)
+            raise ConfigError(f"{origin}: {message}", _choices(message)) from error
         check_together(config, origin)
     except ConfigError as error:
         if line := line_of(text, error.message.removeprefix(f"{origin}: ")):
             raise ConfigError(error.message.replace(origin, f"{origin}, line {line}", 1), error.fix) from error
         raise
     return config
-
-
-def _convert(tables: dict[str, Any], origin: str) -> Config:
-    try:
-        return msgspec.convert(tables, Config)
-    except msgspec.ValidationError as error:
-        message = _named(str(error))
-        raise ConfigError(f"{origin}: {message}", _choices(message)) from error
 
 
 def _choices(message: str) -> str:
@@ -383,23 +375,16 @@ def refuse_unknown_keys(table: dict[str, Any], kind: type, where: str, origin: s
             hint = f"Did you mean {where}{near[0]}?" if near else f"Valid keys here: {', '.join(sorted(hints))}"
             raise ConfigError(f"{origin}: unknown key {full!r}", hint)
         inner = section_of(hints[key])
-        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, Section):
-            refuse_unknown_keys(value, inner, f"{full}.", origin)
-        if full == "swarm.tasks" and isinstance(value, list):
-            for index, task in enumerate(value):
-                if isinstance(task, dict):
-                    refuse_unknown_keys(task, TaskConfig, f"{full}[{index}].", origin)
+        if isinstance(inner, type) and issubclass(inner, Section):
+            rows = {f"{full}[{index}].": row for index, row in enumerate(value if isinstance(value, list) else ())}
+            for place, part in (rows or {f"{full}.": value}).items():
+                if isinstance(part, dict):
+                    refuse_unknown_keys(part, inner, place, origin)
 
 
 def section_of(hint: Any) -> Any:
-    """The table behind an optional one; anything else as it is."""
+    """The table behind an optional one, or the rows of a list of tables; anything else as it is."""
     return next((part for part in get_args(hint) if isinstance(part, type) and issubclass(part, Section)), hint)
-
-
-def _named(message: str) -> str:
-    """msgspec's message with the key in front: "training.steps: Expected `int`, got `str`"."""
-    match = re.search(r"^(.*?) - at `\$\.?(.*?)`$", message)
-    return f"{match[2]}: {match[1]}" if match else message
 
 
 def encode(config: Config) -> bytes:
@@ -430,24 +415,24 @@ def check_together(config: Config, origin: str) -> None:
         raise ConfigError(f"{origin}: a follower needs dht.bootstrap, the address of at least one node of the swarm")
     if config.chain is not None:
         _check_chain(config.chain, origin)
-        _check_chain_shards(config.chain, origin)
     check_name(config.name, f"{origin}: name")
-    _check_lives(config.dht.record_s, origin)
+    record_s = config.dht.record_s
+    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
+        raise ConfigError(
+            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
+            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
+        )
     _check_training(config.training, origin)
-    _check_staleness(config.training, config.swarm.stages, origin)
-    _check_numbers(config.swarm.options, "swarm.options", origin)
-    for index, task in enumerate(config.swarm.tasks):
-        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
-
-
-def _check_staleness(training: TrainingConfig, stages: int, origin: str) -> None:
-    """What peers publish at a stage is trained on at the next one, which may be of the next round."""
-    if stages == 1 and not training.staleness_rounds and training.peer_questions:
+    training = config.training
+    if config.swarm.stages == 1 and not training.staleness_rounds and training.peer_questions:
         raise ConfigError(
             f"{origin}: training.staleness_rounds is 0, and swarm.stages 1: peers' rollouts are a round old when they "
             "are there, so none would ever be taken",
             "Set training.staleness_rounds to 1 or more; to train on none of peers', set training.peer_questions to 0",
         )
+    _check_numbers(config.swarm.options, "swarm.options", origin)
+    for index, task in enumerate(config.swarm.tasks):
+        _check_numbers(task.config, f"swarm.tasks[{index}].config", origin)
 
 
 def _check_texts(value: Any, key: str, origin: str) -> None:
@@ -459,14 +444,6 @@ def _check_texts(value: Any, key: str, origin: str) -> None:
     fields = {name: getattr(value, name) for name in getattr(value, "__struct_fields__", ())}
     for name, inner in (value if isinstance(value, dict) else fields).items():
         _check_texts(inner, f"{key}.{name}".lstrip("."), origin)
-
-
-def _check_lives(record_s: float, origin: str) -> None:
-    if not RECORD_MIN_S <= record_s <= RECORD_MAX_S:
-        raise ConfigError(
-            f"{origin}: dht.record_s is {record_s:g}, it must lie between {RECORD_MIN_S:g} and {RECORD_MAX_S:g}",
-            "Peers take no record that lives longer, and a shorter life is over before it is renewed",
-        )
 
 
 def check_name(name: str, key: str) -> None:
@@ -571,9 +548,6 @@ def _check_chain(chain: ChainConfig, origin: str) -> None:
             )
     if chain.sender == "proxy" and not chain.proxy.org:
         raise ConfigError(f'{origin}: chain.sender is "proxy", but chain.proxy.org is missing')
-
-
-def _check_chain_shards(chain: ChainConfig, origin: str) -> None:
     if chain.shards and chain.votes != "judged":
         raise ConfigError(
             f'{origin}: chain.votes is "{chain.votes}", but with chain.shards nobody reads the reports of all',
@@ -588,6 +562,7 @@ SHARD_MEMBERS = 64  # so many members' records of a stage share a key, about
 def settings_of(config: Config, peer: str) -> Settings:
     """The part that decides the core's behaviour, for `NodeStarted`."""
     coordinating = config.role == "coordinator"
+    own = CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
     return Settings(
         peer=peer,
         swarm=config.swarm.id,
@@ -598,7 +573,7 @@ def settings_of(config: Config, peer: str) -> Settings:
         behind=config.round.behind,
         train_s=config.round.train_s,
         restarts_max=config.workers.restarts_max,
-        coordination=_coordination_of(config) if coordinating and config.chain is None else None,
+        coordination=own if coordinating and config.chain is None else None,
         chain=None if config.chain is None else _chain_settings_of(config.chain),
         kind=config.swarm.kind,
         contract="" if config.chain is None else contract_name(config.chain.chain_id, config.chain.contract),
@@ -627,10 +602,6 @@ def _can_change_weights(config: Config) -> bool:
 def contract_name(chain_id: int, address: str) -> str:
     """A contract as `Settings.contract` has it: "CHAIN_ID:address", the address in lower case."""
     return f"{chain_id}:{address.lower()}"
-
-
-def _coordination_of(config: Config) -> CoordinatorSettings:
-    return CoordinatorSettings(**msgspec.structs.asdict(config.coordinator), shard_members=SHARD_MEMBERS)
 
 
 def _chain_settings_of(chain: ChainConfig) -> ChainSettings:

@@ -36,12 +36,7 @@ EXIT_FOR_ROOM = 99  # of a worker process that others made too large: a fresh on
 
 
 class SwarmdError(Exception):
-    """Base of all deliberate errors.
-
-    Args:
-        message: what is wrong, naming the file, key, peer or value.
-        fix: what to do about it, as an instruction; empty when there is nothing to do.
-    """
+    """Base of all deliberate errors: what is wrong, naming the file, key, peer or value, and what to do about it."""
 
     exit_code = ExitCode.FAILURE
 
@@ -170,12 +165,7 @@ class PathUnusable(SwarmdError):
 
 
 class RecordRejected(SwarmdError):
-    """What a peer sent failed validation.
-
-    Args:
-        reason: the short word that it is counted under, such as `config-digest`, `seed`, `source` or `held-out`.
-        message: what is wrong, naming the peer.
-    """
+    """What a peer sent failed validation; `reason` is the short word that it is counted under, such as `seed`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -110,11 +110,7 @@ def write_all(descriptor: int, content: bytes, offset: int) -> None:
 
 
 def write_durably(path: Path, *parts: bytes) -> None:
-    """As `replace_durably`, for the event log and what lies beside it.
-
-    Raises:
-        NoSpaceLeft, LogWriteFailed: it could not be written.
-    """
+    """As `replace_durably`, for the event log and what lies beside it. Raises NoSpaceLeft or LogWriteFailed."""
     try:
         replace_durably(path, *parts)
     except OSError as error:
@@ -122,11 +118,9 @@ def write_durably(path: Path, *parts: bytes) -> None:
 
 
 def replace_durably(path: Path, *parts: bytes, mode: int = 0o644) -> None:
-    """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory.
+    """Put a whole file in place or none: temporary file, fsync, rename, fsync of the directory. Raises OSError.
 
-    Raises:
-        OSError: it could not be written; an earlier file of that name is untouched unless the very last step, the sync
-            of the directory, failed.
+    An earlier file of that name is then untouched unless the very last step, the sync of the directory, failed.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}{TEMPORARY}")
     try:
@@ -230,8 +224,7 @@ def open_regular(path: Path) -> FileIO:
 def regular_descriptor(path: Path) -> int:
     """A file opened to read; no pipe or device, on which whoever reads might wait for ever.
 
-    Raises:
-        OSError: it cannot be opened; of what is no regular file `strerror` says what it is.
+    Raises OSError; of what is no regular file `strerror` says what it is.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode

@@ -8,7 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
 
 
 class HttpFailed(Exception):
@@ -24,14 +27,7 @@ class HttpRequest(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class ByteStream(Protocol):
-    """The body of an answer that comes in pieces: aiohttp's `StreamReader`."""
-
-    async def read(self, n: int, /) -> bytes:
-        """Some bytes as soon as there are any, at most `n`; none at the end. Raises what breaks it off."""
-
-
-async def read_start(stream: ByteStream, bytes_max: int) -> bytes:
+async def read_start(stream: StreamReader, bytes_max: int) -> bytes:
     """The body up to its end, in however many pieces it comes, or its first `bytes_max` bytes."""
     read = b""
     while len(read) < bytes_max and (piece := await stream.read(bytes_max - len(read))):
@@ -42,11 +38,7 @@ async def read_start(stream: ByteStream, bytes_max: int) -> bytes:
 def ask(request: HttpRequest, deadline: float, answer_bytes_max: int) -> tuple[int, bytes]:
     """The status and the body of the answer. Blocks. Redirects are not followed.
 
-    Args:
-        deadline: of all of it, on the monotonic clock.
-
-    Raises:
-        HttpFailed: there is no whole answer of at most `answer_bytes_max` bytes in time.
+    Raises HttpFailed without a whole answer of at most `answer_bytes_max` bytes by `deadline`, on the monotonic clock.
     """
     left_s = deadline - time.monotonic()
     if left_s <= 0:

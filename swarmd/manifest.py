@@ -178,8 +178,7 @@ class Manifest(Section, frozen=True):
 def recipe_of(config: Config) -> ManifestRecipe:
     """The recipe in a node's configuration, without `OWN_OPTIONS`; its digest is still empty.
 
-    Raises:
-        ManifestError: a value has no place in a manifest: a model's path, a task's settings that are no plain values.
+    Raises ManifestError for what has no place in a manifest: a model's path, or settings that are no plain values.
     """
     training = msgspec.structs.asdict(config.training)
     shared = {name: training[name] for name in ManifestRecipe.__struct_fields__ if name in training}
@@ -342,8 +341,7 @@ def _canonical(value: msgspec.Struct, left_out: str) -> bytes:
 def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
     """The same with the recipe's digest and the creator's signature made anew.
 
-    Raises:
-        ManifestError: the identity is not the creator's, or the manifest is not sound.
+    Raises ManifestError where the identity is not the creator's, or the manifest is not sound.
     """
     if identity.peer_id != manifest.creator:
         raise ManifestError(f"{identity.peer_id} is not the creator, {manifest.creator}: it cannot sign the manifest")
@@ -359,11 +357,7 @@ def sign_manifest(manifest: Manifest, identity: Identity) -> Manifest:
 
 
 def verify(manifest: Manifest) -> None:
-    """Prove that the recipe is the one of the digest, and that the creator signed exactly this.
-
-    Raises:
-        ManifestError: it is not so; the message says which of them.
-    """
+    """Raise ManifestError unless the recipe is the one of the digest, and the creator signed exactly this."""
     check_form(manifest)
     if recipe_digest(manifest.recipe) != manifest.recipe.digest:
         raise ManifestError("the recipe does not have its digest: one of them was altered", _FETCH)
@@ -424,12 +418,7 @@ _COMMENTS = {
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read a manifest and prove it.
-
-    Raises:
-        NotFoundError: there is no such file.
-        ManifestError: it cannot be read, is too large, malformed, altered, or not signed by its creator.
-    """
+    """Read a manifest and prove it. Raises NotFoundError, or ManifestError where it is unreadable or was altered."""
     try:
         raw = read_start(path, MANIFEST_BYTES_MAX + 1)
     except FileNotFoundError as error:
@@ -462,21 +451,12 @@ def parse_manifest(text: str) -> Manifest:
             "Use a newer swarmd if the manifest is newer; else the file is no manifest",
         )
     try:
-        _refuse_unknown(tables)
+        refuse_unknown_keys(tables, Manifest, "", "manifest")
         return msgspec.convert(tables, Manifest)
     except ConfigError as error:
         raise ManifestError(error.message, error.fix) from error
     except (msgspec.ValidationError, RecursionError) as error:
         raise ManifestError(f"malformed: {error}") from error
-
-
-def _refuse_unknown(tables: dict[str, Any]) -> None:
-    refuse_unknown_keys(tables, Manifest, "", "manifest")
-    recipe = tables.get("recipe")
-    tasks = recipe.get("tasks") if isinstance(recipe, dict) else None
-    for number, task in enumerate(tasks if isinstance(tasks, list) else ()):
-        if isinstance(task, dict):
-            refuse_unknown_keys(task, ManifestTask, f"recipe.tasks[{number}].", "manifest")
 
 
 def render_manifest(manifest: Manifest) -> str:
@@ -509,9 +489,7 @@ def _add(place: Any, key: str, value: Any) -> None:
 def write_manifest(path: Path, manifest: Manifest) -> None:
     """Put the file in place whole: a reader sees the old one or the new one.
 
-    Raises:
-        ManifestError: it would be too large.
-        PathUnusable: it cannot be written.
+    Raises ManifestError where it would be too large, PathUnusable.
     """
     text = render_manifest(manifest).encode("utf-8")
     try:
@@ -584,7 +562,13 @@ def config_of(manifest: Manifest, choice: NodeChoice) -> Config:
 def node_text(manifest: Manifest, choice: NodeChoice) -> str:
     """A configuration file for a node of the swarm, with comments."""
     document = tomlkit.document()
-    for line in _head(manifest):
+    for line in (
+        f'A node of the swarm "{manifest.name}", made from its manifest. Change what is this node\'s own: name,',
+        "addresses, endpoints, device. What comes from the recipe is the same on every node.",
+        "`swarmd config show` prints all other keys.",
+        "",
+        "    swarmd run --config config.toml",
+    ):
         document.add(tomlkit.comment(line))
     document.add(tomlkit.nl())
     for key, value in (("name", choice.name), ("role", choice.role), ("data", choice.data)):
@@ -592,16 +576,6 @@ def node_text(manifest: Manifest, choice: NodeChoice) -> str:
     for name, (comment, content) in _tables(manifest, choice).items():
         document.add(name, _table(name, comment, content))
     return tomlkit.dumps(document)
-
-
-def _head(manifest: Manifest) -> tuple[str, ...]:
-    return (
-        f'A node of the swarm "{manifest.name}", made from its manifest. Change what is this node\'s own: name,',
-        "addresses, endpoints, device. What comes from the recipe is the same on every node.",
-        "`swarmd config show` prints all other keys.",
-        "",
-        "    swarmd run --config config.toml",
-    )
 
 
 def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -612,10 +586,11 @@ def _tables(manifest: Manifest, choice: NodeChoice) -> dict[str, tuple[str, dict
     if choice.options:
         shared["options"] = {**shared.get("options", {}), **choice.options}
     coordinator = {} if choice.role == "coordinator" else {"coordinator": manifest.creator}
+    stage_s = manifest.rounds.stage_s if manifest.rounds else float(manifest.chain.max_stage_s if manifest.chain else 0)
     tables = {
         "swarm": ("from the manifest", {"id": manifest.id, **coordinator, **shared}),
         "dht": ("", _dht(manifest, choice)),
-        "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * _stage_s(manifest)), NUMBER_MAX)}),
+        "round": ("", {"train_s": min(max(RoundConfig().train_s, TRAIN_STAGES * stage_s), NUMBER_MAX)}),
     }
     if manifest.rounds is not None and choice.role == "coordinator":
         rounds = msgspec.to_builtins(manifest.rounds)
@@ -644,35 +619,21 @@ def _weights(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     return content
 
 
-def _stage_s(manifest: Manifest) -> float:
-    if manifest.rounds is not None:
-        return manifest.rounds.stage_s
-    return min(float(manifest.chain.max_stage_s), NUMBER_MAX) if manifest.chain else 0.0
-
-
 def _dht(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
     others = [a for a in (*manifest.bootnodes, *choice.bootnodes) if not a.endswith(f"/p2p/{choice.peer}")]
-    return (
-        {
-            "listen": list(choice.listen),
-            "announce": list(choice.announce),
-            "bootstrap": list(dict.fromkeys(others)),
-            "members": list(manifest.members),
-            "peer": choice.peer,
-        }
-        | _admission(manifest, choice)
-        | ({"identity": choice.identity} if choice.identity else {})
-    )
-
-
-def _admission(manifest: Manifest, choice: NodeChoice) -> dict[str, Any]:
-    """What differs from an open swarm."""
-    content: dict[str, Any] = {}
+    content: dict[str, Any] = {
+        "listen": list(choice.listen),
+        "announce": list(choice.announce),
+        "bootstrap": list(dict.fromkeys(others)),
+        "members": list(manifest.members),
+        "peer": choice.peer,
+    }
     if manifest.membership in ("invitation", "work"):
         content["admission"] = manifest.membership
     if manifest.membership == "work":
         content["work_bits"] = manifest.work_bits
-    return content | ({"invitation": choice.invitation} if choice.invitation else {})
+    own = {"invitation": choice.invitation, "identity": choice.identity}
+    return content | {key: value for key, value in own.items() if value}
 
 
 def _chain(chain: ManifestChain, choice: NodeChoice) -> dict[str, Any]:

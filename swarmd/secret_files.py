@@ -51,8 +51,7 @@ class Secret(NamedTuple):
 def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
     """The file that a configuration names: `credential:NAME`, or a path relative to `root`.
 
-    Raises:
-        `kind.error`: a credential that the service manager did not pass.
+    Raises `kind.error` for a credential that the service manager did not pass.
     """
     if not named.startswith(CREDENTIAL):
         return Secret(root / named)
@@ -71,8 +70,7 @@ def locate_secret(named: str, root: Path, kind: SecretKind) -> Secret:
 def read_secret(secret: Secret, kind: SecretKind) -> bytes:
     """The contents of a file that its owner alone may read.
 
-    Raises:
-        `kind.error`: missing, no regular file, another user's, readable by others, or too large.
+    Raises `kind.error`: missing, no regular file, another user's, readable by others, or too large.
     """
     path = secret.path
     try:
@@ -117,8 +115,7 @@ def _shut(kind: SecretKind, message: str, fix: str = "") -> SwarmdError:
 def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
     """Make a file with mode 0600, durably.
 
-    Raises:
-        `kind.error`: it exists already (it is never overwritten) or cannot be written; then nothing is left of it.
+    Raises `kind.error` where it exists, for it is never overwritten, or cannot be written; then nothing is left of it.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -143,11 +140,7 @@ def write_secret(path: Path, content: bytes, kind: SecretKind) -> None:
 
 
 def seal(content: bytes, passphrase: str, cost: int | None = None) -> bytes:
-    """Encrypt with a passphrase, at SCRYPT_COST unless `cost` is given.
-
-    Raises:
-        IdentityDamaged: the passphrase is too short or too long.
-    """
+    """Encrypt with a passphrase, at SCRYPT_COST unless `cost` is given. Raises IdentityDamaged for its length."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     if not PASSPHRASE_LENGTH_MIN <= len(passphrase) <= PASSPHRASE_LENGTH_MAX:

@@ -58,15 +58,11 @@ def check_names(text: str) -> None:
 def _check_depth(tables: dict[str, Any]) -> None:
     level: list[Any] = [tables]
     for _ in range(DEPTH_MAX):
-        level = [inner for value in level for inner in _inside(value)]
+        inside = [each for value in level for each in (value.values() if isinstance(value, dict) else value)]
+        level = [each for each in inside if isinstance(each, dict | list)]
         if not level:
             return
     raise ValueError(f"its values are nested more than {DEPTH_MAX} deep")
-
-
-def _inside(value: Any) -> list[Any]:
-    within = value.values() if isinstance(value, dict) else value
-    return [each for each in within if isinstance(each, dict | list)]
 
 
 TABLE = re.compile(r"[ \t]*\[(\[?)([^\]]+)\]")
@@ -79,9 +75,7 @@ NAMED = re.compile(r"[a-z][a-z_0-9]*(?:\[\d+\]|\.[a-z_0-9]+)*")
 def line_of(text: str, message: str) -> int:
     """The line, from 1, of the first key of a file that a message about it names; 0 where it names none of them.
 
-    Args:
-        text: of the file.
-        message: which names keys with their tables, as training.steps or swarm.tasks[1].weight.
+    Keys are named with their tables, as training.steps or swarm.tasks[1].weight.
     """
     lines = lines_of(text)
     named = UNKNOWN.findall(message) or NAMED.findall(message)

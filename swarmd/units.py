@@ -162,7 +162,8 @@ def plan(
             "Name files of mode 0600 in the data directory instead",
         )
     if gpu is None:
-        gpu = needs_devices(config, place.dev)
+        device = config.training.device if config else "auto"
+        gpu = device != "cpu" and (device != "auto" or bool(_accelerators(place.dev)))
     if programs is None:
         programs = config is not None and config.swarm.kind in PROGRAM_KINDS
     files = {place.units / name: _for_manager(place, _shipped(name)) for name in (*place.templates, "swarmd.target")}
@@ -260,13 +261,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(part)
 
 
-def needs_devices(config: Config | None, dev: Path = Path("/dev")) -> bool:
-    """Whether the node is to use an accelerator: as the configuration says, else whether the machine has one."""
-    device = config.training.device if config else "auto"
-    return device != "cpu" and (device != "auto" or bool(_accelerators(dev)))
-
-
-def device_groups(dev: Path = Path("/dev")) -> tuple[str, ...]:
+def device_groups(dev: Path) -> tuple[str, ...]:
     """Groups that a service must be in to open the accelerator's devices; by number if they have no name here."""
     closed = [path.stat() for path in _accelerators(dev)]
     numbers = {status.st_gid for status in closed if not status.st_mode & stat.S_IWOTH and status.st_gid}

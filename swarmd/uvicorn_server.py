@@ -326,11 +326,8 @@ def make_json_app(
 ) -> ASGIApp:
     """An application of which every answer, a refusal too, is JSON.
 
-    Args:
-        routes: what it answers.
-        check: raises HttpRefusal for a request that may not be made; all but GET /healthz are checked.
-        retry_s: after how long a client that is told 429 or 503 may ask again.
-        malformed: errors that mean that a request's body makes no sense: 400.
+    `check` raises HttpRefusal for a request that may not be made; all but GET /healthz are checked. A client that is
+    told 429 or 503 may ask again after `retry_s`. The `malformed` errors mean that a body makes no sense: 400.
     """
 
     async def refuse(request: Request, error: Exception) -> Response:

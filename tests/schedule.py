@@ -21,7 +21,7 @@ UNKNOWN_S = 2.0  # what a file counts as that nobody has timed
 WHOLE_NODES = (
     "tests/e2e/",
     "tests/soak/",
-    "tests/cli/local_swarm/test_command.py",
+    "tests/cli/test_local.py",
     "tests/monitoring/test_node.py",
     "tests/training/test_ranks.py",
     "tests/training/test_sharding.py",

@@ -35,7 +35,6 @@ from swarmd.errors import (
     NoSpaceLeft,
     NotFoundError,
     OtherVersion,
-    SwarmdError,
 )
 from swarmd.files import held_alone, lock_alone, open_regular, remedy, remove_left, sync_directory, sync_tree
 from swarmd.paths import NodeDirectory
@@ -142,8 +141,7 @@ class _Hashed:
 def writing(out: Path) -> Iterator[ArchiveWriter]:
     """A new archive. It has its name once `finish` was called, and before that nothing has.
 
-    Raises:
-        ArchiveUnwritable: `out` exists, has no directory or another ending, or cannot be written.
+    Raises ArchiveUnwritable where `out` exists, has no directory or another ending, or cannot be written.
     """
     if not out.name.endswith(ENDINGS):
         raise ArchiveUnwritable(f"{out} does not say how to write it", "Name a file that ends in .tar.gz or .tar")
@@ -296,7 +294,10 @@ def unpacking(root: Path) -> Iterator[Path]:
                     root.rmdir()
                 raise
     except OSError as error:
-        raise _unpacking_failure(error, root) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoSpaceLeft(f"no space left to unpack to {root}", "Free some space there") from error
+        fix = "See that this user may write there, or name another"
+        raise ArchiveUnwritable(f"{root} cannot be made: {error}", fix) from error
 
 
 def _refuse_full(root: Path, making: Path) -> None:
@@ -317,9 +318,3 @@ def _clear(making: Path, moved: list[Path]) -> None:
             path.unlink()
     if making.exists():
         shutil.rmtree(making)
-
-
-def _unpacking_failure(error: OSError, root: Path) -> SwarmdError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return NoSpaceLeft(f"no space left to unpack to {root}", "Free some space there")
-    return ArchiveUnwritable(f"{root} cannot be made: {error}", "See that this user may write there, or name another")

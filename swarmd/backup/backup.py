@@ -401,11 +401,8 @@ def _check_log(data: NodeDirectory, manifest: BackupManifest) -> Verified:
 
 
 def open_sealed(sealed: bytes, manifest: BackupManifest, passphrase: str) -> dict[str, bytes]:
-    """Keys and configuration by file name.
-
-    Raises:
-        ArchiveError: a name is a path, or the key is another node's.
-        IdentityError: the part is missing or damaged, or the passphrase is wrong.
+    """Keys and configuration by file name. Raises ArchiveError where a name is a path, or the key another node's, and
+    IdentityError where the part is damaged, or the passphrase is wrong.
     """
     origin = "the sealed part of the backup"
     try:

@@ -38,14 +38,7 @@ Report = Callable[[str], None]
 
 
 class BundleManifest(Manifest, frozen=True, kw_only=True):
-    """What a bundle is.
-
-    Attributes:
-        first_seq: the first event in its slice of the log; earlier ones are in the snapshot before it.
-        next_seq: the number after its last event.
-        state_sha256: of the folded state, encoded as in a snapshot.
-        notes: what is not in it, and why.
-    """
+    """What a bundle is."""
 
     FILE: ClassVar[str] = "bundle.json"
     NOUN: ClassVar[str] = "support bundle"
@@ -60,10 +53,10 @@ class BundleManifest(Manifest, frozen=True, kw_only=True):
     peer: str
     swarm: str
     rules: int
-    first_seq: int
-    next_seq: int
-    state_sha256: str
-    notes: tuple[str, ...] = ()
+    first_seq: int  # of its slice of the log; earlier events are in the snapshot before it
+    next_seq: int  # the number after its last event
+    state_sha256: str  # of the folded state, encoded as in a snapshot
+    notes: tuple[str, ...] = ()  # what is not in it, and why
 
 
 def write_bundle(
@@ -126,9 +119,7 @@ def write_bundle(
 def open_bundle(file: Path, into: Path, report: Report = lambda _: None) -> BundleManifest:
     """Unpack a bundle into a new directory, check every digest, fold its log and compare the state.
 
-    Raises:
-        ArchiveError: as `read_archive` and `unpacking`; or its log folds to another state here than where it was made.
-        CommitDiffers, LogDamaged, OtherVersion: as `verify` raises them.
+    Raises ArchiveError, also where the log folds to another state here than where it was made; and as `verify`.
     """
     with unpacking(into) as making:
         report("unpacking it")
@@ -181,11 +172,7 @@ def state_digest(state: State) -> str:
 
 
 def refuse_secrets(root: Path, secrets: Iterable[str]) -> None:
-    """Search every file for every secret, byte by byte.
-
-    Raises:
-        BundleHoldsSecret: naming the file and not the secret.
-    """
+    """Search every file for every secret, byte by byte. Raises BundleHoldsSecret, which names the file alone."""
     wanted = [secret.encode() for secret in secrets]
     longest = max(map(len, wanted), default=0)
     for path in _files(root) if wanted else ():

@@ -87,6 +87,7 @@ GROUPS = {
         "reference-server": Verb(
             "Compute reference log-probabilities for trainers, over HTTP.",
             "swarmd reference-server --listen 127.0.0.1:59875",
+            "reference_server",
         ),
     },
     "Keys and accounts": {
@@ -197,12 +198,11 @@ def run_command(args: Sequence[str]) -> int:
         return error.exit_code
     except typer.TyperException as error:
         return tell_usage(error)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        return close_stdout()
+    except BrokenPipeError:  # the reader of our output has gone away, as `head` does: stop writing, quietly
+        drop(sys.stdout)
+        return ExitCode.FAILURE  # the code that Typer has for it
     except Exception as error:
         return tell_unexpected(error)
     return outcome if isinstance(outcome, int) else ExitCode.OK
@@ -252,12 +252,6 @@ def tell_usage(error: typer.TyperException) -> int:
         message = KEY.sub("[redacted]", error.format_message())  # a key is no argument, but people try
         tell_error(message.rstrip("."), f"{path} --help lists what it takes")
     return ExitCode.USAGE
-
-
-def close_stdout() -> int:
-    """The reader of our output has gone away, as `head` does: stop writing, quietly, with the code Typer has for it."""
-    drop(sys.stdout)
-    return ExitCode.FAILURE
 
 
 def drop(stream: TextIO) -> None:

@@ -22,13 +22,7 @@ MIB = 1024 * 1024
 class BackupGroup(TyperGroup):
     """`swarmd backup DIR OUT` is `swarmd backup make DIR OUT`."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands:
-            args = ["make", *args]
-        return super().resolve_command(ctx, args)
-
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Options may come before the directory too."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["make", *args]
         return super().parse_args(ctx, args)

@@ -123,9 +123,13 @@ def _texts(
     place: Path, file: Path | None, config: Config | None, unit: str, cover: Redactor
 ) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files by name, and notes about those that could not be made."""
+    from swarmd.cli.explain import tell_latest
+    from swarmd.cli.status import read_status
+    from swarmd.eventlog.export import to_json
+
     makers: list[tuple[str, Callable[[], bytes]]] = [
-        ("status.json", lambda: _status(place)),
-        ("stories.json", lambda: _stories(place)),
+        ("status.json", lambda: encode_json(read_status(NodeDirectory(place)))),
+        ("stories.json", lambda: to_json(tell_latest(place))),
         ("files.json", lambda: _files(place)),
         ("findings.json", lambda: _findings(place, file)),
     ]
@@ -144,19 +148,6 @@ def _texts(
         except (SwarmdError, OSError, subprocess.SubprocessError) as error:
             notes.append(f"{name} is not in it: {error}")
     return texts, tuple(notes)
-
-
-def _status(place: Path) -> bytes:
-    from swarmd.cli.status import read_status
-
-    return encode_json(read_status(NodeDirectory(place)))
-
-
-def _stories(place: Path) -> bytes:
-    from swarmd.cli.explain import tell_latest
-    from swarmd.eventlog.export import to_json
-
-    return to_json(tell_latest(place))
 
 
 def _config(config: Config, cover: Redactor) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,7 +19,7 @@ from swarmd.errors import NotFoundError
 from swarmd.eventlog.fold import load
 
 PAGE = """\
-# {title}
+# The chart `{name}`
 
 Drawn from `statecharts/{name}.yaml` by `make charts`; edit that file, not this one.
 
@@ -53,7 +53,7 @@ def chart(
 ) -> None:
     """List the statecharts or draw one."""
     loaded = load_charts(charts)
-    current = current_states(state) if state else {}
+    current = chart_states(load(log_of(state))[0]) if state else {}
     if write:
         write_pages(loaded, write)
     elif name is None:
@@ -70,11 +70,6 @@ def pick(charts: Charts, name: str) -> AnyChart:
         raise NotFoundError(f"there is no chart {name!r}", f"The charts are {', '.join(NAMES)}")
     found: AnyChart = getattr(charts, name)
     return found
-
-
-def current_states(directory: Path) -> dict[str, str]:
-    """Where each chart stands after the last event of a data directory's log."""
-    return chart_states(load(log_of(directory))[0])
 
 
 def chart_states(state: State) -> dict[str, str]:
@@ -148,19 +143,15 @@ def write_pages(charts: Charts, directory: Path) -> None:
 
 def page(chart: AnyChart) -> str:
     """The Markdown page of a chart."""
-    rows = "\n".join(_row(transition) for transition in chart.source["transitions"])
-    title = f"The chart `{chart.name}`"
-    ignored = "\n".join(_ignored_row(item) for item in chart.source.get("ignored", ()))
-    return PAGE.format(title=title, name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
-
-
-def _row(transition: dict[str, Any]) -> str:
-    sources = _in_words(transition["source"], "any")
-    return f"| {transition['trigger']} | {sources} | {transition['dest']} | {transition.get('why', '')} |"
-
-
-def _ignored_row(item: dict[str, Any]) -> str:
-    return f"| {item['trigger']} | {_in_words(item['source'], 'any other')} | {item['why']} |"
+    rows = "\n".join(
+        f"| {each['trigger']} | {_in_words(each['source'], 'any')} | {each['dest']} | {each.get('why', '')} |"
+        for each in chart.source["transitions"]
+    )
+    ignored = "\n".join(
+        f"| {each['trigger']} | {_in_words(each['source'], 'any other')} | {each['why']} |"
+        for each in chart.source.get("ignored", ())
+    )
+    return PAGE.format(name=chart.name, mermaid=to_mermaid(chart), rows=rows, ignored=ignored)
 
 
 def _in_words(source: str | list[str], all_of_them: str) -> str:
@@ -176,14 +167,10 @@ from typing import Literal
 def source_of(charts: Iterable[AnyChart]) -> str:
     """The module, formatted as ruff would."""
     return HEAD + "".join(
-        f"\n{chart.name.title()}{what} = {_literal(names)}\n"
+        f"\n{chart.name.title()}{what} = Literal[\n" + "".join(f'    "{name}",\n' for name in names) + "]\n"
         for chart in charts
         for what, names in (("State", chart.states), ("Trigger", chart.triggers))
     )
-
-
-def _literal(names: Iterable[str]) -> str:
-    return "Literal[\n" + "".join(f'    "{name}",\n' for name in names) + "]"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import msgspec
 import tomlkit
 import typer
 from tomlkit.container import Container
-from tomlkit.items import Item, Table
+from tomlkit.items import Table
 
 from swarmd.config import Config, Section, SwarmConfig, load_config, read_config_text
 from swarmd.toml_text import parse_toml
@@ -66,19 +66,15 @@ def _fill(table: Container | Table, section: Section, given: dict[str, Any], ori
     fields = {key: value for key, value in msgspec.structs.asdict(section).items() if value is not None}
     for key, value in fields.items():
         if not isinstance(value, Section):
-            table.add(key, _commented(value, origin if key in given else "default"))
+            plain = without_secrets(msgspec.to_builtins(value, builtin_types=()))
+            item = tomlkit.item(_inline(plain) if isinstance(plain, list | tuple) else plain)
+            item.comment(origin if key in given else "default")
+            table.add(key, item)
     for key, value in fields.items():
         if isinstance(value, Section):
             inner = tomlkit.table()
             _fill(inner, value, given.get(key, {}), origin)
             table.add(key, inner)
-
-
-def _commented(value: Any, origin: str) -> Item:
-    plain = without_secrets(msgspec.to_builtins(value, builtin_types=()))
-    item: Item = tomlkit.item(_inline(plain) if isinstance(plain, list | tuple) else plain)
-    item.comment(origin)
-    return item
 
 
 def without_secrets(value: Any) -> Any:

@@ -73,10 +73,11 @@ def dashboard(
     is read from a node: the swarm's records in the DHT are followed by an observer that writes none, and so is its
     contract, where it has one.
     """
+    given = str(token_file.absolute()) if token_file is not None else ""  # a path is relative to where it is given
     if swarm is not None:
         if directory is not None or config is not None:
             raise ConfigError("--manifest observes the DHT, not a node", "Give no directory and no --config with it")
-        page = PageOptions(listen or LISTEN, token_named(token_file, ""), tuple(hosts or ()), open_page)
+        page = PageOptions(listen or LISTEN, given, tuple(hosts or ()), open_page)
         serve_observer(swarm, tuple(bootstrap or ()), tuple(rpc or ()), page)
         return
     if bootstrap or rpc:
@@ -85,8 +86,7 @@ def dashboard(
     web = load_config(config).web if config is not None else WebConfig()
     if not NodeDirectory(node.data).events.is_dir():
         log_in(node, directory is None and config is None)
-    token = token_named(token_file, web.token)
-    page = PageOptions(listen or web.listen or LISTEN, token, (*(hosts or ()), *web.hosts), open_page)
+    page = PageOptions(listen or web.listen or LISTEN, given or web.token, (*(hosts or ()), *web.hosts), open_page)
     serve_log(node.data, page, config or usable(node.config))
 
 
@@ -96,11 +96,6 @@ def usable(found: Path | None) -> Path | None:
         return found if found is not None and load_config(found) else None
     except SwarmdError:
         return None
-
-
-def token_named(file: Path | None, configured: str) -> str:
-    """The token's place as `load_token` takes it; a path on the command line is relative to where it is given."""
-    return str(file.absolute()) if file is not None else configured
 
 
 def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive: Path | None = None) -> None:
@@ -129,8 +124,8 @@ def serve_log(root: Path, page: PageOptions, config: Path | None = None, archive
 def serve_observer(manifest: Path, bootstrap: tuple[str, ...], rpc: tuple[str, ...], page: PageOptions) -> None:
     """Serve the page of a swarm as the DHT and its contract have it, until stopped, in this process.
 
-    `bootstrap` and `rpc` come before the manifest's. Raises ManifestError, and ConfigError and AddressInUse as
-    `serve_log`.
+    `bootstrap` are nodes beyond the manifest's, `rpc` are endpoints in place of its own. Raises ManifestError, and
+    ConfigError and AddressInUse as `serve_log`.
     """
     import tempfile
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import typer
 
-from swarmd.config import ChainConfig, Config, load_config
+from swarmd.config import Config, load_config
 from swarmd.daemon.directory import SwarmName, advise_other_directory, refuse_other_swarm, swarm_of_config
 from swarmd.dht.identity.identity import Identity, create_identity, load_identity
 from swarmd.errors import NotFoundError, OtherSwarm, PathUnusable
@@ -95,14 +95,6 @@ class NewNode:
         key = create_keystore(keystore, words)
         typer.echo(f"account: {key.address}, made: keep a copy of {keystore} and of its passphrase, {secret}")
         return OwnAccount(key, *names)
-
-    def known_account(self, chain: ChainConfig) -> OwnAccount:
-        """The account that a configuration made earlier names. Raises KeystoreError."""
-        from swarmd.chain.keystore import load_account
-
-        key = load_account(chain, self.data)
-        typer.echo(f"account: {key.address}, kept from {chain.keystore}")
-        return OwnAccount(key, chain.keystore, chain.passphrase)
 
     def name_of(self, path: Path) -> str:
         """How the configuration names a file: relative to the data directory, where it lies in it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from swarmd.paths import CONFIG
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from swarmd.doctor.examination import DoctorReport, Finding, Severity, Subject
+    from swarmd.doctor.examination import Check, DoctorReport, Finding, Severity, Subject
 
 
 COLOURS: dict[Severity, str] = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
@@ -50,8 +51,13 @@ def doctor(
             typer.echo(f"{check.name:10} {check.group:8} {(check.run.__doc__ or '').splitlines()[0]}")
         return 0
     checks = choose_checks(only or ())
-    subject = Subject(find_config(directory, config), data or find_data(directory, config), offline)
-    report = examine_visibly(subject, [check.name for check in checks], quiet=as_json)
+    place = place_of(directory)
+    if data is None and config is not None:
+        data = directory
+    elif data is None and holds_log(place) and (place / CONFIG).is_file():
+        data = place  # the configuration in it does not say where its data lie
+    subject = Subject(find_config(directory, config), data, offline)
+    report = examine_visibly(subject, checks, quiet=as_json)
     if as_json:
         print_json(report)
     else:
@@ -62,8 +68,7 @@ def doctor(
 def find_config(directory: Path | None, config: Path | None) -> Path | None:
     """The configuration that is meant, None where nothing was named and there is none here.
 
-    Raises:
-        NotFoundError: what was named is not there, or has no configuration.
+    Raises NotFoundError where what was named is not there, or has no configuration.
     """
     if config is not None and not config.is_file():
         raise NotFoundError(f"there is no configuration file {config}", "`swarmd init` makes a node")
@@ -72,22 +77,12 @@ def find_config(directory: Path | None, config: Path | None) -> Path | None:
     return config_of_node(directory, config)
 
 
-def find_data(directory: Path | None, config: Path | None) -> Path | None:
-    """The data directory, where it is not for the configuration to say."""
-    if config is not None:
-        return directory
-    place = place_of(directory)
-    return place if holds_log(place) and (place / CONFIG).is_file() else None
-
-
-def examine_visibly(subject: Subject, names: list[str], quiet: bool = False) -> DoctorReport:
+def examine_visibly(subject: Subject, checks: Sequence[Check], quiet: bool = False) -> DoctorReport:
     """Make the checks; on a terminal, say on stderr which are under way."""
     from rich.console import Console
 
-    from swarmd.doctor.checks import choose_checks
     from swarmd.doctor.examination import examine
 
-    checks = choose_checks(names)
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return asyncio.run(examine(subject, checks))

@@ -69,7 +69,6 @@ def explain(
 
 def read_words(words: list[str], config: Path | None) -> tuple[Path, int | None]:
     """The directory and the round that are meant. Raises ConfigError."""
-
     numbers = [word for word in words if re.fullmatch(r"\d{1,18}", word)]
     places = [word for word in words if word not in numbers]
     example = "For example: swarmd explain data 12"
@@ -89,18 +88,15 @@ def has_daemon(directory: Path) -> bool:
 
     try:
         ask(NodeDirectory(find_log(directory).parent).control, "status", ANSWER_S)
-    except NoDaemon:
-        return False
-    except ControlError:
-        return True
+    except ControlError as error:
+        return not isinstance(error, NoDaemon)
     return True
 
 
 def tell_round(directory: Path, round_: int, now: float | None = None, points: Sequence[Base] = ()) -> list[Story]:
     """The story of one round; `now` is in POSIX seconds, where a daemon runs.
 
-    Args:
-        points: at which the node had just joined a stage, where some are known: the last ones of the log.
+    At `points` the node had just joined a stage, where some are known: the last ones of the log.
     """
     from swarmd.cli.replay import folded
     from swarmd.eventlog.segment import find_log
@@ -178,13 +174,7 @@ SHOWN = ("round", "stage", "reward", "digest", "size_bytes", "groups", "opened_a
 
 
 class Exhibit(msgspec.Struct, frozen=True):
-    """One piece of evidence.
-
-    Attributes:
-        problem: why it proves nothing; empty where anybody can see that `peer` signed both.
-        records: what each of the two says.
-        signed: each as it was signed, in base64: the msgpack array [owner, payload, expiration, signature].
-    """
+    """One piece of evidence."""
 
     seq: int
     at: float
@@ -192,9 +182,9 @@ class Exhibit(msgspec.Struct, frozen=True):
     peer: str
     round: int
     stage: int
-    problem: str
-    records: tuple[dict[str, str | int | float | bool], ...]
-    signed: tuple[str, ...]
+    problem: str  # why it proves nothing; empty where anybody can see that `peer` signed both
+    records: tuple[dict[str, str | int | float | bool], ...]  # what each of the two says
+    signed: tuple[str, ...]  # in base64: the msgpack arrays [owner, payload, expiration, signature]
 
 
 def show(directory: Path, as_json: bool) -> int:

@@ -105,8 +105,7 @@ def _weigh(profile: InitProfile, answer: ProbeAnswer) -> ProfileFit:
 def pick(wanted: str, weighed: Sequence[ProfileFit]) -> ProfileFit:
     """The profile that is meant: by name, by size in billions, or `auto` for the largest that fits.
 
-    Raises:
-        ConfigError: there is none, or it does not fit here.
+    Raises ConfigError where there is none, or it does not fit here.
     """
     if wanted == "auto":
         return max((each for each in weighed if each.chosen), key=lambda each: each.need, default=weighed[0])
@@ -134,8 +133,7 @@ def line_of(weighing: ProfileFit) -> str:
 def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
     """A coordinator's configuration to make a swarm of: the profile's, with one model in place of a pool.
 
-    Args:
-        changes: further keys of [training].
+    The changes are to further keys of [training].
     """
     path = weighing.profile.path
     document = tomlkit.parse(read_config_text(path)) if path else tomlkit.document()
@@ -158,11 +156,6 @@ def base_text(kind: str, weighing: ProfileFit, **changes: Any) -> str:
 def stage_seconds(base: Config) -> int:
     """A stage's length for a swarm like this: half of what a slow node may train."""
     return max(STAGE_S, int(base.round.train_s / 2), int(base.coordinator.stage_s))
-
-
-def with_device(training: TrainingConfig, device: str) -> TrainingConfig:
-    """The training on another device than the profile's. Raises ConfigError for one that there is not."""
-    return training if device == "auto" else msgspec.structs.replace(training, device=device_named(device))
 
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
@@ -188,7 +181,7 @@ class Asker:
         """The answer. Raises ConfigError where there is nobody to ask and defaults were not asked for."""
         if self.silent:
             return default
-        self._need_terminal(flag)
+        self.need_terminal(flag)
         return str(typer.prompt(question, default=default, show_default=bool(default)))
 
     def choose(self, question: str, choices: tuple[str, ...], flag: str) -> str:
@@ -201,12 +194,7 @@ class Asker:
                 return answer
             typer.echo(f"  {answer!r} is none of them")
 
-    def ask_secret(self, question: str, flag: str) -> str:
-        """Ask at the terminal without echo."""
-        self._need_terminal(flag)
-        return ask_hidden(question).strip()
-
-    def _need_terminal(self, flag: str) -> None:
+    def need_terminal(self, flag: str) -> None:
         if not self._terminal:
             raise ConfigError(f"there is no terminal to ask at, and {flag} is not given", "Add --yes to take defaults")
 
@@ -301,11 +289,7 @@ class Answers(NamedTuple):
             )
 
     def take_token(self, asker: Asker) -> str:
-        """The Hub's token: of a private file, of HF_TOKEN, or asked for; empty where nothing is pushed.
-
-        Raises:
-            ConfigError: it is none, or there is none to be had.
-        """
+        """The Hub's token: from a private file, HF_TOKEN or an answer; empty without --hub-repo. Raises ConfigError."""
         if not self.hub_repo:
             return ""
         if self.hub_token_file is not None:
@@ -313,7 +297,8 @@ class Answers(NamedTuple):
         elif os.environ.get("HF_TOKEN"):
             token = os.environ["HF_TOKEN"].strip()
         else:
-            token = asker.ask_secret("Token of the Hub (is not shown)", "--hub-token-file")
+            asker.need_terminal("--hub-token-file")
+            token = ask_hidden("Token of the Hub (is not shown)").strip()
         if not TOKEN.fullmatch(token):
             raise ConfigError("this is no token of the Hub: one word of 8 characters or more expected", TOKEN_FIX)
         return token
@@ -416,29 +401,27 @@ def _refuse_other_swarm(root: Path, manifest: Path | None, name: str | None) -> 
 
 def _make(given: Answers, asker: Asker) -> None:
     """Ask what is left to ask, then make the node by the verb that does so."""
+    from swarmd.cli.join import join
+
     answers = given.complete(asker)
     token = answers.take_token(asker)
     if answers.manifest is not None:
-        _join(answers)
+        _rehearse(answers, answers.manifest)
+        join(
+            answers.manifest,
+            directory=answers.root,
+            name=answers.name or "",
+            announce=[answers.announce] if answers.announce else None,
+            rpc=answers.rpc or None,
+        )
     else:
         _found(answers, asker)
     if token:
         _keep_token(answers, token)
-    amend_config(answers.root / CONFIG, answers.amendments())
-
-
-def _join(answers: Answers) -> None:
-    from swarmd.cli.join import join
-
-    assert answers.manifest is not None
-    _rehearse(answers, answers.manifest)
-    join(
-        answers.manifest,
-        directory=answers.root,
-        name=answers.name or "",
-        announce=[answers.announce] if answers.announce else None,
-        rpc=answers.rpc or None,
-    )
+    path, amendments = answers.root / CONFIG, answers.amendments()
+    if amendments:
+        put_private(path, amended(read_config_text(path), amendments, path))
+        typer.echo(f"{path}: {', '.join(amendments)} set")
 
 
 def _rehearse(answers: Answers, path: Path) -> None:
@@ -456,7 +439,6 @@ def _rehearse(answers: Answers, path: Path) -> None:
 
 def _found(answers: Answers, asker: Asker) -> None:
     """Make a swarm of a shipped configuration, in which one model has the place of a pool."""
-
     kind = answers.kind or "digits"
     chosen = choose_model(answers, kind, asker)
     changes = {"device": answers.device or "auto"} | ({"processes": answers.processes} if answers.processes else {})
@@ -485,7 +467,9 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
         return ProfileFit(profiles[0], None, 0)
     typer.echo("looking at what fits on this machine ...")
     device = answers.device or "auto"
-    said = asyncio.run(ask_torch([ProbeQuestion(with_device(each.training, device)) for each in profiles]))
+    there: dict[str, Any] = {} if device == "auto" else {"device": device_named(device)}
+    questions = [ProbeQuestion(msgspec.structs.replace(each.training, **there)) for each in profiles]
+    said = asyncio.run(ask_torch(questions))
     weighed = weigh_profiles(profiles, said)
     if not wanted:
         for each in weighed:
@@ -496,22 +480,12 @@ def choose_model(answers: Answers, kind: str, asker: Asker) -> ProfileFit:
 
 def _keep_token(answers: Answers, token: str) -> None:
     """Into a private file in the data directory; one that is there is kept."""
-
     path = answers.root / TOKEN_NAME
     if path.exists():
         typer.echo(f"{path}: exists, kept as it is")
         return
     write_secret(path, f"{token}\n".encode(), KIND)
     typer.echo(f"{path}: written, mode 0600")
-
-
-def amend_config(path: Path, amendments: dict[str, Any]) -> None:
-    """Put keys into a configuration that was just made. Raises ConfigError where one is wrong."""
-
-    if not amendments:
-        return
-    put_private(path, amended(read_config_text(path), amendments, path))
-    typer.echo(f"{path}: {', '.join(amendments)} set")
 
 
 def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
@@ -530,22 +504,18 @@ def amended(text: str, amendments: dict[str, Any], path: Path) -> str:
 def finish(root: Path, examine: bool) -> int:
     """Check the configuration, examine the node without the network, and say what comes next."""
     from swarmd.cli.config import check
-
-    path = root / CONFIG
-    check(path, elsewhere=True)  # the doctor says what is to be downloaded
-    code = _examine(path) if examine else 0
-    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
-    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
-    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
-    return code
-
-
-def _examine(path: Path) -> int:
     from swarmd.cli.doctor import examine_visibly, print_report
     from swarmd.doctor.checks import CHECKS
     from swarmd.doctor.examination import Subject
 
-    report = examine_visibly(Subject(path, offline=True), [check.name for check in CHECKS])
-    typer.echo("")
-    print_report(report, brief=True)
-    return ExitCode.UNFIT if report.verdict == "error" else 0
+    path, code = root / CONFIG, 0
+    check(path, elsewhere=True)  # the doctor says what is to be downloaded
+    if examine:
+        report = examine_visibly(Subject(path, offline=True), CHECKS)
+        typer.echo("")
+        print_report(report, brief=True)
+        code = ExitCode.UNFIT if report.verdict == "error" else 0
+    typer.echo(f"\nrun it now:          swarmd run --config {quoted(path)}")
+    typer.echo(f"or as a service:     swarmd service install --config {quoted(path)}")
+    typer.echo(f"look at it any time: swarmd doctor {quoted(root)}")
+    return code

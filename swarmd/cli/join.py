@@ -293,6 +293,7 @@ async def _join_chain(
 ) -> NodeChoice:
     """Check the contract, make the account, register; returns the choice with what was found."""
     from swarmd.chain.endpoints import read_urls
+    from swarmd.chain.keystore import load_account
     from swarmd.cli.contract import check_contract, reach
 
     chain, known = manifest.chain, existing.chain if existing else None
@@ -315,9 +316,11 @@ async def _join_chain(
         registered_to = await coordinator.eoa(choice.peer)
         if wishes.signer or (known is not None and known.sender != "wallet"):
             return _through_proxy(node, wishes, choice, registered_to)
-        account = (
-            node.known_account(known) if known else node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
-        )
+        if known is not None:  # a configuration made earlier names the account
+            account = OwnAccount(load_account(known, node.data), known.keystore, known.passphrase)
+            typer.echo(f"account: {account.key.address}, kept from {known.keystore}")
+        else:
+            account = node.account(wishes.paid_by.account, wishes.paid_by.passphrase)
         await _register(reached, coordinator, account, choice.peer, registered_to, allowed, wishes.paid_by.fees)
         return msgspec.structs.replace(
             choice, sender="wallet", keystore=account.keystore, passphrase=account.passphrase

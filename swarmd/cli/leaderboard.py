@@ -6,7 +6,6 @@ read the next time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -20,10 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmd.chain.standings import ORDERS, ChainStandings, KeptChainStandings, Order, PeerStanding, rank
-from swarmd.cli.options import RULE, log_of, print_json
+from swarmd.cli.options import RULE, check_address, log_of, print_json
 from swarmd.core.commands import PublishLeaderboard
 from swarmd.core.events import ChainBlock, ChainReorged, ChainUp
-from swarmd.core.state import State
 from swarmd.core.step import RULES, StateFold
 from swarmd.core.values import Standing
 from swarmd.dht.wire.bodies import LeaderboardBody, LeaderboardCheck
@@ -40,24 +38,15 @@ CHAIN = SummaryKind("chain", 1, needs_state=False)
 
 
 class VerifiedBoards(msgspec.Struct, frozen=True, array_like=True):
-    """A coordinator's leaderboards, verified.
-
-    Attributes:
-        round: of the last one; -1 before any.
-        standings: of the last one.
-        rounds: how many there were.
-        reports: signed ones, in all of them.
-        problems: what is wrong, a sentence each.
-        partial: of the rounds, those whose reports did not all find room, so that nothing was added up.
-    """
+    """A coordinator's leaderboards, verified."""
 
     swarm: str = ""
-    round: int = -1
-    standings: tuple[Standing, ...] = ()
-    rounds: int = 0
-    reports: int = 0
-    problems: tuple[str, ...] = ()
-    partial: int = 0
+    round: int = -1  # of the last one; -1 before any
+    standings: tuple[Standing, ...] = ()  # likewise
+    rounds: int = 0  # how many there were
+    reports: int = 0  # signed ones, in all of them
+    problems: tuple[str, ...] = ()  # what is wrong, a sentence each
+    partial: int = 0  # rounds whose reports did not all find room, so that nothing was added up
 
 
 class _KeptBoards(msgspec.Struct, array_like=True):
@@ -80,7 +69,7 @@ class BoardGathering:
         state = base.state
         self._fold = StateFold(state)
         self._check = LeaderboardCheck(state.coordination.standings if state.coordination else ())
-        self._boards = VerifiedBoards(_swarm_of(state))
+        self._boards = VerifiedBoards(state.settings.swarm if state.settings else "")
 
     def resume(self, kept: bytes | memoryview) -> None:
         read = msgspec.msgpack.decode(kept, type=_KeptBoards)
@@ -101,7 +90,8 @@ class BoardGathering:
 
     def _verify(self, command: PublishLeaderboard) -> None:
         boards = self._boards
-        swarm = boards.swarm or _swarm_of(self._fold.state)
+        settings = self._fold.state.settings
+        swarm = boards.swarm or (settings.swarm if settings else "")
         self._check.take(LeaderboardBody(command.round, command.standings, command.reports), swarm)
         reports = boards.reports + len(command.reports)
         self._boards = VerifiedBoards(swarm, command.round, command.standings, boards.rounds + 1, reports)
@@ -114,10 +104,6 @@ class BoardGathering:
     def boards(self) -> VerifiedBoards:
         """What was found so far."""
         return msgspec.structs.replace(self._boards, problems=tuple(self._check.problems), partial=self._check.partial)
-
-
-def _swarm_of(state: State) -> str:
-    return state.settings.swarm if state.settings else ""
 
 
 def read_boards(directory: Path) -> VerifiedBoards:
@@ -146,7 +132,7 @@ class KeptChain(msgspec.Struct, array_like=True):
 
 
 class ChainGathering:
-    """Adds up what a contract said, block by block, and whether the node has a chain at all, and how far it was read."""
+    """Adds up what a contract said, block by block; `found` says whether there is a chain, and how far it was read."""
 
     def __init__(self) -> None:
         self.standings = ChainStandings()
@@ -177,25 +163,9 @@ class ChainGathering:
             found.chained = found.chained or of_chain
 
 
-def read_chain(directory: Path) -> ChainGathering:
-    """What a log says of the chain. Raises NotFoundError, LogDamaged, or ChainError for blocks without an order."""
-    gathering = ChainGathering()
-    gather(find_log(directory), CHAIN, gathering)
-    return gathering
-
-
 COLUMNS_MAX = 4096  # of a printed table
 INDENT = 7 * " "  # of names below their figures
 CHARACTERS_SHOWN_MAX = 256  # of a peer id; one of a node has 52
-ADDRESS = re.compile(r"0x[0-9a-fA-F]{40}")
-
-
-class ContractHead(NamedTuple):
-    """A contract as of the newest block that was read."""
-
-    contract: str
-    chain_id: int
-    block: int
 
 
 class ChainBoard(msgspec.Struct, frozen=True):
@@ -216,9 +186,9 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
 
     Raises NotFoundError where nothing of the chain is in it yet, LogDamaged, ChainError for blocks without an order.
     """
-
     log = find_log(directory)
-    read = read_chain(log)
+    read = ChainGathering()
+    gather(log, CHAIN, read)
     up = read.found.up
     if not read.found.chained:
         return None
@@ -226,22 +196,15 @@ def board_of_log(directory: Path, by: Order, depth: int) -> ChainBoard | None:
         raise NotFoundError(
             f"the log in {log} holds nothing of the chain yet", "The node has not reached the chain so far"
         )
-    notes = _notes_of_log(read.standings, up.contract) if first_seq_of(list_segments(log)[0]) else ()
-    return _board(read.standings, ContractHead(up.contract, up.chain_id, read.found.head), by, depth, notes)
-
-
-def _notes_of_log(standings: ChainStandings, contract: str) -> tuple[str, ...]:
-    since = f"block {standings.first.number}" if standings.first else "its first block"
-    return (
-        f"counted from {since} on: the log no longer holds what the contract said before",
-        f"all of it: swarmd leaderboard --rpc URL --contract {contract}",
-    )
-
-
-def check_address(contract: str) -> None:
-    """Raises ConfigError for what is no address of a contract."""
-    if not ADDRESS.fullmatch(contract):
-        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")
+    notes: tuple[str, ...] = ()
+    if first_seq_of(list_segments(log)[0]):
+        first = read.standings.first
+        notes = (
+            f"counted from {f'block {first.number}' if first else 'its first block'} on: the log no longer holds what "
+            "the contract said before",
+            f"all of it: swarmd leaderboard --rpc URL --contract {up.contract}",
+        )
+    return _board(read.standings, up.contract, up.chain_id, read.found.head, by, depth, notes)
 
 
 def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: int) -> ChainBoard:
@@ -266,35 +229,36 @@ def board_of_chain(rpc: str, contract: str, from_block: int, by: Order, depth: i
         notes.append("the contract keeps no sums of its own to compare with")
     elif not read.differences:
         notes.append("the contract's own sums say the same")
-    head = ContractHead(contract, read.chain_id, read.head.number)
-    board = _board(read.standings, head, by, depth, tuple(notes))
+    board = _board(read.standings, contract, read.chain_id, read.head.number, by, depth, tuple(notes))
     return msgspec.structs.replace(board, differences=read.differences or ())
 
 
-def _board(standings: ChainStandings, of: ContractHead, by: Order, depth: int, notes: tuple[str, ...]) -> ChainBoard:
-    confirmed = max(of.block - depth, -1)
+def _board(
+    standings: ChainStandings, contract: str, chain_id: int, block: int, by: Order, depth: int, notes: tuple[str, ...]
+) -> ChainBoard:
+    confirmed = max(block - depth, -1)
     ranked = tuple(rank(standings.standings().values(), by))
-    return ChainBoard(*of, confirmed, ranked, standings.standings(confirmed), notes)
+    return ChainBoard(contract, chain_id, block, confirmed, ranked, standings.standings(confirmed), notes)
 
 
 def as_plain(board: ChainBoard, top: int) -> dict[str, Any]:
     """For JSON; rewards are decimal strings, because they have up to 256 bits and more."""
+
+    def figures(row: PeerStanding) -> dict[str, Any]:
+        return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
+
     return {
         "contract": board.contract,
         "chain_id": board.chain_id,
         "block": board.block,
         "confirmed_block": board.confirmed_block,
         "standings": [
-            {"place": place, **_figures(row), "confirmed": _figures(_confirmed(board, row))}
+            {"place": place, **figures(row), "confirmed": figures(_confirmed(board, row))}
             for place, row in enumerate(board.standings[:top], 1)
         ],
         "notes": board.notes,
         "problems": board.differences,
     }
-
-
-def _figures(row: PeerStanding) -> dict[str, Any]:
-    return msgspec.structs.asdict(row) | {"reward": str(row.reward)}
 
 
 def _confirmed(board: ChainBoard, row: PeerStanding) -> PeerStanding:
@@ -388,7 +352,6 @@ def leaderboard(
     one they are checked against the signed reports of every round in the coordinator's log. Exits with 3 when they
     differ.
     """
-
     order = order_of(sort)
     if rpc is not None:
         if directory is not None or contract is None:
@@ -427,7 +390,6 @@ NOT_ADMITTED = " (not admitted)"  # neither by proof of work nor by an invitatio
 
 def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
     """Print the standings of a swarm without a chain, and what is wrong with them. Returns the exit code."""
-
     if order in ("wins", "votes"):
         raise ConfigError(f"--sort {order}: a swarm without a chain has no votes", "Sort by reward or rounds")
     boards = read_boards(directory)
@@ -449,7 +411,6 @@ def tell_reports(directory: Path, order: Order, top: int, as_json: bool) -> int:
 
 def ranked_reports(standings: Sequence[Standing], round: int) -> Ranked:
     """The standings that signed reports add up to."""
-
     rows = []
     for place, row in enumerate(standings, 1):
         name = shown(row.name) + ("" if row.admitted else NOT_ADMITTED)

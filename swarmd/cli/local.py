@@ -128,8 +128,7 @@ def ending_signals() -> Iterator[Ending]:
 def watch(swarm: LocalSwarm, ending: Ending, console: Console) -> RenderableType:
     """Show the nodes until the rounds are over, a node has ended, or a signal came.
 
-    Returns:
-        The live table as it last stood with a node at work.
+    Returns the live table as it last stood with a node at work.
     """
     begun = time.monotonic()
     over_at = 0.0

@@ -332,11 +332,7 @@ NOTE_AFTER_S = 30.0  # a layer that is unwell for longer is mentioned
 
 
 class LocalSwarm:
-    """Nodes in directories node-1, node-2, ... of `directory`; the first coordinates.
-
-    Raises:
-        ConfigError: the number of nodes is not sensible.
-    """
+    """Nodes in directories node-1, node-2, ... of `directory`; the first coordinates."""
 
     def __init__(self, directory: Path, nodes: int = 3) -> None:
         self.places = node_places(directory, nodes)
@@ -404,11 +400,7 @@ class LocalSwarm:
         )
 
     def wait_until(self, condition: Callable[[], bool], within_s: float, what: str, every_s: float = 0.1) -> None:
-        """Wait until `condition` holds.
-
-        Raises:
-            LocalSwarmFailed: it does not hold after `within_s`; `what` says what was waited for.
-        """
+        """Wait until `condition` holds. Raises LocalSwarmFailed after `within_s`; `what` says what was waited for."""
         until, never = time.monotonic() + within_s, threading.Event()
         while not condition():
             if time.monotonic() > until:
@@ -417,11 +409,7 @@ class LocalSwarm:
             never.wait(every_s)
 
     def stop(self, within_s: float = STOP_S) -> dict[str, int]:
-        """End every node and whatever it started.
-
-        Returns:
-            Exit code by name of the nodes that were started, negative the signal that ended one.
-        """
+        """End all nodes and what they started. Returns exit codes by name of those started, negative for a signal."""
         stop_all(self.daemons, within_s)
         for daemon in self.daemons:
             if daemon.exit_code is not None and daemon.exit_code < 0:
@@ -490,19 +478,16 @@ def read_history(events: Path) -> tuple[TrainedRound, ...]:
             for event in commit.events:
                 if isinstance(event, StageTrained):
                     rounds.setdefault(event.round, {})[event.stage] = event
-    return tuple(_trained(round, [told[stage] for stage in sorted(told)]) for round, told in sorted(rounds.items()))
-
-
-def _trained(round: int, results: list[StageTrained]) -> TrainedRound:
-    mean = sum(result.reward for result in results) / len(results)
-    stages = tuple((result.stage, result.reward) for result in results)
-    return TrainedRound(round, mean, results[-1].held_out, results[0].held_out_before, stages)
+    trained = []
+    for round, told in sorted(rounds.items()):
+        results = [told[stage] for stage in sorted(told)]
+        mean = sum(result.reward for result in results) / len(results)
+        stages = tuple((result.stage, result.reward) for result in results)
+        trained.append(TrainedRound(round, mean, results[-1].held_out, results[0].held_out_before, stages))
+    return tuple(trained)
 
 
 def read_skips(events: Path) -> tuple[RoundsSkipped, ...]:
     """The rounds that a node skipped, as its event log has them."""
-    if not events.is_dir():
-        return ()
-    return tuple(
-        event for commit in read_commits(events) for event in commit.events if isinstance(event, RoundsSkipped)
-    )
+    commits = read_commits(events) if events.is_dir() else ()
+    return tuple(event for commit in commits for event in commit.events if isinstance(event, RoundsSkipped))

@@ -336,15 +336,11 @@ def _tell_kept(node: NewNode, wishes: NewSwarmOptions, manifest: Manifest) -> No
 
 
 def _places_of(wishes: NewSwarmOptions) -> tuple[str, ...]:
-    return wishes.announce or tuple(_concrete(address) for address in wishes.listen)
-
-
-def _concrete(address: str) -> str:
     """Nobody can dial "any address of this machine"."""
+    places = wishes.listen
     for any_host, loopback in ANY_HOST.items():
-        if address.startswith(any_host):
-            return address.replace(any_host, loopback, 1)
-    return address
+        places = tuple(re.sub(rf"^{re.escape(any_host)}", loopback, address) for address in places)
+    return wishes.announce or places
 
 
 def _choice(wishes: NewSwarmOptions, peer: str) -> NodeChoice:

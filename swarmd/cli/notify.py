@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from swarmd.cli.options import ConfigFile, DataDir, NodeDir, config_of_node, locate
-from swarmd.config import Config, load_config
+from swarmd.config import load_config
 from swarmd.errors import ConfigError, ExitCode, NotifyFailed
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def notify(
 
     Exits with 1 when a message did not get out. Where it names nobody, a test fails; with --unit all is well.
     """
-    from swarmd.web.notifications import senders_of
+    from swarmd.web.notifications import HealthMessage, senders_of
 
     file = config_of_node(directory, config)
     loaded = load_config(file)
@@ -67,7 +67,20 @@ def notify(
     if not senders:
         raise ConfigError(f"{file} names no way to notify anybody", "Set notify.urls or notify.command")
     words = f"{unit[:WORDS_CHARACTERS_MAX]} ended: {how_it_ended(os.environ)}" if unit else "this is a test"
-    sent = asyncio.run(_send(senders, _note(loaded, words, well=not unit)))
+    node = loaded.name or "node"
+    note = HealthMessage(
+        node=node,
+        peer="",
+        swarm=loaded.swarm.id,
+        layer="process",
+        well=not unit,
+        reason=words,
+        lasted_s=0.0,
+        changes=0,
+        at=time.time(),
+        text=f"{node}: {words}",
+    )
+    sent = asyncio.run(_send(senders, note))
     return ExitCode.OK if sent else ExitCode.FAILURE
 
 
@@ -78,24 +91,6 @@ async def _send(senders: list[NotificationSender], note: HealthMessage) -> bool:
             raise outcome
         typer.echo(f"{sender.shown}: {outcome or 'sent'}", err=outcome is not None)
     return not any(outcomes)
-
-
-def _note(config: Config, words: str, well: bool) -> HealthMessage:
-    from swarmd.web.notifications import HealthMessage
-
-    node = config.name or "node"
-    return HealthMessage(
-        node=node,
-        peer="",
-        swarm=config.swarm.id,
-        layer="process",
-        well=well,
-        reason=words,
-        lasted_s=0.0,
-        changes=0,
-        at=time.time(),
-        text=f"{node}: {words}",
-    )
 
 
 def how_it_ended(environ: Mapping[str, str]) -> str:

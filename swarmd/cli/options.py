@@ -10,6 +10,7 @@ import getpass
 import json
 import locale
 import os
+import re
 import stat
 import sys
 import time
@@ -263,3 +264,9 @@ def refuse_existing(path: Path, what: str) -> None:
 def utc(at: float, clock: str = "%H:%M") -> str:
     """A time in POSIX seconds, for people."""
     return time.strftime(f"%Y-%m-%d {clock} UTC", time.gmtime(at))
+
+
+def check_address(contract: str) -> None:
+    """Raises ConfigError for what is no address of a contract."""
+    if not re.fullmatch(r"0x[0-9a-fA-F]{40}", contract):
+        raise ConfigError(f"--contract: {contract!r} is no address", "Write it as 0x and 40 hex digits")

@@ -110,8 +110,7 @@ def _leads_elsewhere(named: object) -> bool:
 def bring_questions(home: Path, options: Mapping[str, Any], data: Path) -> None:
     """Put the file that a configuration's options name into another data directory, in place of one that is there.
 
-    Raises:
-        SwarmError: it is missing or not sound.
+    Raises SwarmError where it is missing or not sound.
     """
     name = questions_of(options)
     _load_into(home, name, options)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from swarmd.cli.dashboard import PageOptions, serve_log
 from swarmd.cli.options import LogDir, log_of
 from swarmd.errors import ExitCode
+from swarmd.eventlog.fold import Base, base_upto, commits_from, fold, newest_base, oldest_base, refuse_removed
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from swarmd.core.applied import Applied
-    from swarmd.eventlog.fold import Base
     from swarmd.eventlog.frame import Commit
     from swarmd.eventlog.replay import Comparison, StepOutcome, Verified
 
@@ -86,9 +87,12 @@ def replay(
         raise typer.BadParameter("--state, --step, --verify, --against and --web exclude each other")
     if (state or verify or against or web) and (types or first or round_ is not None or stage is not None):
         raise typer.BadParameter("--type, --round, --stage and --from choose what is listed; here only --to counts")
-    log = find_log_upto(directory, last)
-    if web:
-        show_page(log)
+
+    log = log_of(directory)
+    if last is not None:
+        refuse_removed(log, last)
+    if web:  # on the usual port or, where that is taken, on any
+        serve_log(log.parent, PageOptions(else_any=True), archive=log)
     elif verify:
         show_verified(directory or log.parent, log, last, json)
     elif against:
@@ -96,25 +100,7 @@ def replay(
     elif state:
         show_state(log, last, json)
     else:
-        wanted = Filter(types or [], round_, stage, first)
-        show_events(log, wanted, last, Display(steps=step, json=json))
-
-
-def find_log_upto(directory: Path | None, last: int | None) -> Path:
-    """The log that is asked for. Raises NotFoundError where event `last` was removed with its beginning."""
-    from swarmd.eventlog.fold import refuse_removed
-
-    log = log_of(directory)
-    if last is not None:
-        refuse_removed(log, last)
-    return log
-
-
-def show_page(log: Path) -> None:
-    """Serve the log's page until Ctrl-C, on the usual port or, where that is taken, on any."""
-    from swarmd.cli.dashboard import PageOptions, serve_log
-
-    serve_log(log.parent, PageOptions(else_any=True), archive=log)
+        show_events(log, Filter(types or [], round_, stage, first), last, Display(steps=step, json=json))
 
 
 # --- what is folded and what is shown ---
@@ -164,8 +150,6 @@ def commits_upto(commits: Iterator[Commit], last: int | None) -> Iterator[Commit
 
 def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[Applied]:
     """The fold from `base` to `last`."""
-    from swarmd.eventlog.fold import commits_from, fold
-
     commits = commits_from(log, base)
     applied = fold(watch(log, commits, last) if progress else commits_upto(commits, last), base.state)
     return applied if last is None else takewhile(lambda one: one.seq <= last, applied)
@@ -173,18 +157,9 @@ def folded(log: Path, last: int | None, progress: bool, base: Base) -> Iterator[
 
 def start_of(log: Path, seq: int | None) -> Base:
     """The latest point at or before event `seq` that a fold can start from; of the whole log for None."""
-    from swarmd.eventlog.fold import base_upto, newest_base
-
-    if first := first_of(log):
+    if first := oldest_base(log).seq:
         typer.echo(f"events before seq {first} were removed; a snapshot stands for them", err=True)
     return newest_base(log) if seq is None else base_upto(log, seq)
-
-
-def first_of(log: Path) -> int:
-    """The first event that can be folded: 0, or that behind the oldest snapshot of a log that was shortened."""
-    from swarmd.eventlog.fold import oldest_base
-
-    return oldest_base(log).seq
 
 
 def watch(log: Path, commits: Iterator[Commit], last: int | None) -> Iterator[Commit]:
@@ -256,7 +231,6 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
 
     from swarmd.core.step import StateFold
     from swarmd.eventlog.export import full
-    from swarmd.eventlog.fold import commits_from
 
     base = start_of(log, last if last is None else last + 1)
     fold = StateFold(base.state)
@@ -269,8 +243,9 @@ def show_state(log: Path, last: int | None, json: bool) -> None:
 
 
 def show_events(log: Path, wanted: Filter, last: int | None, display: Display) -> None:
+
     base = start_of(log, wanted.first if last is None else min(wanted.first, last + 1))
-    before = base.seq - first_of(log)  # events that need not be read
+    before = base.seq - oldest_base(log).seq  # events that need not be read
     events, shown, chart = before, 0, base.state.chart if before else ""
     for applied in folded(log, last, progress=not sys.stdout.isatty(), base=base):
         events += 1

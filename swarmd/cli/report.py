@@ -45,7 +45,11 @@ def report(
     files = picture_files(out, svg, wanted=not (as_json or card))
     histories = read_histories(directories or [log_of(None).parent])
     if card:
-        print_card(histories)
+        from swarmd.results.card import make_card
+
+        if len(histories) != 1:
+            raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
+        typer.echo(make_card(histories[0]), nl=False)
     elif as_json:
         print_json(histories)
     else:
@@ -92,14 +96,6 @@ def node_directories(directory: Path) -> list[Path]:
             return inner
     log = log_of(directory)
     return [directory if log == directory else log.parent]
-
-
-def print_card(histories: Sequence[TrainingHistory]) -> None:
-    from swarmd.results.card import make_card
-
-    if len(histories) != 1:
-        raise ConfigError(f"--card is of one node, and these are {len(histories)}", "Name one data directory")
-    typer.echo(make_card(histories[0]), nl=False)
 
 
 def print_json(histories: Sequence[TrainingHistory]) -> None:

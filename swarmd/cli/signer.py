@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from swarmd.cli.options import ListenAt, RequestToken
+from swarmd.cli.options import ListenAt, RequestToken, check_address
 from swarmd.config import ChainConfig, load_config
 from swarmd.errors import ConfigError, SwarmdError
 from swarmd.paths import NodeDirectory
-
-if TYPE_CHECKING:
-    from swarmd.chain.signer_http import SignerSetup
-
 
 AUDIT = "signer.audit.jsonl"
 
@@ -53,20 +49,30 @@ def signer(
     """Hold the key of an account and submit for nodes, until told to stop."""
     import asyncio
 
+    import msgspec
+
+    from swarmd.chain.endpoints import read_urls
     from swarmd.chain.signer_http import Access, SignerSetup, load_token, run_signer
     from swarmd.daemon.process import keep_memory_off_disk
     from swarmd.http_server import parse_listen
-    from swarmd.observe.logs import tell_fatal
+    from swarmd.observe.logs import configure, tell_fatal
+    from swarmd.observe.redaction import address_secrets
 
     keep_memory_off_disk()
     base, data = _chain_of(config)
     chain = _with_options(base, rpc, chain_id, contract, {"max_gwei": max_gwei, "day_coins_max": day_coins_max})
-    chain = _with_files(chain, keystore, passphrase_file)
+    # Files named by options are relative to this directory, those of the configuration to the data directory.
+    files = {"keystore": keystore, "passphrase": passphrase_file}
+    absolute: dict[str, Any] = {
+        key: name if name.startswith("credential:") else str(Path.cwd() / name) for key, name in files.items() if name
+    }
+    chain = msgspec.structs.replace(chain, **absolute)
     orgs = frozenset(org or ([chain.proxy.org] if chain.proxy.org else []))
     _check_served(orgs, peer or ())
     access = Access(orgs, load_token(token_file, Path.cwd()), frozenset(peer or ()), per_minute)
     order = SignerSetup(chain, data, parse_listen(listen, 3000), access, audit or data.root / AUDIT)
-    _set_up_logs(order)
+    secrets = [secret for url in read_urls(chain.rpc, data.root) for secret in address_secrets(url)]
+    configure("info", "auto", secrets=secrets + ([access.token] if access.token else []))
     try:
         asyncio.run(run_signer(order))
     except SwarmdError as error:
@@ -105,8 +111,6 @@ def _with_options(
 ) -> ChainConfig:
     import msgspec
 
-    from swarmd.cli.leaderboard import check_address
-
     if contract:
         check_address(contract)
     given: dict[str, Any] = {key: value for key, value in bounds.items() if value is not None}
@@ -124,26 +128,3 @@ def _with_options(
         return msgspec.convert(msgspec.to_builtins(changed), ChainConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"an option makes no sense as [chain] of a configuration has it: {error}") from None
-
-
-def _with_files(chain: ChainConfig, keystore: str | None, passphrase: str | None) -> ChainConfig:
-    """Files named by options are relative to this directory, those of the configuration to the data directory."""
-    import msgspec
-
-    named = {"keystore": keystore, "passphrase": passphrase}
-    given: dict[str, Any] = {key: _absolute(name) for key, name in named.items() if name}
-    return msgspec.structs.replace(chain, **given)
-
-
-def _absolute(named: str) -> str:
-    return named if named.startswith("credential:") else str(Path.cwd() / named)
-
-
-def _set_up_logs(order: SignerSetup) -> None:
-    from swarmd.chain.endpoints import read_urls
-    from swarmd.observe.logs import configure
-    from swarmd.observe.redaction import address_secrets
-
-    urls = read_urls(order.chain.rpc, order.data.root)
-    secrets = [secret for url in urls for secret in address_secrets(url)]
-    configure("info", "auto", secrets=secrets + ([order.access.token] if order.access.token else []))

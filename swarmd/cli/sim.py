@@ -91,9 +91,8 @@ class Total:
         self.runs = 0
         self.events = 0
         self.cpu_s = 0.0
-        self._kinds: dict[
-            str, list[int]
-        ] = {}  # hostile kind → seeds, rounds, events that strangers caused, held stages
+        # hostile kind → seeds, rounds, events that strangers caused, held stages
+        self._kinds: dict[str, list[int]] = {}
 
     def add(self, summary: Summary) -> None:
         self.runs += 1
@@ -146,26 +145,25 @@ def parse_fields(
     except msgspec.ValidationError as error:
         raise ConfigError(f"a field of the simulated swarm is wrong: {error}") from error
     for key in fields:
-        _check_number(key, getattr(checked, key))
+        value, least = getattr(checked, key), LEAST.get(key, 0)
+        if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:  # no swarm can be played with it
+            raise ConfigError(f"{key} of the simulated swarm is {value:g}", f"Give a number from {least:g} on")
     kinds_of(checked.hostile)
     return {key: getattr(checked, key) for key in fields}
-
-
-def _check_number(key: str, value: Any) -> None:
-    """Raise ConfigError for a number with which no swarm can be played."""
-    least = LEAST.get(key, 0)
-    if isinstance(value, int | float) and not least <= value <= NUMBER_MAX:
-        raise ConfigError(f"{key} of the simulated swarm is {value:g}", f"Give a number from {least:g} on")
 
 
 def line_of(summary: Summary) -> str:
     """One run in one line."""
     chain = f"{summary.blocks} blocks, {summary.reorgs} reorganisations, {summary.confirmed} submissions confirmed, "
     chain += f"{summary.refused} refused, "
+    kinds, held = " ".join(kinds_of(summary.profile.hostile)), ""
+    if kinds:  # who was hostile, and what it came to
+        held = f"{summary.held} of {summary.closed} stages held, " if summary.closed else ""
+        held = f"hostile {kinds} ({summary.strangers} events of theirs), {held}"
     return (
         f"seed {summary.seed}: {summary.profile.nodes} nodes, {summary.profile.hours:g} h, {summary.rounds} rounds, "
         f"{summary.events} events, {summary.crashes} crashes, {summary.worker_exits} worker exits, "
-        f"{summary.partitions} partitions, {summary.skips} skips, {_strangers(summary)}"
+        f"{summary.partitions} partitions, {summary.skips} skips, {held}"
         f"{chain if summary.blocks else ''}0 violations; "
         f"{summary.events_per_s:,.0f} events/s; trace {summary.trace}"
     )
@@ -192,10 +190,3 @@ def table_of(summary: Summary) -> str:
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value}" for name, value in rows)
-
-
-def _strangers(summary: Summary) -> str:
-    """Who was hostile, and what it came to."""
-    kinds = kinds_of(summary.profile.hostile)
-    held = f"{summary.held} of {summary.closed} stages held, " if summary.closed else ""
-    return f"hostile {' '.join(kinds)} ({summary.strangers} events of theirs), {held}" if kinds else ""

@@ -64,26 +64,20 @@ def watch(node: Located) -> None:
 
     from swarmd.observe.panel import panel_of
 
-    console = Console()
-    current = read_status(NodeDirectory(node.data), node.config)
-    if not console.is_terminal:
-        _watch_lines(node, current)
-        return
-    with contextlib.suppress(KeyboardInterrupt), Live(panel_of(current), console=console, auto_refresh=False) as live:
-        while True:
-            PAUSE.wait(WATCH_EVERY_S)
-            live.update(panel_of(read_status(NodeDirectory(node.data), node.config)), refresh=True)
-
-
-def _watch_lines(node: Located, current: Status) -> None:
-    said = ""
+    console, data, said = Console(), NodeDirectory(node.data), ""
+    current = read_status(data, node.config)
     with contextlib.suppress(KeyboardInterrupt):
+        if console.is_terminal:
+            with Live(panel_of(current), console=console, auto_refresh=False) as live:
+                while True:
+                    PAUSE.wait(WATCH_EVERY_S)
+                    live.update(panel_of(read_status(data, node.config)), refresh=True)
         while True:
             if (line := line_of(current)) != said:
                 typer.echo(f"{time.strftime('%H:%M:%S')} {line}")
                 said = line
             PAUSE.wait(WATCH_EVERY_S)
-            current = read_status(NodeDirectory(node.data), node.config)
+            current = read_status(data, node.config)
 
 
 def line_of(status: Status) -> str:

@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 from swarmd.cli.new import new
-from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, payer, print_json, utc
+from swarmd.cli.options import MAX_GWEI, Endpoints, ManifestFile, PrintJson, check_address, payer, print_json, utc
 from swarmd.cli.orders import invite, register_orders
 from swarmd.errors import ConfigError, PathUnusable
 from swarmd.files import remedy
@@ -199,7 +199,6 @@ def status(
     Of a swarm without a chain, what its manifest says.
     """
     from swarmd.cli.contract import find_target
-    from swarmd.cli.leaderboard import check_address
 
     urls = payer(rpc, None, None, MAX_GWEI).rpc
     if manifest is None:

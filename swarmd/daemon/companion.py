@@ -5,6 +5,7 @@ It reads the log and the control socket as anybody may; nothing of it is ever an
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -79,24 +80,20 @@ class Companion:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._read_url, child)
-                tasks.start_soon(self._order_it, child)
                 drained = anyio.Event()
                 tasks.start_soon(_read_lines, child, lines, drained)
+                with contextlib.suppress(BrokenPipeError):  # it is ending, and its end tells
+                    await child.write(self._order)
                 await child.wait()
                 with anyio.move_on_after(DRAIN_S):
                     await drained.wait()
                 tasks.cancel_scope.cancel()
         finally:
-            with anyio.CancelScope(shield=True):
-                await _end(child)
-            status = child.reap()
+            child.terminate()
+            with anyio.move_on_after(STOP_S, shield=True):
+                await child.wait()
+            status = child.reap()  # kills what is left
         return (lines.tail().rpartition("\n")[2] or f"it ended with status {status}").removeprefix("ERROR ")
-
-    async def _order_it(self, child: Child) -> None:
-        try:
-            await child.write(self._order)
-        except BrokenPipeError:
-            return  # it is ending, and its end tells
 
     async def _read_url(self, child: Child) -> None:
         """Its first line says that it runs; there is nothing in it without a page."""
@@ -121,10 +118,3 @@ async def _read_lines(child: Child, lines: LineReader, done: anyio.Event) -> Non
         folder.log(line.level, line.text, anyio.current_time())
     folder.flush()
     done.set()
-
-
-async def _end(child: Child) -> None:
-    """Ask it to end, if it runs; whoever calls kills what is left."""
-    child.terminate()
-    with anyio.move_on_after(STOP_S):
-        await child.wait()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from anyio.abc import SocketListener, SocketStream, TaskGroup
+from anyio.abc import SocketListener, SocketStream
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.core.events import StopRequested
@@ -73,17 +73,13 @@ class Control:
             listener = await SocketListener.from_socket(endpoint)
             async with listener, anyio.create_task_group() as answering:
                 while True:
-                    await self._take_calls(listener, answering)
+                    try:
+                        await listener.serve(self._answer, answering)
+                    except anyio.BrokenResourceError as error:  # for want of files or memory, which may pass
+                        log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
                     await anyio.sleep(ACCEPT_AGAIN_S)
         finally:
             remove_left(self._path)
-
-    async def _take_calls(self, listener: SocketListener, answering: TaskGroup) -> None:
-        """Answer until a connection cannot be taken: for want of files or memory, which may pass."""
-        try:
-            await listener.serve(self._answer, answering)
-        except anyio.BrokenResourceError as error:
-            log.warning("a control connection cannot be taken", error=str(error.__cause__ or error))
 
     async def _answer(self, stream: SocketStream) -> None:
         async with stream:
@@ -104,19 +100,15 @@ class Control:
         except DECODE_ERRORS as error:
             return msgspec.json.encode(ControlRefusal(f"not a request: {error}"))
         if request.verb == "status":
-            return self._told_status()
+            try:
+                return self._status()
+            except (OSError, SwarmdError) as error:  # a question about a node never ends it
+                log.warning("the status cannot be told", error=str(error))
+                return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
         if request.verb == "stop":
             await self._facts.observe(StopRequested("the operator asked for it"))
             return b'{"stopping":true}'
         return msgspec.json.encode(ControlRefusal(f"unknown verb {request.verb!r}; there are status and stop"))
-
-    def _told_status(self) -> bytes:
-        """The status, or why there is none: a question about a node never ends it."""
-        try:
-            return self._status()
-        except (OSError, SwarmdError) as error:
-            log.warning("the status cannot be told", error=str(error))
-            return msgspec.json.encode(ControlRefusal(f"the status cannot be told: {error}"))
 
 
 async def read_line(stream: SocketStream, bytes_max: int) -> bytes:

@@ -68,9 +68,7 @@ def claim_layout(data: NodeDirectory) -> None:
 def refuse_start(data: NodeDirectory) -> None:
     """See that a node may start in a data directory.
 
-    Raises:
-        OtherVersion: it has another layout.
-        LogDamaged: a restore into it was cut off, or `layout.json` cannot be read.
+    Raises OtherVersion for another layout, LogDamaged where a restore was cut off, or `layout.json` cannot be read.
     """
     if data.restoring.exists():
         raise LogDamaged(
@@ -139,19 +137,15 @@ def refuse_moved(data: NodeDirectory) -> None:
     moved = _read(data.moved, Moved)
     if moved is not None:
         day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moved.at))
-        where, fix = _whereabouts(moved)
+        # Where the node is, and when it may come back.
+        where, fix = f"to {moved.to}", "Run it there. Only if nothing is left of it there"
+        if not moved.to:
+            where = f"in {moved.archive}"
+            fix = "Run it where it was restored. Only if that archive was never restored anywhere"
         raise IdentityInUse(
             f"the node in {data.root} was moved away on {day}, {where}; here too, it would run twice",
             f"{fix}: remove {data.moved}",
         )
-
-
-def _whereabouts(moved: Moved) -> tuple[str, str]:
-    """Where the node is, and when it may come back."""
-    if moved.to:
-        return f"to {moved.to}", "Run it there. Only if nothing is left of it there"
-    fix = "Run it where it was restored. Only if that archive was never restored anywhere"
-    return f"in {moved.archive}", fix
 
 
 def _read(path: Path, kind: type[Note]) -> Note | None:
@@ -166,17 +160,11 @@ def _read(path: Path, kind: type[Note]) -> Note | None:
 
 
 class SwarmName(msgspec.Struct, frozen=True):
-    """What tells swarms apart. What is not known is compared with nothing.
-
-    Args:
-        id: the swarm's id.
-        kind: what it trains; empty: not known.
-        contract: "CHAIN_ID:address" of the contract that keeps its rounds, "" without a chain, None: not known.
-    """
+    """What tells swarms apart. What is not known is compared with nothing."""
 
     id: str
-    kind: str = ""
-    contract: str | None = None
+    kind: str = ""  # what it trains; empty: not known
+    contract: str | None = None  # "CHAIN_ID:address" of it, "" without a chain, None: not known
 
     def __str__(self) -> str:
         kind = f"kind {self.kind}" if self.kind else ""
@@ -257,24 +245,20 @@ def node_identity(config: Config, data: NodeDirectory) -> Identity:
     Before a log begins under its peer id, the key is proved whole; later the network worker does so. Raises
     NotFoundError where a new key would be a mistake, IdentityError for a wrong mode, owner, content or peer id.
     """
-    path = data.root / config.dht.identity
+    path, pin = data.root / config.dht.identity, config.dht.peer
     begun = data.events.is_dir() and bool(list_segments(data.events))
     if path.exists() or path.is_symlink():
         identity = read_identity(path) if begun else load_identity(path)
-        _check_pin(config.dht.peer, identity, path)
+        if pin and identity.peer_id != pin:
+            raise IdentityDamaged(
+                f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
+                f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
+            )
         return identity
-    _refuse_to_make(config.dht.peer, path, data, begun)
+    _refuse_to_make(pin, path, data, begun)
     identity = create_identity(path)
     log.warning("a new identity was made; keep a copy of the file", peer=identity.peer_id, file=str(path))
     return identity
-
-
-def _check_pin(pin: str, identity: Identity, path: Path) -> None:
-    if pin and identity.peer_id != pin:
-        raise IdentityDamaged(
-            f"the identity {path} is that of {identity.peer_id}, but dht.peer pins {pin}",
-            f"Put the key of {pin} there (`swarmd identity restore`), or change dht.peer if the other is meant",
-        )
 
 
 def _refuse_to_make(pin: str, path: Path, data: NodeDirectory, begun: bool) -> None:

@@ -67,10 +67,7 @@ async def heed_signals(
 class Engine:
     """Waits for facts and deadlines, and has the loop commit them; the sink of all facts.
 
-    Args:
-        loop: connected before the first commit.
-        clock: wall-clock time in POSIX seconds; peers agree on deadlines by it.
-        notifier: is told on every turn that the loop is alive, for the service manager's watchdog.
+    Peers agree on deadlines by the clock. The notifier is told on every turn that the loop is alive.
     """
 
     def __init__(self, loop: Loop, clock: TimeSource, notifier: ServiceNotifier) -> None:
@@ -99,15 +96,13 @@ class Engine:
         await self.commit(self.loop.next_facts(self._clock()))
 
     async def run(self) -> NodeStopped:
-        """Commit facts until the node has stopped.
-
-        Raises:
-            LogWriteFailed: a commit could not be made durable; its facts had no effect.
-        """
+        """Commit facts until the node has stopped. Raises LogWriteFailed, and facts of that commit had no effect."""
         while self.loop.ended is None:
             self._notifier.alive()
             if facts := self.loop.next_facts(self._clock()):
-                self._make_room()
+                if self._room is not None:
+                    self._room.set()
+                    self._room = None
                 await self.commit(facts)
             else:
                 await self._wait()
@@ -122,11 +117,6 @@ class Engine:
             log.warning(self.loop.snapshots.note)
         for gap in GAPS.told():
             log.warning("no chart says what this means here; nothing was changed", gap=gap, seq=self.loop.next_seq - 1)
-
-    def _make_room(self) -> None:
-        if self._room is not None:
-            self._room.set()
-            self._room = None
 
     async def _wait(self) -> None:
         """Until a fact comes, or a deadline or the pulse is due."""

@@ -13,11 +13,9 @@ log = get_logger("swarmd.notify")
 
 
 class ServiceNotifier:
-    """Speaks to systemd; does nothing when there is none.
+    """Speaks to systemd, at a datagram socket's path or "@name" in the abstract namespace; does nothing without.
 
-    Args:
-        address: path of the datagram socket, "@name" for one in the abstract namespace, empty for none.
-        watchdog_s: systemd's limit between two signs of life, 0 for no watchdog.
+    `watchdog_s` is systemd's limit between two signs of life, 0 for no watchdog.
     """
 
     def __init__(self, address: str = "", watchdog_s: float = 0.0) -> None:

@@ -31,17 +31,7 @@ LINES_KEPT = 20  # last lines, for the reason of an exit
 REASON_CHARACTERS_MAX = 2000
 TRACEBACK_LINES_MAX = 100
 
-_LEVELS = {
-    "DEBUG": "debug",
-    "INFO": "info",
-    "NOTICE": "info",
-    "WARN": "warning",
-    "WARNING": "warning",
-    "ERROR": "error",
-    "FATAL": "error",
-    "PANIC": "error",
-    "CRITICAL": "error",
-}
+_LEVELS = {"NOTICE": "info", "WARN": "warning", "FATAL": "error", "PANIC": "error", "CRITICAL": "error"}
 # In capitals, or as the value of a "level" key (Go's JSON logs, structlog's).
 _LEVEL = re.compile(r"(?:\b|\"level\": ?\")(DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|PANIC|CRITICAL)\b")
 # What libraries say at every start or end, and nobody can or need do anything about.
@@ -141,7 +131,7 @@ def level_of(text: str) -> str:
     if _NOISE.search(text):
         return "debug"
     found = _OWN.match(text) or _LEVEL.search(text[:_LEVEL_AMONG_CHARACTERS])
-    return _LEVELS[found[1].upper()] if found else "info"
+    return _LEVELS.get(found[1].upper(), found[1].lower()) if found else "info"
 
 
 GONE_S = 5.0  # longest wait for a killed process to be gone
@@ -315,8 +305,7 @@ class Child:
     def reap(self) -> int | None:
         """Kill what is left of the group, close the pipes, collect the exit status.
 
-        Returns:
-            The exit status, negative the number of the signal that ended it, None when the kernel does not let it go.
+        It is negative the number of the signal that ended it, None when the kernel does not let it go.
         """
         self.kill()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):

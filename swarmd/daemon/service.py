@@ -58,7 +58,6 @@ from swarmd.shell.loop import Loop
 from swarmd.shell.ports import Ports
 from swarmd.training.checkpoint_files import drop_older
 from swarmd.worker.messages import Start
-from swarmd.worker.runtime import TimeSource
 
 WORKER_PROGRAMS: Mapping[Worker, tuple[str, ...]] = {
     "network": (sys.executable, "-m", "swarmd.dht.worker"),
@@ -71,15 +70,10 @@ log = get_logger("swarmd.daemon")
 
 
 class Host(NamedTuple):
-    """The process that a node runs in: by default one that is there for nothing else.
+    """The process that a node runs in: by default one that is there for nothing else."""
 
-    Attributes:
-        begun: called once the node has taken up its log.
-        end: ends what is left when an orderly stop does not come to its end. Workers have been killed by then.
-    """
-
-    begun: Callable[[Node], None] = lambda node: None
-    end: Callable[[int], None] = os._exit
+    begun: Callable[[Node], None] = lambda node: None  # called once the node has taken up its log
+    end: Callable[[int], None] = os._exit  # ends what an orderly stop leaves; workers have been killed by then
 
 
 ALONE = Host()
@@ -107,35 +101,27 @@ def run_node(
         OtherSwarm: the data directory is another swarm's; nothing was changed.
         SwarmdError: the node could not start, or its log could not be written; workers have been ended.
     """
+
+    async def serve() -> int:
+        with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start stops in order too
+            return await serve_inside(config, data, programs, signals, progress_s)
+
     keep_memory_off_disk()
     try:
-        return anyio.run(serve_node, config, data, programs, time.time, progress_s)
+        return anyio.run(serve)
     except BaseExceptionGroup as group:
         raise single_error(group) from None
-
-
-async def serve_node(
-    config: Config,
-    data: NodeDirectory,
-    programs: Mapping[Worker, Sequence[str]],
-    clock: TimeSource,
-    progress_s: float = 0.0,
-) -> int:
-    """As `run_node`, inside an event loop."""
-    with anyio.open_signal_receiver(*HEEDED) as signals:  # first: a signal during the start has it stop in order too
-        return await serve_inside(config, data, programs, clock, signals, progress_s)
 
 
 async def serve_inside(
     config: Config,
     data: NodeDirectory,
     programs: Mapping[Worker, Sequence[str]],
-    clock: TimeSource,
     signals: AsyncIterator[signal.Signals],
     progress_s: float = 0.0,
     host: Host = ALONE,
 ) -> int:
-    """As `serve_node`, with signals that somebody else receives or makes up, in a process with a life of its own."""
+    """As `run_node`, with signals that somebody else receives or makes up, in a process with a life of its own."""
     data.create()
     check_space(data.root, config.storage)
     refuse_moved(data)
@@ -154,11 +140,12 @@ async def serve_inside(
         tag = node_tag(peer, data.root)
         if killed := await kill_leftovers(tag):
             log.warning("processes of an earlier life were ended", pids=killed)
-        node = Node(config, data, peer, event_log, state, clock, ServiceNotifier.from_environment(os.environ), host)
+        node = Node(config, data, peer, event_log, state, ServiceNotifier.from_environment(os.environ), host)
         async with anyio.create_task_group() as tasks:
             node.wire(tasks, tag, programs)
             tasks.start_soon(heed_signals, signals, node.engine, node.end_at_once, tasks)
-            tasks.start_soon(Control(data.control, node.status_json, node.engine).serve, endpoint)
+            control = Control(data.control, lambda: msgspec.json.encode(node.status()), node.engine)
+            tasks.start_soon(control.serve, endpoint)
             guard = SpaceGuard(data.root, data.checkpoints, config.storage, node.make_room, node.engine)
             tasks.start_soon(guard.watch)
             tasks.start_soon(watch_clock, node.engine)
@@ -187,7 +174,6 @@ class Node:
         peer: str,
         event_log: EventLog,
         state: State,
-        clock: TimeSource,
         notifier: ServiceNotifier,
         host: Host = ALONE,
     ) -> None:
@@ -195,7 +181,6 @@ class Node:
         self._config = config
         self._data = data
         self._peer = peer
-        self._clock = clock
         self._notifier = notifier
         self._blobs = Blobs(data.blobs)
         self._pruning = False
@@ -205,7 +190,7 @@ class Node:
         self._tasks: TaskGroup
         loop = Loop(event_log, state, (EventLines(), self))
         loop.connect(self)
-        self.engine = Engine(loop, clock, notifier)
+        self.engine = Engine(loop, time.time, notifier)
 
     def wire(self, tasks: TaskGroup, tag: str, programs: Mapping[Worker, Sequence[str]]) -> None:
         """Make the supervisor and the ports. `tag` marks the node's processes."""
@@ -245,12 +230,6 @@ class Node:
         log.debug("command", command=command.id)
         self._ports.perform(command)
 
-    async def _limit_stop(self) -> None:
-        """An orderly stop that does not come to its end is ended."""
-        await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
-        log.error("the orderly stop took too long, ending at once")
-        self.end_at_once(ExitCode.FAILURE)
-
     def end_at_once(self, code: int) -> None:
         """Kill the workers and end this process without another write; the log is whole, as after any crash."""
         self._supervisor.kill_all()
@@ -268,14 +247,16 @@ class Node:
             self._tasks.start_soon(self._limit_stop)
         if any(isinstance(command, StopWorkers) for command in applied.commands):
             self._notifier.stopping(self._config.workers.stop_s + STOP_SLACK_S)
-        self._keep_in_bounds(applied)
-
-    def _keep_in_bounds(self, applied: Applied) -> None:
-        """When the swarm's clock moves on, prune what earlier stages left."""
         before, after = applied.before.clock, applied.after.clock
-        if after is not None and before != after and not self._pruning:
+        if after is not None and before != after and not self._pruning:  # earlier stages leave what can be pruned
             self._pruning = True
             self._tasks.start_soon(self._prune)
+
+    async def _limit_stop(self) -> None:
+        """An orderly stop that does not come to its end is ended."""
+        await anyio.sleep(2 * self._config.workers.stop_s + STOP_SLACK_S)
+        log.error("the orderly stop took too long, ending at once")
+        self.end_at_once(ExitCode.FAILURE)
 
     async def _prune(self) -> None:
         try:
@@ -313,13 +294,9 @@ class Node:
         log_status = LogStatus(str(self._data.events), self.engine.loop.next_seq, log_bytes(self._data.events))
         amiss = (self._companion.trouble if self._companion else "", self.engine.loop.snapshots.note)
         notes = tuple(note for note in amiss if note)
-        status = status_of(self.engine.state, self._clock(), log_status, live, __version__)
+        status = status_of(self.engine.state, time.time(), log_status, live, __version__)
         status = with_offer(status, self._data.weights)
         return msgspec.structs.replace(status, notes=(*status.notes, *notes)) if notes else status
-
-    def status_json(self) -> bytes:
-        """The status for the control socket."""
-        return msgspec.json.encode(self.status())
 
 
 def digests_in_use(state: State) -> frozenset[str]:

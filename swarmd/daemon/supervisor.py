@@ -48,11 +48,7 @@ log = get_logger("swarmd.supervisor")
 
 
 class WorkerProcess:
-    """One process from start to exit.
-
-    Attributes:
-        child: the process; None until it was executed.
-    """
+    """One process from start to exit; `child` is None until it was executed."""
 
     def __init__(self, worker: Worker, limits: WorkersConfig, supervisor: Supervisor, cover: Redactor) -> None:
         self.worker: Worker = worker
@@ -172,7 +168,7 @@ class WorkerProcess:
             except FrameError as error:
                 log.error("a message is too large for the worker", worker=self.worker, error=str(error))
                 if isinstance(message, Perform):
-                    await self._supervisor.fail(CommandFailed(message.command.id, str(error)))
+                    await self._supervisor.facts.observe(CommandFailed(message.command.id, str(error)))
                 continue
             await child.write(frame)
 
@@ -199,11 +195,8 @@ async def has_ended(child: Child, killed: anyio.Event) -> bool:
     return False
 
 
-OOM_SCORES: Mapping[Worker, int] = {
-    "trainer": 500,
-    "network": 200,
-    "chain": 200,
-}  # whom the kernel takes first; the daemon has 0
+# Whom the kernel takes first; the daemon has 0.
+OOM_SCORES: Mapping[Worker, int] = {"trainer": 500, "network": 200, "chain": 200}
 WANTING = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)  # the machine has no room for one more process
 
 
@@ -235,7 +228,7 @@ class Supervisor:
         self._programs = dict(programs)
         self._first = start
         self._limits = limits
-        self._facts = facts
+        self.facts = facts
         self._tasks = tasks
         self._cover = cover or Redactor()
         self._supervision = Supervision(tuple(programs), limits)
@@ -274,7 +267,7 @@ class Supervisor:
     def _act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             if isinstance(action, Tell):
-                self._tasks.start_soon(self._facts.observe, action.event)
+                self._tasks.start_soon(self.facts.observe, action.event)
             else:
                 self._carry_out(action)
 
@@ -282,7 +275,7 @@ class Supervisor:
         """As `_act`, where there is time to bring one fact after the other."""
         for action in actions:
             if isinstance(action, Tell):
-                await self._facts.observe(action.event)
+                await self.facts.observe(action.event)
             else:
                 self._carry_out(action)
 
@@ -345,10 +338,6 @@ class Supervisor:
     def ping(self, worker: Worker) -> None:
         """Time for a ping."""
         self._act(self._supervision.ping(worker))
-
-    async def fail(self, event: CommandFailed) -> None:
-        """A command cannot be sent to its worker."""
-        await self._facts.observe(event)
 
 
 class WorkerPort:

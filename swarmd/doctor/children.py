@@ -77,28 +77,18 @@ class ProbeAnswer(msgspec.Struct, frozen=True):
 
 
 class DialResult(msgspec.Struct, frozen=True):
-    """What came of dialling one address. Seconds.
-
-    Attributes:
-        tcp: somebody accepts connections there; None where it is not plain TCP.
-        peer: the peer with that id answered.
-        skew_s: its clock minus ours, None where it did not say; known to within half the round trip.
-    """
+    """What came of dialling one address. Seconds."""
 
     address: str
-    tcp: bool | None = None
-    peer: bool = False
+    tcp: bool | None = None  # somebody accepts connections there; None where it is not plain TCP
+    peer: bool = False  # the peer with that id answered
     rtt_s: float = 0.0
-    skew_s: float | None = None
+    skew_s: float | None = None  # its clock minus ours, to within half the round trip; None where it did not say
     reason: str = ""
 
 
 async def ask_child(what: str, request: bytes) -> bytes:
-    """The answer of this module as a process of its own. It is killed when the wait is cancelled.
-
-    Raises:
-        ChildFailed: it ended with an error, or said too much.
-    """
+    """The answer of this module as a process of its own, killed when the wait is cancelled. Raises ChildFailed."""
     process = await anyio.open_process([sys.executable, "-m", MODULE, what], start_new_session=True)
     assert process.stdin and process.stdout and process.stderr
     answer, words = bytearray(), bytearray()

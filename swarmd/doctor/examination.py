@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -72,26 +72,16 @@ class Finding(msgspec.Struct, frozen=True):
 
 def well(evidence: str) -> Finding:
     """All is well; dropped if the check has found a warning or an error."""
-    return _finding("ok", "", "", evidence, "")
+    return _finding("ok", "", "", evidence)
 
 
-def note(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """Worth knowing; nothing is wrong."""
-    return _finding("note", id, title, evidence, fix)
-
-
-def warning(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """The node may fail later, or works worse than it could."""
-    return _finding("warning", id, title, evidence, fix)
-
-
-def error(id: str, title: str, evidence: str, fix: str = "") -> Finding:
-    """The node does not start, or cannot take part."""
-    return _finding("error", id, title, evidence, fix)
-
-
-def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str) -> Finding:
+def _finding(severity: Severity, id: str, title: str, evidence: str, fix: str = "") -> Finding:
     return Finding("doctor", id, severity, title, redact_text(evidence[:EVIDENCE_LENGTH_MAX]), redact_text(fix))
+
+
+note = partial(_finding, "note")  # worth knowing; nothing is wrong
+warning = partial(_finding, "warning")  # the node may fail later, or works worse than it could
+error = partial(_finding, "error")  # the node does not start, or cannot take part
 
 
 class Skipped(msgspec.Struct, frozen=True):
@@ -102,24 +92,17 @@ class Skipped(msgspec.Struct, frozen=True):
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
-    """What `swarmd doctor` prints as JSON.
+    """What `swarmd doctor` prints as JSON; paths are empty where there was none to examine."""
 
-    Attributes:
-        format: raised when a field changes its meaning.
-        at: POSIX seconds.
-        verdict: the worst severity of all findings.
-        config, data: paths of what was examined, empty if there is none.
-    """
-
-    at: float
+    at: float  # POSIX seconds
     version: str
-    verdict: Severity
+    verdict: Severity  # the worst of all findings
     config: str
     data: str
     offline: bool
     findings: tuple[Finding, ...]
     skipped: tuple[Skipped, ...] = ()
-    format: int = 1
+    format: int = 1  # raised when a field changes its meaning
 
     @property
     def exit_code(self) -> int:
@@ -184,10 +167,7 @@ class DaemonReply(msgspec.Struct, frozen=True):
 class Subject:
     """A machine, and if there are any, a configuration, its data directory, and the daemon on it.
 
-    Args:
-        path: of the configuration, None if only the machine is looked at.
-        data: data directory in place of the configuration's.
-        offline: nothing but this machine is asked.
+    A data directory that is named comes before the configuration's; `offline`, nothing but this machine is asked.
     """
 
     def __init__(self, path: Path | None, data: Path | None = None, offline: bool = False) -> None:
@@ -343,15 +323,10 @@ async def _findings_of(check: Check, subject: Subject) -> list[Finding]:
         return [late(f"{evidence}: {root} does not answer", f"Look at the disk that {root} is on")]
     except Exception as failure:
         known = failure if isinstance(failure, SwarmdError) else refusal(failure)
-        if known is not None:
-            return [crashed(f"the check {check.name} failed: {known.message}", known.fix)]
         where = traceback.extract_tb(failure.__traceback__)[-1]
-        words = f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
-        return [crashed(f"the check {check.name} failed: {words}", "Please report it with the evidence")]
-
-
-def crashed(evidence: str, fix: str) -> Finding:
-    return warning("doctor.crashed", "A check failed itself", evidence, fix)
+        words = known.message if known else f"{type(failure).__name__}: {failure} ({where.filename}:{where.lineno})"
+        fix = known.fix if known else "Please report it with the evidence"
+        return [warning("doctor.crashed", "A check failed itself", f"the check {check.name} failed: {words}", fix)]
 
 
 def late(evidence: str, fix: str = "") -> Finding:

@@ -95,10 +95,7 @@ def check_config(subject: Subject) -> Iterator[Finding]:
 def require_usable(config: Config, root: Path, elsewhere: bool = False) -> None:
     """Raise what a start refuses in a configuration, as far as this machine can tell by itself.
 
-    Args:
-        config: the configuration.
-        root: the data directory.
-        elsewhere: it is for another machine, which has the questions.
+    It may be for another machine, `elsewhere`, which has the questions.
     """
     check_addresses(config)
     check_kind(config.swarm)
@@ -157,8 +154,9 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         fix = "If the node ran before, correct `data` or mount the disk before the start; else the first start makes it"
         yield note("directory.new", "The data directory is not there yet", f"{root} is not there", fix)
         return
+    logged, own = swarm_of_state(subject.state) if subject.state else None, swarm_of_config(config)
     refusals: tuple[tuple[str, str, Callable[[], object]], ...] = (
-        ("directory.swarm", "The data directory is another swarm's", lambda: _refuse_other_swarm(subject)),
+        ("directory.swarm", "The data directory is another swarm's", lambda: compare(data, logged, own)),
         ("directory.closed", "The node was moved away from here", lambda: refuse_moved(data)),
         ("directory.unfit", "The node would refuse to start in this data directory", lambda: refuse_start(data)),
     )
@@ -179,11 +177,6 @@ def check_directory(subject: Subject) -> Iterator[Finding]:
         fix = "Run swarmd as that user, or give the directory away with `chown -R`"
         yield error("directory.owner", "The data directory belongs to another user", evidence, fix)
     yield well(f"{root}, user {status.st_uid}, mode {mode:04o}")
-
-
-def _refuse_other_swarm(subject: Subject) -> None:
-    config, data = subject.whole
-    compare(data, swarm_of_state(subject.state) if subject.state else None, swarm_of_config(config))
 
 
 def _compare_manifest(config: Config, path: Path) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,9 +57,7 @@ NEEDED = {"socket", "pidfd_open", "memfd_create", "shmget", "semget", "msgget", 
 class AllowedAccess(NamedTuple):
     """What is left to a process."""
 
-    reads: tuple[
-        Path, ...
-    ] = ()  # files, and directories with all below; besides those of the interpreter and the system
+    reads: tuple[Path, ...] = ()  # files, directories with all below; besides the interpreter's and the system's
     changes: tuple[Path, ...] = ()  # directories: everything below may be read, made, changed and removed
     runs: tuple[Path, ...] = ()  # programs; no other can be executed
 
@@ -76,16 +74,13 @@ def confine(bounds: AllowedAccess, away_from: Path) -> list[str]:
     except OSError as error:
         left.append(f"files: this kernel has no Landlock ({error.strerror})")
     try:
-        filter_calls(syscalls.build_filter(calls=_refused()))
+        calls = {name: numbers for name, numbers in syscalls.REFUSED.items() if name not in NEEDED}
+        filter_calls(syscalls.build_filter(calls=calls))
     except (OSError, KeyError) as error:
         left.append(f"system calls: {error}")
     if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208
         left.append("threads that ran before")
     return left
-
-
-def _refused() -> Mapping[str, tuple[int, int]]:
-    return {name: numbers for name, numbers in syscalls.REFUSED.items() if name not in NEEDED}
 
 
 class _Ruleset(ctypes.Structure):

@@ -109,11 +109,8 @@ def converse(
 ) -> Ended:
     """Run a command with an empty environment and nothing else open. Raises OSError where it cannot start.
 
-    Args:
-        feed: for its standard input, which is closed behind it.
-        wall_s: then it is killed.
-        output_bytes: of standard output and of standard error each; where one has more, it is killed.
-        is_stopped: asked every `LOOK_S`; where it says so, it is killed.
+    It is killed after `wall_s`, where it prints more than `output_bytes` to one of standard output and standard error,
+    and where `is_stopped`, asked every `LOOK_S`, says so.
     """
     begun = time.monotonic()
     pipe = subprocess.PIPE
@@ -414,7 +411,7 @@ class Sandbox:
         self._at_once = at_once or len(os.sched_getaffinity(0))
         if not syscalls.is_known():
             raise SandboxUnavailable(f"there is no system call filter for {os.uname().machine}", "Use x86-64 or arm64")
-        self._is_stopped: Callable[[], bool] = _never
+        self._is_stopped: Callable[[], bool] = lambda: False
         self._layout = find_layout()
         self.isolation = self._choose(isolation)
 
@@ -460,7 +457,7 @@ class Sandbox:
             if way == "bubblewrap" and shutil.which("bwrap") is None:
                 failures.append("bubblewrap: not installed")
                 continue
-            ended = self._perform(way, PROBE_LIMITS, b"", b"", _never)
+            ended = self._perform(way, PROBE_LIMITS, b"", b"", self._is_stopped)
             if ended.stdout == READY and ended.exit_code == 0:
                 return way
             failures.append(f"{way}: {_told(ended)}")
@@ -481,10 +478,6 @@ class Sandbox:
                 return _talk(alone, limits, source + feed, is_stopped)
         except OSError as error:
             raise SandboxUnavailable(f"a scratch directory cannot be made or removed: {error}") from error
-
-
-def _never() -> bool:
-    return False
 
 
 def _talk(command: Sequence[str], limits: Limits, feed: bytes, is_stopped: Callable[[], bool]) -> Ended:

@@ -96,9 +96,7 @@ def is_known(machine: str = "") -> bool:
 def build_filter(machine: str = "", calls: Mapping[str, tuple[int, int]] | None = None) -> bytes:
     """The filter as the kernel takes it, 8 bytes a `struct sock_filter`. Raises KeyError where `is_known` is False.
 
-    Args:
-        machine: as `uname -m` names it; by default this one.
-        calls: what is refused; by default all that no program in the sandbox needs, the start of processes included.
+    By default it is this machine's, and refuses all that no program in the sandbox needs, and the start of processes.
     """
     column, architecture = ARCHITECTURES[machine or platform.machine()]
     program = [

@@ -102,11 +102,7 @@ class Snapshots:
         self._error: LogDamaged | LogWriteFailed | None = None
 
     def keep_if_due(self, state: State) -> None:
-        """Take one where it is due; where that fails, one is due again when the next segment is full.
-
-        Args:
-            state: the fold of all events so far.
-        """
+        """Take one of the fold of all events, if it is due; where that fails, one is due with the next segment."""
         if not self._log.snapshot_due:
             return
         try:
@@ -131,7 +127,7 @@ WAIT_S_MAX = 30.0  # longest time without a look at the clock, so that a clock s
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What a batch of facts comes to: the events to commit, the rounds that they skip among them, and all that follows."""
+    """What a batch of facts comes to: the events to commit, rounds that they skip among them, and what follows."""
 
     journal: tuple[Applied, ...]
     state: State
@@ -208,11 +204,8 @@ class Loop:
         self._beginning = started
 
     def next_facts(self, now: float) -> list[Event]:
-        """Take the batch that is to be committed next: the beginning of this life, else deadlines that have passed,
-        else what waits in the inbox.
-
-        Args:
-            now: this machine's clock, POSIX seconds.
+        """Take the batch to be committed next: the beginning of this life, else deadlines that have passed by `now`, in
+        POSIX seconds, else what waits in the inbox.
         """
         if self._beginning is not None:
             beginning, self._beginning = self._beginning, None
@@ -283,9 +276,6 @@ class Loop:
             last = planned.journal[-1].event
             if isinstance(last, NodeStopped):
                 self.ended = last
-            self._hand_out(planned.commands)
-
-    def _hand_out(self, commands: Sequence[Command]) -> None:
-        assert self._ports is not None or not commands, "commands have nowhere to go before `connect`"
-        for command in commands:
-            self._ports.perform(command)  # type: ignore[union-attr]
+            for command in planned.commands:
+                assert self._ports is not None, "commands have nowhere to go before `connect`"
+                self._ports.perform(command)

@@ -16,12 +16,9 @@ class CommandPort(Protocol[Told]):
     """Carries out one kind of commands: the network's, the trainer's, the chain's or the supervisor's."""
 
     def perform(self, command: Told) -> None:
-        """Take a command and return at once; what comes of it is a fact, later.
+        """Take a command and return at once; what comes of it, or goes wrong, is a fact, later. Raises nothing.
 
         A port knows commands by their ids, and one that is not there drops them: they are given again when it is up.
-
-        Raises:
-            Nothing: whatever goes wrong is a fact as well.
         """
         ...
 
@@ -32,8 +29,7 @@ class FactSink(Protocol):
     async def observe(self, event: Event) -> None:
         """Bring a fact; waits while the inbox is full. The facts that one caller brings keep their order.
 
-        Raises:
-            Nothing: a node whose log cannot be written ends, and this is cancelled.
+        Raises nothing: a node whose log cannot be written ends, and this is cancelled.
         """
         ...
 
@@ -49,9 +45,8 @@ class CommitLog(Protocol):
     def append(self, at: float, events: Sequence[Event], commands_digest: bytes) -> object:
         """Write one commit and make it durable; blocks.
 
-        Raises:
-            LogWriteFailed, NoSpaceLeft: it may or may not be durable; the process must end.
-            CommitTooLarge: nothing was written.
+        Raises CommitTooLarge, where nothing was written; and LogWriteFailed or NoSpaceLeft, where it may or may not be
+        durable, and the process must end.
         """
         ...
 
@@ -63,19 +58,13 @@ class CommitLog(Protocol):
     def write_snapshot(self, state: State) -> object:
         """Keep the fold of all events so far, and let the oldest segments go by budget; blocks.
 
-        Raises:
-            LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot; the log goes on without it.
+        Raises LogWriteFailed, NoSpaceLeft, LogDamaged: there is no such snapshot; the log goes on without it.
         """
         ...
 
 
 class Ports(NamedTuple):
-    """All ports of a node.
-
-    Attributes:
-        supervisor: starts and ends worker processes.
-        network, trainer, chain: the workers; `chain` in swarms with a contract only.
-    """
+    """All ports of a node; `chain` in swarms with a contract only."""
 
     supervisor: CommandPort[SupervisorCommand]
     network: CommandPort[NetworkCommand]

@@ -301,11 +301,9 @@ class Supervision:
         return process is not None and not process.broken
 
     def ended(self, worker: Worker, status: int | None, tail: str = "") -> list[Action]:
-        """The process is gone, and reaped.
+        """The process is gone, and reaped; `tail` is the last of what it printed.
 
-        Args:
-            status: its exit status, negative the number of the signal that ended it; None where it does not go away.
-            tail: the last of what it printed.
+        Its exit status is negative the number of the signal that ended it; None where it does not go away.
         """
         process = self._processes[worker]
         if process is None:

@@ -66,7 +66,7 @@ WEB = (
         "swarmd/http_server.py",
         "if len(token) < TOKEN_CHARS_MIN or not re.fullmatch",
         "if not re.fullmatch",
-        ("tests/cli/node/test_signer.py",),
+        ("tests/cli/test_signer.py",),
     ),
     Mutant(
         "any number of clients listen",
@@ -204,14 +204,14 @@ CARE = (
         "swarmd/daemon/service.py",
         "        compare(data, swarm_of_state(state), swarm_of_config(config))\n",
         "",
-        ("tests/daemon/test_swarm_check.py::test_a_node_does_not_start_on_another_swarms_log",),
+        ("tests/daemon/test_directory.py::test_a_node_does_not_start_on_another_swarms_log",),
     ),
     Mutant(
         "a local swarm is laid out over another",
         "swarmd/cli/local_swarm.py",
         "        refuse_other_swarm(place, asked, fix)\n",
         "        continue\n",
-        ("tests/cli/swarm/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
+        ("tests/cli/test_one_swarm.py::test_local_does_not_mix_two_kinds",),
     ),
     Mutant(
         "a member of a backup leads out of the directory",
@@ -307,7 +307,7 @@ LOOKING = (
         '{"error": ExitCode.UNFIT}',
         (
             "tests/doctor/test_examination.py",
-            "tests/cli/inspect/test_doctor.py",
+            "tests/cli/test_doctor.py",
         ),
     ),
     Mutant(

@@ -18,7 +18,7 @@ from swarmd.results.history import Restart, SkippedRounds, StageResult, Training
 from swarmd.results.picture import POINTS_MAX, draw, labels_of, make_figure
 from tests.golden.play import play, write_log
 
-NODE = Path(__file__).parents[2] / "golden" / "crash"
+NODE = Path(__file__).parents[1] / "golden" / "crash"
 SWARM = "swarm"
 
 

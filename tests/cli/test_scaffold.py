@@ -22,7 +22,7 @@ from swarmd.swarms.registry import find_kind, make_plan
 from swarmd.training.embedded import find_recipe
 from tests.cli.owning import Shell
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 MADE = find_recipe("embedded")
 SMALL: dict[str, Any] = {
     "steps": 2,

@@ -26,7 +26,7 @@ from tests.eventlog.making import NODE, follower_story, open_log, write_groups, 
 from tests.eventlog.recut import recut
 
 EVENTS = follower_story()
-LOG = Path(__file__).parents[2] / "golden" / "hostile" / "events"
+LOG = Path(__file__).parents[1] / "golden" / "hostile" / "events"
 
 
 @pytest.fixture

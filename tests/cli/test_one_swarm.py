@@ -17,7 +17,7 @@ from swarmd.eventlog.store import EventLog
 from swarmd.shell.loop import plan
 from swarmd.units import ServicePaths, refuse_other_log
 from tests.cli.owning import Shell
-from tests.daemon.test_swarm_check import contents
+from tests.daemon.test_directory import contents
 
 
 def begin_log(config: Path) -> None:

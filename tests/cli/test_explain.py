@@ -26,7 +26,7 @@ from tests.core.story import Story, announced, settings
 from tests.dht.making import ALICE, BOB, REPORT
 from tests.golden.test_golden import LOGS
 
-GOLDEN = Path(__file__).parent.parent.parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NODE = str(GOLDEN / "crash")
 STATE = load(GOLDEN / "crash" / "events")[0]
 GAP = STATE.skips[-1]

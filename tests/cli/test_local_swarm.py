@@ -1,4 +1,4 @@
-"""A swarm of one's own, on the DHT alone and on a chain, as its creator makes it and sees to it."""
+"""A local swarm: where its nodes lie and their configurations, its daemons, and what becomes of all of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,13 +18,296 @@ from pathlib import Path
 import pytest
 
 from swarmd.chain.operator import Journal
+from swarmd.cli import run_command
+from swarmd.cli.local import check_ends, line_printer, print_report
+from swarmd.cli.local_swarm import (
+    OUTPUT_BYTES_MAX,
+    DaemonProcess,
+    LocalSwarm,
+    lay_out,
+    node_places,
+    parse_setting,
+    peer_of,
+    read_history,
+    stop_all,
+)
 from swarmd.cli.new import swarm_id
 from swarmd.config import load_config
 from swarmd.dht.identity.identity import load_identity
-from swarmd.errors import ExitCode
+from swarmd.errors import ConfigError, ExitCode, LocalSwarmFailed, ModelError, SwarmdError
+from swarmd.eventlog.store import EventLog
 from swarmd.files import held_alone
+from swarmd.observe.panel import NodeRow
+from swarmd.paths import configs_directory
 from tests.anvil import running_anvil
 from tests.cli.owning import LISTEN, STRANGER, OwnChain, Shell, files
+from tests.core.story import trained
+
+
+def test_the_nodes_find_each_other(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 3)
+    assert lay_out(places, rounds=8) == 8
+    coordinator, *followers = (load_config(place.config) for place in places)
+    assert (coordinator.role, coordinator.coordinator.min_peers, coordinator.coordinator.rounds_max) == (
+        "coordinator",
+        3,
+        8,
+    )
+    for follower in followers:
+        assert follower.role == "follower"
+        assert follower.swarm.coordinator == peer_of(places[0])
+        assert follower.dht.bootstrap == (f"{coordinator.dht.listen[0]}/p2p/{peer_of(places[0])}",)
+    assert [config.name for config in (coordinator, *followers)] == ["node-1", "node-2", "node-3"]
+
+
+def test_a_second_run_keeps_identities_and_port(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 2)
+    lay_out(places, rounds=1)
+    before = [load_config(places[0].config).dht.listen, *(peer_of(place) for place in places)]
+    lay_out(places, rounds=1)
+    assert [load_config(places[0].config).dht.listen, *(peer_of(place) for place in places)] == before
+
+
+def test_a_port_that_was_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 1)
+    lay_out(places, rounds=1)
+    kept = load_config(places[0].config).dht.listen[0]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", int(kept.rpartition("/")[2])))
+        other.listen()
+        lay_out(places, rounds=1)
+        assert load_config(places[0].config).dht.listen[0] != kept
+
+
+def test_a_model_that_is_not_there_is_found_before_any_node_starts(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="ships no model 'embedded-large'"):
+        lay_out(node_places(tmp_path, 2), rounds=1, settings={"training.model": "embedded-large"})
+
+
+def test_the_kind_file_brings_its_questions_along(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 2)
+    lay_out(places, rounds=1, swarm="file")
+    shipped = configs_directory() / "file" / "data" / "questions.jsonl"
+    assert [(place.root / "questions.jsonl").read_bytes() for place in places] == [shipped.read_bytes()] * 2
+
+
+def test_rounds_are_added_to_those_that_were_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = node_places(tmp_path, 1)
+    monkeypatch.setattr("swarmd.cli.local_swarm.rounds_run", lambda place: 5)
+    assert lay_out(places, rounds=8) == 13
+    assert lay_out(places, rounds=0) == 0
+
+
+def test_a_stage_that_is_told_twice_counts_once(tmp_path: Path) -> None:
+    told = [trained(0, 1, 0.2), trained(0, 0, 0.5), trained(0, 1, 0.3), trained(1, 0, 0.9)]
+    with EventLog.open(tmp_path / "events", "peer-c", "run", 1 << 20, 1 << 30) as log:
+        log.append(1.0, told, b"")
+    first, second = read_history(tmp_path / "events")
+    assert (first.stages, first.reward) == (((0, 0.5), (1, 0.3)), 0.4)
+    assert (second.round, second.reward) == (1, 0.9)
+
+
+def test_settings_reach_every_node_and_comments_stay(tmp_path: Path) -> None:
+    places = node_places(tmp_path, 2)
+    lay_out(places, 1, {"training.steps": 3, "swarm.tasks": [{"name": "chain_sum", "config": {"min_terms": 2}}]})
+    for place in places:
+        config = load_config(place.config)
+        assert config.training.steps == 3
+        assert config.swarm.tasks[0].config == {"min_terms": 2}
+        assert "# optimiser steps in a round" in place.config.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("training.steps=5", "training.steps", 5),
+        ("training.model=models/tiny", "training.model", "models/tiny"),
+        ('logs.level="debug"', "logs.level", "debug"),
+        ('swarm.tasks=[{name = "gcd"}]', "swarm.tasks", [{"name": "gcd"}]),
+        ("name=a=b", "name", "a=b"),
+    ],
+)
+def test_a_setting_is_a_key_and_a_toml_value(text: str, key: str, value: object) -> None:
+    assert parse_setting(text) == (key, value)
+
+
+def test_a_kind_has_its_own_configurations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    places = node_places(tmp_path / "nodes", 2)
+    lay_out(places, 1, swarm="reasoning-gym")
+    first, second = (load_config(place.config) for place in places)
+    assert first.swarm.kind == second.swarm.kind == "reasoning-gym"
+    assert first.dht.listen[0].startswith("/ip4/127.0.0.1/") and second.dht.listen == ("/ip4/127.0.0.1/tcp/0",)
+    assert second.swarm.coordinator == peer_of(places[0]) and first.data == second.data == "."
+    assert first.logs.format == second.logs.format == "text", "for people who read daemon.log"
+    monkeypatch.setattr("swarmd.cli.local_swarm.configs_directory", lambda: tmp_path)
+    with pytest.raises(ConfigError, match="no configurations of the kind 'gsm8k'") as caught:
+        lay_out(places, 1, swarm="gsm8k")
+    assert "swarmd swarm scaffold" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("swarm", "told"),
+    [
+        ("gsm8", "Did you mean 'gsm8k'?"),
+        ("none.toml", "no configuration file"),
+        ("configs/chain/coordinator.toml", "[chain]"),
+    ],
+)
+def test_what_no_local_swarm_can_be_made_from(tmp_path: Path, swarm: str, told: str) -> None:
+    with pytest.raises(SwarmdError) as caught:
+        lay_out(node_places(tmp_path, 1), 1, swarm=swarm)
+    assert told in str(caught.value)
+    assert not (tmp_path / "node-1").exists()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """One node by itself, laid out and not started."""
+    places = node_places(tmp_path, 1)
+    lay_out(places, rounds=1)
+    daemon = DaemonProcess(places[0])
+    yield daemon
+    stop_all([daemon], 5.0)
+
+
+def until(condition: object, within_s: float = 20.0) -> None:
+    end = time.monotonic() + within_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def listens(daemon: DaemonProcess) -> bool:
+    return daemon.place.control.exists()
+
+
+def test_a_daemon_ends_in_order_when_asked(daemon: DaemonProcess) -> None:
+    assert (daemon.pid, daemon.exit_code, daemon.running) == (0, None, False)
+    daemon.start()
+    until(lambda: listens(daemon))
+    assert daemon.running
+    stop_all([daemon], 20.0)
+    assert (daemon.exit_code, daemon.running) == (0, False)
+    assert not listens(daemon)
+
+
+def test_a_daemon_that_hangs_is_killed(daemon: DaemonProcess) -> None:
+    daemon.start()
+    until(lambda: listens(daemon))
+    daemon.send(signal.SIGSTOP)
+    begun = time.monotonic()
+    stop_all([daemon], 0.5)
+    assert daemon.exit_code == -signal.SIGKILL
+    assert time.monotonic() - begun < 20.0, "it is stopped for ever"
+
+
+def test_a_killed_daemon_leaves_no_worker(tmp_path: Path) -> None:
+    swarm = LocalSwarm(tmp_path, nodes=1)
+    swarm.lay_out(rounds=1)
+    swarm.start()
+    until(lambda: bool(swarm.leftovers()))
+    swarm.daemons[0].send(signal.SIGKILL)
+    assert swarm.stop() == {"node-1": -signal.SIGKILL}
+    assert swarm.leftovers() == []
+
+
+def test_a_node_that_runs_already_is_not_started_twice(tmp_path: Path) -> None:
+    swarm = LocalSwarm(tmp_path, nodes=1)
+    swarm.lay_out(rounds=1)
+    swarm.start()
+    try:
+        until(lambda: swarm.status(1) is not None)
+        written = swarm.places[0].config.read_bytes()
+        assert run_command(["local", "--dir", str(tmp_path), "--nodes", "1", "--rounds", "7"]) == ExitCode.FAILURE
+        assert swarm.places[0].config.read_bytes() == written
+        with pytest.raises(LocalSwarmFailed, match=f"node-1 runs already, as process {swarm.daemons[0].pid}"):
+            LocalSwarm(tmp_path, nodes=1).start()
+    finally:
+        assert swarm.stop() == {"node-1": 0}
+
+
+def test_a_node_that_ends_by_itself_is_shown_with_what_it_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # The disk can never have so much free: the node refuses to start.
+    free = ["--set", f"storage.free_bytes_min={1 << 62}"]
+    code = run_command(["local", "--nodes", "1", "--rounds", "1", "--dir", str(tmp_path), *free])
+    assert code == ExitCode.FAILURE
+    shown = capsys.readouterr()
+    assert "node-1   exited" in shown.out
+    assert f"node-1 ended by itself with exit code {ExitCode.CANNOT_CREATE}; it said last:" in shown.err
+    assert "free" in shown.err.split("it said last:")[1]
+
+
+def test_two_local_swarms_do_not_share_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one would write the configurations of nodes that start, and kill their workers at its end."""
+    with held_alone(tmp_path):
+        assert run_command(["local", "--nodes", "1", "--dir", str(tmp_path)]) == ExitCode.IN_USE
+    assert f"another command is at work in {tmp_path}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_setting_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_command(["local", "--dir", str(tmp_path), "--set", "training.stepz=1"])
+    assert code == ExitCode.BAD_CONFIG
+    assert "Did you mean training.steps?" in capsys.readouterr().err
+    assert not (tmp_path / "node-1" / "daemon.log").exists()
+    assert run_command(["local", "--dir", str(tmp_path / "new"), "--kind", "nope"]) == ExitCode.BAD_CONFIG
+    assert not (tmp_path / "new").exists()
+
+
+def test_long_output_is_set_aside(daemon: DaemonProcess) -> None:
+    daemon.place.output.write_bytes(b"x\n" * OUTPUT_BYTES_MAX)
+    daemon.start()
+    until(lambda: listens(daemon))
+    assert daemon.place.output.stat().st_size < OUTPUT_BYTES_MAX
+    assert (daemon.place.root / "daemon.log.1").stat().st_size > OUTPUT_BYTES_MAX
+
+
+def test_the_ends_of_nodes_are_judged() -> None:
+    check_ends((), {"node-1": 0, "node-2": -signal.SIGTERM}, [])
+    with pytest.raises(LocalSwarmFailed, match="exit codes node-2: -9"):
+        check_ends((), {"node-1": 0, "node-2": -signal.SIGKILL}, [])
+    with pytest.raises(LocalSwarmFailed, match="left behind: 7"):
+        check_ends((), {"node-1": 0}, [7])
+
+
+def test_a_line_is_printed_for_a_change_and_not_for_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    show = line_printer(Console())
+    show("", (NodeRow("node-1", "waiting", 0, done=1, total=20),))
+    show("", (NodeRow("node-1", "waiting", 0, done=2, total=20),))
+    show("", (NodeRow("node-1", "waiting", 1),))
+    assert capsys.readouterr().out.splitlines() == [
+        "node-1   waiting  round 0  peers 0",
+        "node-1   waiting  round 1  peers 0",
+    ]
+
+
+def test_a_long_silence_is_ended_by_how_far_all_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    now = 0.0
+    show = line_printer(Console(), lambda: now)
+    for seconds in range(8):
+        now = float(seconds)
+        rows = NodeRow("node-1", "round.training", 0, done=seconds, total=20, what="training"), NodeRow("n2", "waiting")
+        show(f"0:{seconds:02d}", rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "node-1   round.training  round 0  peers 0",
+        "n2       waiting  peers 0",
+        "0:04: node-1 training 4/20, n2 waiting",
+    ]
+
+
+def test_the_report_quotes_what_a_shell_would_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    directory = tmp_path / "my [bold] swarm"
+    print_report(LocalSwarm(directory, 1), directory, Console())
+    assert f"replay '{directory}/node-1'\n" in capsys.readouterr().out
+
 
 OPEN_STEPS, CLOSED_STEPS = 4, 7  # transactions
 

@@ -13,7 +13,7 @@ from swarmd.core.values import Settings
 from swarmd.errors import ExitCode
 from swarmd.eventlog.store import EventLog
 
-DRAWN = Path(__file__).resolve().parents[3] / "docs" / "charts"
+DRAWN = Path(__file__).resolve().parents[2] / "docs" / "charts"
 
 
 @pytest.fixture
