@@ -101,7 +101,6 @@ class RpcEndpoint(ABC):
 
     Args:
         url: checked already, see `check_url`.
-        call_s: every call ends within this.
     """
 
     def __init__(self, url: str, call_s: float) -> None:
@@ -543,7 +542,6 @@ class Rpc:
 
     Args:
         urls: best first.
-        chain_id: of the chain that they must be of.
         call_s: every call to one endpoint ends within this.
     """
 

@@ -186,10 +186,6 @@ class Funds:
 
     Args:
         config: what a node submits in a round, and the bound on fees.
-        stages: in a round.
-        chain: to ask.
-        account: the address that pays.
-        clock: seconds, monotonic.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ counted, never an error.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Annotated, Any
 
@@ -187,23 +187,12 @@ def seconds_of(quantity: str) -> float:
     return float(seconds) if 0 <= seconds < 1 << 40 else 0.0
 
 
-def decode_log(entry: Mapping[str, Any], rejected: Counter[str] | None = None) -> AnyChainLog | None:
+def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
     """What an entry says, None where it says nothing or nothing new.
 
     Args:
-        entry: as JSON-RPC has it.
         rejected: counts entries that make no sense or overstep a bound, by the reason.
     """
-    try:
-        checked = msgspec.convert(dict(entry), LogEntry)
-    except msgspec.ValidationError:
-        _count(rejected, "no log entry")
-        return None
-    return decode_entry(checked, rejected)
-
-
-def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyChainLog | None:
-    """As `decode_log`, for an entry that is typed already."""
     say = SAYINGS.get(entry.topics[0]) if entry.topics else None
     if say is None:
         return None
@@ -211,16 +200,10 @@ def decode_entry(entry: LogEntry, rejected: Counter[str] | None = None) -> AnyCh
         if len(entry.data) > DATA_CHARS_MAX:
             raise MalformedAbi("too long")
         return say(entry, AbiReader(bytes.fromhex(entry.data[2:])))
-    except MalformedAbi as error:
-        _count(rejected, str(error))
-    except ValueError:
-        _count(rejected, "no hex")
+    except ValueError as error:
+        if rejected is not None:
+            rejected[str(error) if isinstance(error, MalformedAbi) else "no hex"] += 1
     return None
-
-
-def _count(rejected: Counter[str] | None, reason: str) -> None:
-    if rejected is not None:
-        rejected[reason] += 1
 
 
 def _stage(entry: LogEntry, content: AbiReader) -> StageLog:

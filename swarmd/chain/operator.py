@@ -12,13 +12,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import anyio
 import msgspec
 from eth_abi.abi import encode
-from eth_utils.address import to_checksum_address
-from eth_utils.crypto import keccak
 
 from swarmd.bounds import DECODE_ERRORS, Backoff
 from swarmd.chain.contract import encode_call, read_call, refusal_of
@@ -26,7 +24,8 @@ from swarmd.chain.coordinator import Coordinator
 from swarmd.chain.endpoints import RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import GWEI, Price, quote, replacing
-from swarmd.chain.ports import MinedTransaction, RoundPolicy
+from swarmd.chain.ports import MinedTransaction, RoundPolicy, SignedTransaction
+from swarmd.chain.senders import sign
 from swarmd.config import FeesConfig
 from swarmd.errors import (
     ChainError,
@@ -355,8 +354,6 @@ class OperatorTransactions:
     """Transactions of one account.
 
     Args:
-        caller: of the chain.
-        key: the account's.
         fees: nothing above `max_gwei` is signed.
         journal: begun already for this chain and account.
         tell: takes a line about what is going on.
@@ -429,16 +426,9 @@ class OperatorTransactions:
         return ChainError(f"{name}: the endpoint refuses the transaction: {refused.message}", fix)
 
     def _sign(self, nonce: int, price: Price, gas: int, to: str | None, content: bytes) -> Attempt:
-        fields: dict[str, Any] = {"chainId": self._chain_id, "nonce": nonce, "gas": gas, "value": 0, "data": content}
-        if to is not None:
-            fields["to"] = to_checksum_address(to)
-        if price.tip_wei is None:
-            fields["gasPrice"] = price.fee_wei
-        else:
-            fields |= {"maxFeePerGas": price.fee_wei, "maxPriorityFeePerGas": price.tip_wei}
-        raw = bytes(self._key.sign_transaction(fields).raw_transaction)
+        signed = sign(self._key, self._chain_id, SignedTransaction(nonce, price, gas, to or "", content))
         tip = None if price.tip_wei is None else str(price.tip_wei)
-        return Attempt("0x" + keccak(raw).hex(), nonce, "0x" + raw.hex(), str(price.fee_wei), tip, gas)
+        return Attempt(signed.hash, nonce, "0x" + signed.raw.hex(), signed.fee_wei, tip, gas)
 
     # --- what becomes of it ---
 

@@ -132,8 +132,6 @@ class AccountKey:
     """See `swarmd.chain.ports.Signatory`.
 
     Args:
-        account: with its key.
-        chain_id: the chain that every transaction is signed for.
         drive: by which call the contract is moved on.
     """
 
@@ -176,10 +174,11 @@ def sign(account: LocalAccount, chain_id: int, said: SignedTransaction) -> Prepa
         "chainId": chain_id,
         "nonce": said.nonce,
         "gas": said.gas,
-        "to": to_checksum_address(said.to),
         "value": 0,
         "data": said.content,
     }
+    if said.to:
+        fields["to"] = to_checksum_address(said.to)
     if said.price.tip_wei is None:
         fields["gasPrice"] = said.price.fee_wei
     else:
@@ -247,9 +246,6 @@ class Wallet:
     """A `Sender` with the account's own key.
 
     Args:
-        config: the contract, and the bounds on fees.
-        chain: accounts and their transactions.
-        key: the account's.
         budget: of what it signs for in a day; one that knows of nothing yet where it is left out.
     """
 
@@ -460,7 +456,6 @@ class Proxy:
 
     Args:
         config: the proxy's URL, and the organisation that it knows the account under.
-        caller: of the chain.
         token: bearer token, empty for none.
     """
 

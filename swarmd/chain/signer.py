@@ -25,6 +25,7 @@ from time import monotonic, time
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from eth_account.signers.local import LocalAccount
 
 from swarmd.bounds import DECODE_ERRORS
 from swarmd.chain.blocks import Blocks
@@ -34,7 +35,7 @@ from swarmd.chain.endpoints import Rpc, RpcCaller
 from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import Budget, counted, quantity
 from swarmd.chain.ports import NotThere
-from swarmd.chain.senders import Mined, Wallet
+from swarmd.chain.senders import Mined, wallet_of
 from swarmd.config import ChainConfig
 from swarmd.core.commands import Submit
 from swarmd.core.values import Prepared, SubmissionKind, day_of
@@ -348,10 +349,6 @@ class NonceCaller:
     """A Caller that names no nonce for the next transaction that another one in flight has.
 
     An endpoint may not have, or may have dropped, what another endpoint took.
-
-    Args:
-        caller: of the chain.
-        held: the nonces in flight.
     """
 
     def __init__(self, caller: RpcCaller, held: Callable[[], set[int]]) -> None:
@@ -415,26 +412,20 @@ class Signer:
     """Submits for nodes.
 
     Args:
-        config: the contract, its confirmation, and the bounds on fees.
-        caller: of the chain.
-        make_wallet: the account's wallet over a Caller.
-        audit: the log, whose lines say what is out.
+        ledger: all of these lines so far.
     """
 
     def __init__(
-        self,
-        config: ChainConfig,
-        caller: Rpc,
-        make_wallet: Callable[[RpcCaller], Wallet],
-        audit: AuditLog,
-        ledger: SignerLedger,
+        self, config: ChainConfig, caller: Rpc, account: LocalAccount, audit: AuditLog, ledger: SignerLedger
     ) -> None:
         self._config = config
         self._caller = caller
         self._chain = Ethereum(caller)
         self._audit = audit
         self._ledger = ledger
-        self._wallet = make_wallet(NonceCaller(caller, ledger.held))
+        budget = Budget(config.fees)
+        budget.restore(*ledger.spent)
+        self._wallet = wallet_of(config, NonceCaller(caller, ledger.held), account, budget)
         self._coordinator = Coordinator(caller, config.contract)
         self._blocks = Blocks(caller, config.contract)
         self._turns = asyncio.Lock()
@@ -526,7 +517,7 @@ class Signer:
             raise SignerBusy(f"{OPEN_MAX} submissions wait for the chain already")
         for _ in range(TRIES):
             prepared = await self._prepare(asked, command)
-            self._sign(asked, command, prepared)
+            self._sign(command, asked.peer, prepared, asked)
             if (hash := await self._send_first(command, asked.peer, prepared)) is not None:
                 return hash
         raise ChainError(
@@ -664,7 +655,7 @@ class Signer:
             raise ChainError("the bounds on fees allow no transaction now")
         log.warning("%s: another program took nonce %d of %s", entry.submission, entry.attempts[-1].nonce, self.account)
         entry.dead_looks = 0
-        self._sign(None, entry.command, prepared, entry.peer)
+        self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
 
     async def _is_ours(self, peer: str) -> bool:
@@ -703,7 +694,7 @@ class Signer:
         if prepared is None:
             log.warning("%s waits, and the bounds on fees allow no dearer transaction", entry.submission)
             return
-        self._sign(None, entry.command, prepared, entry.peer)
+        self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
 
     async def _send(self, peer: str, command: Submit, prepared: Prepared) -> str | None:
@@ -722,13 +713,9 @@ class Signer:
 
     # --- the audit log ---
 
-    def _sign(self, asked: SignerRequest | None, command: Submit, prepared: Prepared, peer: str = "") -> None:
-        said = {"hash": prepared.hash, "nonce": prepared.nonce, "fee_wei": prepared.fee_wei}
-        said["cost_wei"] = prepared.cost_wei
-        self._write(
-            "signed", command, peer or (asked.peer if asked else ""), asked, raw="0x" + prepared.raw.hex(), **said
-        )
-
+    def _sign(self, command: Submit, peer: str, prepared: Prepared, asked: SignerRequest | None = None) -> None:
+        said = {name: getattr(prepared, name) for name in ("hash", "nonce", "fee_wei", "cost_wei")}
+        self._write("signed", command, peer, asked, raw="0x" + prepared.raw.hex(), **said)
         self._signed.set()
 
     def _end(self, command: Submit, peer: str, code: str, reason: str) -> None:

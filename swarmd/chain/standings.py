@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from copy import copy
 from typing import Literal, get_args
 
 import msgspec
@@ -34,27 +33,22 @@ class PeerStanding(msgspec.Struct, frozen=True):
     votes: int = 0  # ballots that it cast
 
 
-class _Count:
+class _Count(msgspec.Struct):
     """What one peer has so far."""
 
-    __slots__ = ("account", "reward", "rounds", "stages", "votes", "wins")
-
-    def __init__(self) -> None:
-        self.account = ""
-        self.reward = self.stages = self.wins = self.votes = 0
-        self.rounds: set[int] = set()
+    account: str = ""
+    reward: int = 0
+    stages: int = 0
+    wins: int = 0
+    votes: int = 0
+    rounds: set[int] = set()
 
     def copy(self) -> _Count:
-        made = copy(self)
-        made.rounds = set(self.rounds)
-        return made
+        return msgspec.structs.replace(self, rounds=set(self.rounds))
 
     @classmethod
     def of(cls, kept: KeptCount) -> _Count:
-        made = cls()
-        made.account, made.reward, made.rounds = kept.account, int(kept.reward), set(kept.rounds)
-        made.stages, made.wins, made.votes = kept.stages, kept.wins, kept.votes
-        return made
+        return cls(kept.account, int(kept.reward), kept.stages, kept.wins, kept.votes, set(kept.rounds))
 
     def keep(self, peer: str) -> KeptCount:
         rounds = tuple(sorted(self.rounds))

@@ -223,6 +223,17 @@ def hash_number(*parts: object, bits: int = 31) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> (64 - bits)
 
 
+class SplitPlan(Plan):
+    """Base of swarmd's own kinds, which give questions of any side of the split."""
+
+    @abc.abstractmethod
+    def select(self, task: str, side: Split, count: int) -> list[Question]:
+        """Up to `count` distinct questions of one side of the split, the same on every node."""
+
+    def hold_out(self, task: str, count: int) -> list[Question]:
+        return self.select(task, "held-out", count)
+
+
 def split_of(task: str, canonical: str) -> Split:
     """The side of the split on which a question lies, by the hash of its canonical form: a fifth is "held-out", a tenth
     "dev", the others "train"."""

@@ -22,7 +22,15 @@ import msgspec
 
 from swarmd.config import SwarmConfig, TaskConfig, TrainingConfig
 from swarmd.errors import FOREIGN_ERRORS, SandboxUnavailable, SwarmdError, SwarmError
-from swarmd.swarms.options import decode_options, describe_cuts
+from swarmd.swarms.options import (
+    CodeOptions,
+    FileOptions,
+    MathOptions,
+    NoOptions,
+    ProposerOptions,
+    decode_options,
+    describe_cuts,
+)
 from swarmd.swarms.plan import Plan
 
 GROUP = "swarmd.swarms"
@@ -60,14 +68,14 @@ _OWN = (
     ),
     Kind("file", "One's own questions and answers from a JSONL file, with named rewards.", 1, "file:FilePlan"),
 )
-_OPTIONS = {  # of swarmd's own kinds; they import little, so that options are checked without making a plan
-    "digits": "options:NoOptions",
-    "reasoning-gym": "options:NoOptions",
-    "gsm8k": "options:MathOptions",
-    "math-hard": "options:MathOptions",
-    "code": "options:CodeOptions",
-    "proposer-solver": "options:ProposerOptions",
-    "file": "file:FileOptions",
+_OPTIONS: Mapping[str, type[msgspec.Struct]] = {  # of swarmd's own kinds: checked without making a plan
+    "digits": NoOptions,
+    "reasoning-gym": NoOptions,
+    "gsm8k": MathOptions,
+    "math-hard": MathOptions,
+    "code": CodeOptions,
+    "proposer-solver": ProposerOptions,
+    "file": FileOptions,
 }
 # Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
 _MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
@@ -120,10 +128,8 @@ def check_kind(swarm: SwarmConfig) -> Kind:
 
 def _read_options(swarm: SwarmConfig) -> msgspec.Struct | None:
     """The options of one of swarmd's own kinds; None for a plug-in's. Raises SwarmError."""
-    if swarm.kind not in _OPTIONS:
-        return None
-    kind: type[msgspec.Struct] = EntryPoint(swarm.kind, f"swarmd.swarms.{_OPTIONS[swarm.kind]}", GROUP).load()
-    return decode_options(swarm.options, kind)
+    kind = _OPTIONS.get(swarm.kind)
+    return decode_options(swarm.options, kind) if kind is not None else None
 
 
 def find_cuts_of(swarm: SwarmConfig) -> list[str]:
@@ -141,9 +147,6 @@ def spell_out(swarm: SwarmConfig) -> SwarmConfig:
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:
     """The plan that a configuration asks for; imports only that kind's module.
-
-    Args:
-        home: the node's data directory; relative paths in `swarm.options` are taken from it.
 
     Raises:
         SwarmError: as `check_kind`, or the settings of the kind are wrong.
@@ -218,9 +221,6 @@ def check_questions(swarm: SwarmConfig, training: TrainingConfig, home: Path) ->
 
     What is still to be made of a data set is not asked for. Nor are plug-ins, and whoever brings reward functions of
     their own: their code may need what is not here yet.
-
-    Args:
-        home: the node's data directory.
     """
     name = questions_of(swarm.options)
     if not name or swarm.kind not in BUILT_IN or swarm.options.get("reward_funcs"):

@@ -71,10 +71,6 @@ class PartialFile:
 
     What an earlier life has left there is looked through once, and counts chunk by chunk.
 
-    Args:
-        path: where the file is to be.
-        file: what it is to be.
-
     Raises:
         NoSpaceLeft, LogWriteFailed: there is no room for all of it, or it cannot be written.
     """

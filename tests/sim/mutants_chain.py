@@ -5,7 +5,7 @@ How they get into the code: `tests/sim/planting.py`.
 
 from __future__ import annotations
 
-from swarmd.chain import agent, blocks, senders, submitter, watcher
+from swarmd.chain import blocks, senders, submitter, watcher
 from tests.sim.planting import Mutant
 
 POOR_BUDGET = (("day_calls", 8),)
@@ -64,7 +64,7 @@ SHIPPED_CHAIN_MUTANTS = (
     ),
     Mutant(
         "a restart brings a new day's budget",
-        agent,
+        submitter,
         "            self._budget.restore(order.spent_day, int(order.spent_wei))\n",
         "            pass\n",
         POOR_BUDGET,

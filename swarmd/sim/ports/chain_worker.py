@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from swarmd.chain.agent import ChainAgent
 from swarmd.chain.fees import GWEI, Budget
 from swarmd.chain.logs import LogEntry
 from swarmd.chain.senders import Wallet
-from swarmd.chain.submitter import Submitter
+from swarmd.chain.submitter import ChainAgent, Submitter
 from swarmd.chain.watcher import ChainRequirements, Watcher
 from swarmd.config import ChainConfig, FeesConfig
 from swarmd.core.commands import Command, Submit

@@ -20,8 +20,10 @@ import msgspec
 
 from swarmd.errors import DatasetRefused
 from swarmd.plugin import Outcome, Source, Split, SwarmError, TaskConfig, check_digest, hash_number, read_rows, split_of
-from swarmd.swarms.file import DOWNLOAD_BYTES_MAX, load_from_hub
+from swarmd.swarms.file import load_from_hub
 from swarmd.swarms.gym_tasks import GymTask, make_item, make_levels
+from swarmd.swarms.options import DOWNLOAD_BYTES_MAX
+from swarmd.swarms.text import canonical_of
 
 ROWS_MAX = 200_000
 MARK = "####"  # gsm8k's: what follows is the answer
@@ -274,11 +276,6 @@ def _make_task(config: TaskConfig) -> GymTask:
             'Use it with kind = "reasoning-gym", which scores by the task itself',
         )
     return levels[0]
-
-
-def canonical_of(text: str) -> str:
-    """The text without differences of white space: what the split goes by."""
-    return " ".join(text.split())
 
 
 def digest_of(rows: Sequence[tuple[str, str]]) -> str:

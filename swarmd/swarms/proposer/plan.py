@@ -20,7 +20,6 @@ from swarmd.plugin import (
     INDEX_MAX,
     Material,
     Outcome,
-    Plan,
     Question,
     RecordRejected,
     Reference,
@@ -37,6 +36,7 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
+from swarmd.swarms.plan import SplitPlan
 from swarmd.swarms.proposer.problems import (
     CORRECT,
     NO_RATES,
@@ -67,13 +67,12 @@ SELECT_MAX = 4096
 WORDING = 3  # of prompts, built-in problems and what is valid: other words, other questions
 
 
-class ProposerSolverPlan(Plan):
+class ProposerSolverPlan(SplitPlan):
     """Models set each other programming problems with tests, and solve them.
 
     Args:
         swarm: with `ProposerOptions` as its options; it takes no tasks.
         training: gives the weight of the form in the reward.
-        home: not needed.
 
     Raises:
         SwarmError: an option is wrong, or there are tasks.
@@ -108,7 +107,6 @@ class ProposerSolverPlan(Plan):
         return self._level.level
 
     def begin(self, is_cancelled: Callable[[], bool]) -> None:
-        """See `Plan.begin`."""
         self._is_cancelled = is_cancelled
         self._runner.begin_stage(is_cancelled)
         if self._judge is not None:
@@ -118,10 +116,6 @@ class ProposerSolverPlan(Plan):
         """See `Plan.draw`. At stage 1 valid proposals, each once, then built-in problems of this node's level."""
         self._level.enter(place.round)
         return self._draw_topics(place, material) if place.stage == 0 else self._draw_problems(place, material)
-
-    def hold_out(self, task: str, count: int) -> list[Question]:
-        """See `Plan.hold_out`: built-in problems of all levels in turn; there is nothing to hold out of proposing."""
-        return self.select(task, "held-out", count)
 
     def select(self, task: str, side: Split, count: int) -> list[Question]:
         """Distinct built-in problems of one side of the split, all levels in turn; of proposing none."""
@@ -167,7 +161,6 @@ class ProposerSolverPlan(Plan):
             self._level.note(question.entry["round"], sum(rewards) / len(rewards))
 
     def read_memory(self) -> Mapping[str, Any]:
-        """See `Plan.read_memory`."""
         return self._level.read()
 
     def load_memory(self, memory: Mapping[str, Any]) -> None:

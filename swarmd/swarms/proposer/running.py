@@ -82,7 +82,6 @@ class Runner:
     """Runs jobs, and remembers what came of them.
 
     Args:
-        sandbox: where they run.
         own_s: seconds that this node's own jobs may take in one stage.
         peer_s: seconds that those of one peer may take.
     """

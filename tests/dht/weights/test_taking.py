@@ -33,8 +33,8 @@ from tests.dht.driver import Driver, until
 from tests.dht.outsider import Outsider
 from tests.dht.weights.test_fetching import Asking
 from tests.weights.making import bfloat16
-from tests.weights.test_delta import moved
 from tests.weights.test_offered import manifest_of, offer
+from tests.weights.test_tensors import moved
 
 pytestmark = pytest.mark.anyio
 VALUES = bfloat16(100_000, 0)
