@@ -112,11 +112,7 @@ class Blocks:
     async def spans(
         self, first: int, last: int, filters: Sequence[LogFilter] = (), backwards: bool = False
     ) -> AsyncIterator[Span]:
-        """Entries of the blocks `first` to `last`, in ranges that the endpoints accept.
-
-        Raises:
-            ChainError: not even a single block's logs are to be had.
-        """
+        """Entries in ranges that the endpoints accept. Raises ChainError where not even one block's are to be had."""
         asked = self._ask_range(first, last, filters, backwards)
         try:
             while asked is not None:

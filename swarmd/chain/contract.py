@@ -80,11 +80,7 @@ def advice(name: str) -> str:
 
 
 def encode_call(signature: str, *arguments: Any) -> bytes:
-    """Selector and arguments of a call, e.g. of "submitReward(uint256,uint256,int256,string)".
-
-    Raises:
-        eth_abi.exceptions.EncodingError: an argument is not of its type.
-    """
+    """Selector and arguments of a call, e.g. of "setRoundPolicy(uint32,uint32)". Raises eth_abi's EncodingError."""
     selector, types = _parsed(signature)
     return selector + encode(types, arguments)
 

@@ -100,11 +100,7 @@ DYNAMIC: dict[str, Taker] = {"string": AbiReader.text, "bytes": AbiReader.conten
 
 
 def values_of(types: Sequence[str], encoded: bytes) -> tuple[Any, ...]:
-    """The values of these types: integers, address, bool, bytes32, string, bytes, and arrays of them.
-
-    Raises:
-        Malformed: the bytes do not hold them.
-    """
+    """Values of these types: integers, address, bool, bytes32, string, bytes and arrays. Raises MalformedAbi."""
     content = AbiReader(encoded)
     return tuple(_value(content, kind, 0, place * WORD) for place, kind in enumerate(types))
 
@@ -297,6 +293,6 @@ DISALLOWED_TOPIC = topic_of("PeersDisallowed(address,string[])")
 
 
 def decode_peers(entry: LogEntry) -> tuple[str, ...]:
-    """The peer ids of PeersAllowed or PeersDisallowed. Raises Malformed (a ValueError)."""
+    """The peer ids of PeersAllowed or PeersDisallowed. Raises MalformedAbi."""
     content = AbiReader(bytes.fromhex(entry.data[2:]))
     return _peers(content, content.offset(0, 0), PEERS_MAX)

@@ -289,11 +289,7 @@ class OrderReceipt(msgspec.Struct, frozen=True):
 
 
 class Journal:
-    """Attempts by the name of their order, in a file or, without one, in memory.
-
-    Raises:
-        ManifestError: the file is no journal.
-    """
+    """Attempts by the name of their order, in a file or in memory. Raises ManifestError for a file that is none."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path

@@ -110,11 +110,7 @@ class ChainStandings:
         return self._open[-1].block.number if self._open else self._sealed_to
 
     def apply(self, event: ChainBlock | ChainReorged) -> None:
-        """Add a block, or take back those above a fork.
-
-        Raises:
-            ChainError: blocks are to be taken back that have been added up for good.
-        """
+        """Add a block, or take back those above a fork. Raises ChainError where they were added up for good."""
         if isinstance(event, ChainReorged):
             self._drop_above(event.fork.number)
         else:

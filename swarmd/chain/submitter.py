@@ -87,11 +87,7 @@ class SubmissionResolver:
         }
 
     async def look(self, command: Submit) -> bool | ContractRefusal:
-        """Whether the chain has it; a refusal where it can never have it from us.
-
-        Raises:
-            ChainError: this cannot be told now.
-        """
+        """Whether the chain has it; a refusal where it can never have it from us. Raises ChainError: not known now."""
         return await self._looks[command.kind](command)
 
     async def _registered(self, command: Submit) -> bool | ContractRefusal:
@@ -141,11 +137,7 @@ class SubmissionResolver:
         )
 
     async def judge(self, command: Submit, error: ContractRefused) -> bool | ContractRefusal:
-        """As `look`, after the contract has refused it: either it is there, or never will be.
-
-        Raises:
-            ChainError: the reason may pass.
-        """
+        """As `look`, after the contract has refused it: it is there, or never will be. ChainError: this may pass."""
         seen = await self.look(command)
         if seen:
             return seen

@@ -49,7 +49,7 @@ from swarmd.plugin import (
 from swarmd.sandbox.limits import Status
 from swarmd.swarms.file import FilePlan
 from swarmd.swarms.options import EXECUTIONS_MAX, OUTPUT_CHARACTERS_MAX, CodeOptions, Prompt, narrow, tell_cuts
-from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.reasoning_gym import ReasoningGymPlan
 from swarmd.swarms.text import CLOSING, OPENING, TAGS
 
@@ -366,7 +366,6 @@ MIXTURE = (
     *("base_conversion", "decimal_arithmetic", "count_primes", "number_sequence"),
 )
 AUTHOR = "swarmd-author"  # in a question's entry: who answers it
-CORRECT = 0.99  # accuracy from which an answer counts as right
 
 
 class CodePlan(SplitPlan):

@@ -91,11 +91,7 @@ class Ladder:
         return {"level": self.level, "recent": list(self._recent)}
 
     def load(self, remembered: Any) -> None:
-        """Take up what `read` gave, perhaps of a ladder with other levels.
-
-        Raises:
-            SwarmError: it is nothing that `read` gives.
-        """
+        """Take up what `read` gave, perhaps of a ladder with other levels. Raises SwarmError for anything else."""
         try:
             known = msgspec.convert(remembered, LadderState)
         except msgspec.ValidationError as error:

@@ -14,9 +14,8 @@ import torch
 from swarmd.config import TrainingConfig
 from swarmd.errors import SwarmError
 from swarmd.logger import get_logger
-from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, name_of
+from swarmd.swarms.plan import ENDLESS, Plan, Question, Score, ScoredGroup, name_of, score_group
 from swarmd.swarms.rollouts import GROUPS_MAX, VERSION, Group, Rollouts
-from swarmd.swarms.scored import ScoredGroup, score_group
 from swarmd.training.batches.aside import Counts, SetAsideTally
 from swarmd.training.batches.corroborate import DOUBT_KEY, PEER_KEY
 from swarmd.training.batches.groups import Scorer, TrainingGroup, fit_prompt

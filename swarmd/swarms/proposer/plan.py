@@ -36,9 +36,8 @@ from swarmd.plugin import (
     split_of,
 )
 from swarmd.swarms.options import LEVELS, ProposerOptions, narrow, tell_cuts
-from swarmd.swarms.plan import SplitPlan
+from swarmd.swarms.plan import CORRECT, SplitPlan
 from swarmd.swarms.proposer.problems import (
-    CORRECT,
     NO_RATES,
     Level,
     PassRates,
@@ -129,7 +128,7 @@ class ProposerSolverPlan(SplitPlan):
             made = make_problem(seed, number, number % LEVELS + 1)
             if split_of(SOLVE, made.canonical) == side and made.canonical not in found:
                 index = number * LEVELS + number % LEVELS
-                found[made.canonical] = self._question(SOLVE, seed, index, (), made.problem, StageId("", 0, 1))
+                found[made.canonical] = self._question(seed, index, (), made.problem, StageId("", 0, 1))
         return list(found.values())
 
     def regenerate(self, reference: Reference, place: StageId, material: Material) -> Question:
@@ -211,7 +210,7 @@ class ProposerSolverPlan(SplitPlan):
             repeats = repeats + 1 if made.canonical in seen else 0
             seen.add(made.canonical)
             if split_of(SOLVE, made.canonical) == "train" and (not repeats or repeats > REPEATS_MAX):
-                yield self._question(SOLVE, seed, index, (), made.problem, place)
+                yield self._question(seed, index, (), made.problem, place)
 
     def _draw_proposed(self, place: StageId, material: Material) -> Iterator[Question]:
         """Valid proposals of the round, each problem once: one of each peer, then another of each, and so on."""
@@ -242,7 +241,7 @@ class ProposerSolverPlan(SplitPlan):
         index = base.index * COMPLETIONS_MAX + choice
         sources = (Source(0, outcome.place.peer, choice),)
         more = {"proposal": proposal.problem.digest, "topic": asked["topic"], "level": asked["level"]}
-        return self._question(SOLVE, base.seed, index, sources, proposal.problem, place, author, more)
+        return self._question(base.seed, index, sources, proposal.problem, place, author, more)
 
     def _find_proposed(self, reference: Reference, place: StageId, material: Material) -> Question:
         source, *others = reference.sources
@@ -261,11 +260,10 @@ class ProposerSolverPlan(SplitPlan):
         made = make_problem(reference.seed, number, level + 1)
         if split_of(SOLVE, made.canonical) != "train":
             raise RecordRejected("held-out", f"{place.peer} sent a built-in problem that is not trained on")
-        return self._question(SOLVE, reference.seed, reference.index, (), made.problem, place, place.peer)
+        return self._question(reference.seed, reference.index, (), made.problem, place, place.peer)
 
     def _question(
         self,
-        task: str,
         seed: int,
         index: int,
         sources: tuple[Source, ...],
@@ -276,7 +274,7 @@ class ProposerSolverPlan(SplitPlan):
     ) -> Question:
         """A question of stage 1; `author` wrote the completions, where that is not this node."""
         entry = {"problem": problem, "round": place.round, "author": author, **(more or {})}
-        return Question(Reference(task, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
+        return Question(Reference(SOLVE, self._digest, seed, index, sources), ask_solution(problem), entry, 1)
 
     def _read(self, completion: str) -> Proposal | None:
         sections = find_sections(completion)
@@ -328,10 +326,10 @@ class ProposerSolverPlan(SplitPlan):
         for program in programs:
             if self._judge is None or self._is_cancelled():
                 return {}
-            verdicts = self._judge.ask(problem.text, [program])
-            if verdicts is None:
+            verdict = self._judge.ask(problem.text, program)
+            if verdict is None:
                 return {}
-            judged[program] = verdicts[0]
+            judged[program] = verdict
         return judged
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from swarmd.plugin import Message, Outcome, SwarmError, hash_number
 from swarmd.swarms.options import LEVELS
+from swarmd.swarms.plan import CORRECT
 
 FUNCTION = "solve"
 TESTS_MIN = 4
@@ -261,7 +262,6 @@ def ask_solution(problem: Problem) -> tuple[Message, ...]:
 EVERY_ROUNDS = 5  # the level may move
 COMPARED = 10  # rounds' rewards, with as many before
 THRESHOLD = 0.05
-CORRECT = 0.99  # accuracy from which a program counts as right
 NEUTRAL = 0.5  # what a proposal counts for that nobody has tried yet
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
