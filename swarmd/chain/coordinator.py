@@ -21,7 +21,7 @@ from swarmd.chain.ethereum import Ethereum
 from swarmd.chain.fees import quantity
 from swarmd.chain.logs import PEER_CHARS_MAX, PLACE_MAX, STAGE_TOPIC, decode_entry, seconds_of
 from swarmd.chain.ports import NotThere, RoundPolicy
-from swarmd.chain.standings import ChainStandings, PeerStanding
+from swarmd.chain.standings import ChainStandings
 from swarmd.core.events import ChainBlock, StageLog
 from swarmd.core.values import BlockRef
 from swarmd.errors import ChainError, ChainMismatch, ContractRefused, EndpointFailed, RpcRefused
@@ -272,12 +272,8 @@ async def compare(chain: Ethereum, contract: str, standings: ChainStandings, blo
         if len(sums) != len(asked):
             raise ChainError(f"the contract was asked for the rewards of {len(asked)} peers and gave {len(sums)}")
         found += [
-            _difference(counted[peer], kept)
+            f"{peer} has {kept} in the contract, its events add up to {counted[peer].reward}"
             for peer, kept in zip(asked, sums, strict=True)
             if kept != counted[peer].reward
         ]
     return tuple(found)
-
-
-def _difference(counted: PeerStanding, kept: int) -> str:
-    return f"{counted.peer} has {kept} in the contract, its events add up to {counted.reward}"

@@ -176,8 +176,10 @@ class RpcEndpoint(ABC):
 
     def _refusal(self, error: ErrorBody) -> EndpointFailed | RpcRefused:
         code = error.code if isinstance(error.code, int) else 0
-        message = show_text(self._scrub(_words_of(error))[:REASON_CHARS_MAX])
-        if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not _is_revert(error)):
+        words = error.message if isinstance(error.message, str) else ""
+        message = show_text(self._scrub(words)[:REASON_CHARS_MAX])
+        reverts = code == 3 or "revert" in words.lower()
+        if code == HTTPStatus.TOO_MANY_REQUESTS or (THROTTLED.search(message) and not reverts):
             return Throttled(f"{self.name} refuses to serve: {message}", 0.0)
         return RpcRefused(code, message, data_of(error.data))
 
@@ -211,7 +213,7 @@ class HttpEndpoint(RpcEndpoint):
             async for chunk in response.content.iter_any():
                 encoded += chunk
                 self.check_size(len(encoded), large)
-            if response.status >= 400 and not _looks_like_json(encoded):
+            if response.status >= 400 and not encoded.lstrip().startswith(b"{"):
                 raise self.failure(f"answered HTTP {response.status}")
             return self.parse(bytes(encoded))
 
@@ -368,19 +370,6 @@ def data_of(data: Any) -> str:
     if not isinstance(data, str):
         return ""
     return data[:DATA_CHARS_MAX].removeprefix("Reverted ").strip()
-
-
-def _words_of(error: ErrorBody) -> str:
-    """What an error says, if it says it in words."""
-    return error.message if isinstance(error.message, str) else ""
-
-
-def _is_revert(error: ErrorBody) -> bool:
-    return error.code == 3 or "revert" in _words_of(error).lower()
-
-
-def _looks_like_json(encoded: bytearray) -> bool:
-    return encoded.lstrip()[:1] == b"{"
 
 
 def _word_for(error: BaseException) -> str:

@@ -325,7 +325,9 @@ class SignerLedger:
 
     def open(self) -> list[SignedEntry]:
         """Those that are not confirmed, by the nonce of their newest attempt."""
-        return sorted((each for each in self._entries.values() if not each.confirmed), key=_nonce)
+        return sorted(
+            (each for each in self._entries.values() if not each.confirmed), key=lambda entry: entry.attempts[-1].nonce
+        )
 
     def held(self) -> set[int]:
         """Nonces that no other transaction may be given."""
@@ -339,10 +341,6 @@ class SignerLedger:
                 yield entry.mined
         if day_of(time()) == self.spent[0]:  # last: it counts what stands before it
             yield AuditLine(now(), "spent", cost_wei=str(self.spent[1]))
-
-
-def _nonce(entry: SignedEntry) -> int:
-    return entry.attempts[-1].nonce
 
 
 class NonceCaller:
@@ -465,8 +463,10 @@ class Signer:
             entry = self._ledger.find(command.submission)
             if entry is not None and (again := await self._again(entry, command)):
                 return again
-            if command.kind == "register" and await self._is_ours(asked.peer):
-                return ""
+            if command.kind == "register":
+                owner = await self._coordinator.eoa(asked.peer)
+                if owner.lower() == self.account.lower():
+                    return ""
             return await self._begin(asked, command)
 
     @asynccontextmanager
@@ -609,7 +609,8 @@ class Signer:
             entry.trouble = str(error)
 
     async def _attend(self, entry: SignedEntry, confirmed: int) -> None:
-        await self._follow(entry, resend=self._due(entry))
+        sent_at = self._sent_at.get(entry.submission, -1e9)
+        await self._follow(entry, resend=monotonic() - sent_at > RESEND_S)
         if self._ledger.find(entry.submission) is not entry:
             return
         if entry.mined is not None:
@@ -618,9 +619,6 @@ class Signer:
                 self._sent_at.pop(entry.submission, None)
         elif time() - entry.signed[-1].posix > self._config.fees.stuck_s and self._ledger.open()[0] is entry:
             await self._replace(entry)
-
-    def _due(self, entry: SignedEntry) -> bool:
-        return monotonic() - self._sent_at.get(entry.submission, -1e9) > RESEND_S
 
     async def _follow(self, entry: SignedEntry, resend: bool) -> None:
         """Write down what became of a submission; where it is still waiting, send the same bytes again."""
@@ -657,10 +655,6 @@ class Signer:
         entry.dead_looks = 0
         self._sign(entry.command, entry.peer, prepared)
         await self._resend(entry)
-
-    async def _is_ours(self, peer: str) -> bool:
-        """Whether the contract has the peer under this account."""
-        return (await self._coordinator.eoa(peer)).lower() == self.account.lower()
 
     async def _take_mined(self, entry: SignedEntry, fate: Mined) -> None:
         if not fate.succeeded:

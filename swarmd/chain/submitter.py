@@ -104,16 +104,12 @@ class SubmissionResolver:
 
     async def _advanced(self, command: Submit) -> bool | ContractRefusal:
         """A step leaves no name behind: that the contract is further says only that somebody made it."""
-        place = await self._place()
+        place, _ = await self._place_and_head()
         if place < (command.round, command.stage):
             raise self._behind(command, place)
         if place > (command.round, command.stage):
             return ContractRefusal("moved-on", f"the contract is at round {place[0]} stage {place[1]} already")
         return False
-
-    async def _place(self) -> tuple[int, int]:
-        """Round and stage of the head."""
-        return (await self._place_and_head())[0]
 
     async def _place_and_head(self) -> tuple[tuple[int, int], BlockRef]:
         """Round and stage of one block, and that block: read one after the other, they might be of two."""
@@ -384,14 +380,12 @@ class Submitter:
     async def run(self) -> None:
         """Check all tracked submissions until cancelled. Raises nothing that an endpoint can bring about."""
         while True:
-            await self._woken.wait(self._pause_s())
+            pause_s = min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
+            await self._woken.wait(pause_s)
             self._depth = None
             self._hashes.clear()
             for following in list(self._following.values()):
                 await self._look_after(following)
-
-    def _pause_s(self) -> float | None:
-        return min(IDLE_S, self._config.fees.stuck_s / 2) if self._following else None
 
     async def _look_after(self, following: TrackedSubmission) -> None:
         try:

@@ -93,12 +93,9 @@ class PartialFile:
             finally:
                 os.close(descriptor)
             every = set(range(len(self.file)))
-            return {index for index in every if not self._holds(index)} if old else every
+            return {each for each in every if read_chunk(self.partial, self.file, each) is None} if old else every
         except OSError as error:
             raise write_failure(error, self.partial, "reservation") from error
-
-    def _holds(self, index: int) -> bool:
-        return read_chunk(self.partial, self.file, index) is not None
 
     def put(self, index: int, chunk: bytes) -> None:
         """Keep a chunk that a peer has sent.

@@ -22,7 +22,7 @@ WEIGHTS = (
     Mutant(
         "what an earlier life left of a file counts whatever it is",
         "swarmd/weights/offered.py",
-        "if not self._holds(index)} if old else every",
+        "if read_chunk(self.partial, self.file, each) is None} if old else every",
         "if False} if old else every",
         ("tests/weights/test_offered.py::test_the_next_life_goes_on_with_the_chunks_that_are_right",),
     ),

@@ -270,15 +270,12 @@ def _by_question(material: Material, round: int, stage: int) -> dict[Reference, 
 def _hear(source: Source, place: StageId, base: Reference, material: Material) -> PeerCompletion:
     """What a source names. Raises RecordRejected(`source`) where it is not known here, or of another kind."""
     outcome = material.find(StageId(source.peer, place.round, source.stage), base)
-    if outcome is None and source.choice == ABSENT and _has_spoken(material, source, place.round):
+    authors = (each.place.peer for each in material.at(place.round, source.stage))
+    if outcome is None and source.choice == ABSENT and source.peer in authors:
         return PeerCompletion(source, NO_ANSWER)
     if outcome is None or outcome.question.stage != source.stage or source.choice >= len(outcome.completions):
         raise RecordRejected("source", f"what {source.peer} wrote at stage {source.stage} is not known here")
     return PeerCompletion(source, outcome.completions[source.choice], outcome)
-
-
-def _has_spoken(material: Material, source: Source, round: int) -> bool:
-    return any(outcome.place.peer == source.peer for outcome in material.at(round, source.stage))
 
 
 def _item_of(question: Question) -> Item:

@@ -195,7 +195,10 @@ class GeneratedBank(Bank):
 
     def _pool(self, round: int) -> tuple[Item, ...]:
         random = Random(hash_number("math-mixture", self._swarm, round))
-        streams = {name: self._stream(name, self._seed(name, round), "train") for name in self._tasks}
+        streams = {
+            name: self._stream(name, hash_number("math-questions", self._swarm, round, name, task.digest), "train")
+            for name, task in self._tasks.items()
+        }
         chosen = random.choices(self.tasks, self._weights, k=self._size)
         pool = tuple(item for name in chosen if (item := next(streams[name], None)) is not None)
         if not pool:
@@ -209,9 +212,6 @@ class GeneratedBank(Bank):
         seed = hash_number("math-select", side, task, self.digest(task))
         stream = self._stream(task, seed, side, min(count * SELECT_TRIES, GENERATED_MAX))
         return [item for _, item in zip(range(count), stream, strict=False)]
-
-    def _seed(self, task: str, round: int) -> int:
-        return hash_number("math-questions", self._swarm, round, task, self.digest(task))
 
     def _stream(self, name: str, seed: int, side: Split, tries: int = GENERATED_MAX) -> Iterator[Item]:
         """Distinct questions of one seed on one side of the split."""

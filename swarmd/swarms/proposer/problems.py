@@ -394,14 +394,6 @@ class Family(NamedTuple):
     draw: Callable[[Random], Any]
 
 
-def _draw_numbers(random: Random) -> list[int]:
-    return [random.randint(-9, 20) for _ in range(random.randint(3, 6))]
-
-
-def _draw_text(random: Random) -> str:
-    return "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8)))
-
-
 NUMBER = Family(
     "number",
     "a whole number",
@@ -437,7 +429,7 @@ NUMBERS = Family(
         Step("count them", lambda x, k: len(x)),
         Step("take the largest, or 0 if there is none", lambda x, k: max(x, default=0)),
     ),
-    _draw_numbers,
+    lambda random: [random.randint(-9, 20) for _ in range(random.randint(3, 6))],
 )
 TEXT = Family(
     "text",
@@ -456,7 +448,7 @@ TEXT = Family(
         Step("count the vowels", lambda x, k: sum(c in VOWELS for c in x)),
         Step("write it in capitals", lambda x, k: x.upper()),
     ),
-    _draw_text,
+    lambda random: "".join(random.choice(LETTERS) for _ in range(random.randint(4, 8))),
 )
 FAMILIES = (NUMBER, NUMBERS, TEXT)
 Steps = Sequence[tuple[Step, int]]
