@@ -45,7 +45,6 @@ from swarmd.gas import coins
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
-MEMBERSHIP_MANAGER = "MEMBERSHIP_MANAGER_ROLE"
 PEERS_AT_ONCE = 50  # peer ids put on the allow-list by one transaction: 1.5 million units of gas
 STAGES_BUILT = (1, 2, 3)  # stage counts that the contract is compiled for
 DEPLOY_GAS = 4_700_000  # what all steps of an open swarm take together, a little more than measured
@@ -179,25 +178,14 @@ async def close_membership(
 
 async def become_membership_manager(orders: OperatorTransactions, coordinator: Coordinator) -> OrderReceipt | None:
     """Grant this account the role, as an owner, where it does not have it."""
-    role = await _role(orders, coordinator, MEMBERSHIP_MANAGER)
-    if not orders.has("role") and await has_role(orders, coordinator, MEMBERSHIP_MANAGER):
-        return None
-    return await orders.carry_out(
-        "role", coordinator.contract, encode_call("grantRole(bytes32,address)", role, orders.account)
-    )
-
-
-async def has_role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bool:
-    """Whether this account has a role of the contract."""
-    role = await _role(orders, coordinator, name)
-    asked = "hasRole(bytes32,address)"
-    (has,) = await read_call(orders.chain, coordinator.contract, asked, ["bool"], role, orders.account)
-    return bool(has)
-
-
-async def _role(orders: OperatorTransactions, coordinator: Coordinator, name: str) -> bytes:
-    (role,) = await read_call(orders.chain, coordinator.contract, f"{name}()", ["bytes32"])
-    return bytes(role)
+    contract = coordinator.contract
+    (role,) = await read_call(orders.chain, contract, "MEMBERSHIP_MANAGER_ROLE()", ["bytes32"])
+    if not orders.has("role"):
+        asked = "hasRole(bytes32,address)"
+        (has,) = await read_call(orders.chain, contract, asked, ["bool"], role, orders.account)
+        if has:
+            return None
+    return await orders.carry_out("role", contract, encode_call("grantRole(bytes32,address)", role, orders.account))
 
 
 async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open: bool) -> OrderReceipt | None:
@@ -209,22 +197,12 @@ async def set_open(orders: OperatorTransactions, coordinator: Coordinator, open:
 
 
 async def allow_peers(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
+    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool = True
 ) -> list[OrderReceipt | None]:
-    """Put peers on the allow-list. Where the swarm is open it cannot be asked who is on it, so all are put there."""
-    return await _change_list(orders, coordinator, peers, allow=True)
+    """Put peers on the allow-list, or take them off it.
 
-
-async def disallow_peers(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...]
-) -> list[OrderReceipt | None]:
-    """Take peers off the allow-list."""
-    return await _change_list(orders, coordinator, peers, allow=False)
-
-
-async def _change_list(
-    orders: OperatorTransactions, coordinator: Coordinator, peers: tuple[str, ...], allow: bool
-) -> list[OrderReceipt | None]:
+    Where the swarm is open it cannot be asked who is on the list, so all are put there.
+    """
     signature = "allowPeers(string[])" if allow else "disallowPeers(string[])"
     closed = not await coordinator.membership_open()
     receipts: list[OrderReceipt | None] = []

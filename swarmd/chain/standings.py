@@ -6,7 +6,7 @@ The contract keeps sums and, in some versions, boards; its events are the same i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 import msgspec
@@ -156,36 +156,15 @@ def rank(standings: Iterable[PeerStanding], by: Order = "reward") -> list[PeerSt
 
 def _count(counts: _Counts, logs: Iterable[AnyChainLog]) -> None:
     for log in logs:
-        add = _ADDERS.get(type(log))
-        if add is not None:
-            add(counts, log)
-
-
-def _of(counts: _Counts, peer: str, account: str = "") -> _Count:
-    count = counts.setdefault(peer, _Count())
-    count.account = count.account or account
-    return count
-
-
-def _add_registration(counts: _Counts, log: RegistrationLog) -> None:
-    _of(counts, log.peer, log.account)
-
-
-def _add_reward(counts: _Counts, log: RewardLog) -> None:
-    count = _of(counts, log.peer, log.account)
-    count.reward += int(log.reward)
-    count.stages += 1
-    count.rounds.add(log.round)
-
-
-def _add_vote(counts: _Counts, log: VoteLog) -> None:
-    _of(counts, log.peer, log.account).votes += 1
-    for winner in log.winners:
-        _of(counts, winner).wins += 1
-
-
-_ADDERS: dict[type, Callable[..., None]] = {
-    RegistrationLog: _add_registration,
-    RewardLog: _add_reward,
-    VoteLog: _add_vote,
-}
+        if not isinstance(log, RegistrationLog | RewardLog | VoteLog):
+            continue
+        count = counts.setdefault(log.peer, _Count())
+        count.account = count.account or log.account
+        if isinstance(log, RewardLog):
+            count.reward += int(log.reward)
+            count.stages += 1
+            count.rounds.add(log.round)
+        elif isinstance(log, VoteLog):
+            count.votes += 1
+            for winner in log.winners:
+                counts.setdefault(winner, _Count()).wins += 1
