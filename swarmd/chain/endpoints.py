@@ -57,6 +57,7 @@ T = TypeVar("T")
 
 # Takes a subscription's name and what it brings, and returns at once. Raises nothing.
 NotificationListener = Callable[[str, msgspec.Raw], None]
+log = get_logger(__name__)
 
 
 class Throttled(EndpointFailed):
@@ -454,8 +455,6 @@ CALL_S = 10.0  # every call to an endpoint ends within this
 BEHIND_BLOCKS = 8  # an endpoint so far behind another one serves nobody
 ALONE_S = 60.0  # it is left alone for so long
 FOREIGN_S = 300.0  # an endpoint of another chain is asked again after this
-
-log = get_logger(__name__)
 
 
 class RpcCaller(Protocol):

@@ -50,6 +50,8 @@ from swarmd.secret_files import SecretKind, locate_secret, read_secret
 if TYPE_CHECKING:
     from eth_account.signers.local import LocalAccount
 
+log = get_logger(__name__)
+
 
 class Mined(Value, frozen=True):
     """An attempt that a block has."""
@@ -215,8 +217,6 @@ UNTIMELY = re.compile(
     re.IGNORECASE,
 )
 POOR = re.compile(r"insufficient.?(funds|balance)|enough funds|exceeds (account )?balance", re.IGNORECASE)
-
-log = get_logger(__name__)
 
 
 def wallet_of(config: ChainConfig, caller: RpcCaller, account: LocalAccount, budget: Budget | None = None) -> Wallet:

@@ -60,6 +60,7 @@ What = Literal[
     "spent",  # the day's transactions cost so much at most, for a file that does not hold them
     "ended",  # it will not be mined, or was reverted, see `code`
 ]
+log = get_logger(__name__)
 
 
 class AuditLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -380,8 +381,6 @@ TAKEN: dict[SubmissionKind, str] = {
     "reward": "RewardAlreadySubmitted",
     "winners": "WinnerAlreadyVoted",
 }
-
-log = get_logger(__name__)
 
 
 class SignerBusy(ChainError):

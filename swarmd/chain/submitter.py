@@ -55,6 +55,7 @@ TOO_EARLY = ("InvalidRoundNumber", "InvalidStageNumber")
 REFUSED_ONCE_MAX = 64  # submissions; of an older one the first refusal is forgotten, and it is asked once more
 
 Name = tuple[SubmissionKind, int, int]  # of a submission: kind, round, stage
+log = get_logger(__name__)
 
 
 class ContractRefusal(Value, frozen=True):
@@ -305,9 +306,6 @@ def _each_once(attempts: Sequence[Prepared]) -> list[Prepared]:
         known = kept.pop(each.hash, each)
         kept[each.hash] = each if each.raw else known
     return list(kept.values())
-
-
-log = get_logger(__name__)
 
 
 FOLLOWED_MAX = 4096  # submissions looked after at once; one more is turned away, and comes again

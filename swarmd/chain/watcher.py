@@ -70,6 +70,8 @@ from swarmd.logger import get_logger
 from swarmd.worker.ports import EventSink
 from swarmd.worker.runtime import LOOP, Runtime
 
+log = get_logger(__name__)
+
 
 class ChainRequirements:
     """One node's expectations of a chain and a contract.
@@ -163,8 +165,6 @@ CHANGES = ("MembershipChanged", "PeersAllowed", "PeersDisallowed")
 FILTERS = [[[OPEN_TOPIC, ALLOWED_TOPIC, DISALLOWED_TOPIC]]]
 RETRY_S = 2.0
 CHANGES_MAX = 4096  # blocks with changes that are remembered one by one; of more, the first and the last count
-
-log = get_logger(__name__)
 
 
 class MembershipReader:

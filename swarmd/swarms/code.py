@@ -69,6 +69,7 @@ _BLOCK = re.compile(
     re.DOTALL,
 )
 _FENCE = re.compile(r"```(?:python3?|py)?[ \t]*\r?\n(.*?)```", re.DOTALL)
+log = get_logger(__name__)
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -174,8 +175,6 @@ def same_output(one: str, other: str) -> bool:
 REMEMBERED_MAX = 2048  # verdicts; beyond it the oldest is forgotten, and its program would be run again
 KEPT_CHARACTERS = OUTPUT_CHARACTERS_MAX + 1  # of an output: enough to see that it is to be cut
 RERUNS_MAX = 64  # programs of one group; where more are unknown, none of them is run
-
-log = get_logger(__name__)
 
 
 class Executions:

@@ -25,6 +25,7 @@ WHERE = "swarm.options"
 
 RowsDigest = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # of a file of questions; empty: any
 Options = TypeVar("Options", bound=msgspec.Struct)
+log = get_logger(__name__)
 
 
 class NoOptions(Section, frozen=True):
@@ -86,9 +87,6 @@ def _named(message: str) -> str:
 def _fix(kind: type[msgspec.Struct]) -> str:
     names = ", ".join(sorted(get_type_hints(kind)))
     return f"It takes: {names}" if names else "This kind takes no options"
-
-
-log = get_logger(__name__)
 
 
 class OwnLimits(Limits, frozen=True, forbid_unknown_fields=True, kw_only=True):

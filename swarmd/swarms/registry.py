@@ -77,8 +77,6 @@ _OPTIONS: Mapping[str, type[msgspec.Struct]] = {  # of swarmd's own kinds: check
     "proposer-solver": ProposerOptions,
     "file": FileOptions,
 }
-# Kinds whose own mixture a manifest has to spell out: what an empty list means has changed there and may change again.
-_MIXTURES = {"reasoning-gym": "reasoning_gym:MIXTURE"}
 BUILT_IN = {kind.name: msgspec.structs.replace(kind, target=f"swarmd.swarms.{kind.target}") for kind in _OWN}
 
 
@@ -139,10 +137,11 @@ def find_cuts_of(swarm: SwarmConfig) -> list[str]:
 
 def spell_out(swarm: SwarmConfig) -> SwarmConfig:
     """The same with the kind's own mixture in `tasks` where none are named, for a manifest. Imports that kind."""
-    if swarm.tasks or swarm.kind not in _MIXTURES:
+    if swarm.tasks or swarm.kind != "reasoning-gym":  # what an empty list means has changed there, and may change again
         return swarm
-    names = EntryPoint(swarm.kind, f"swarmd.swarms.{_MIXTURES[swarm.kind]}", GROUP).load()
-    return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in names))
+    from swarmd.swarms.reasoning_gym import MIXTURE
+
+    return msgspec.structs.replace(swarm, tasks=tuple(TaskConfig(name) for name in MIXTURE))
 
 
 def make_plan(swarm: SwarmConfig, training: TrainingConfig = _TRAINING, home: Path = _HERE) -> Plan:

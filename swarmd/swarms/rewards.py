@@ -48,6 +48,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+)?(?:[eE][-
 _BOXED = "\\boxed{"
 _COUNT = re.compile(r"(?<!\\)(?:\\\\)*\{((?:[0-9]|\s|#[^\n]*\n)*)")  # with what may stand in it in a verbose pattern
 _NO_DIGITS = re.compile(r"#[^\n]*\n|\s")
+log = get_logger(__name__)
 
 
 class RewardOption(Section, frozen=True):
@@ -248,7 +249,6 @@ Inputs = Literal["text", "messages"]
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _BESIDES = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass by these names
-log = get_logger(__name__)
 
 
 def load_function(path: str, home: Path) -> RewardFunction:

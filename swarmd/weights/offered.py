@@ -34,6 +34,7 @@ from swarmd.weights.manifest import (
 )
 
 PARTIAL = ".part"  # suffix of a file of which chunks are missing
+log = get_logger(__name__)
 
 
 def cut(path: Path, chunk_bytes: int = CHUNK_BYTES) -> ChunkedFile:
@@ -223,8 +224,6 @@ OFFER = "offer"
 ANNOUNCED = "announced.tmp"  # where a trainer writes the next
 GIVEN_BYTES_PER_S = 2 << 20  # to one peer by an owner, which gives all of them together four times as much
 DELTA_SHARE_MAX = 0.5  # of the whole; a larger delta is not worth a base
-
-log = get_logger(__name__)
 
 
 class OfferedWeights:
